@@ -33,26 +33,19 @@ _WARM_UP_S = 4.0
 _SEEDS_PER_ROUND = 16
 _SHARED_MEMORY = Path("/dev/shm")
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
-#: Parts of their own: memory under pressure, and the plugin's own cost.
-MEMORY, INSTALLED = "memory", "installed"
-_NAMES = (*POLICIES, MEMORY, INSTALLED)
 #: 99th percentiles of the lengths, prompt and output, for a GPU that runs a model of 8 billion parameters.
 _GPU_TOKENS_MAX = (2048, 48)
+#: Rollout turns that are kept in flight.
+_TURNS = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """How much is measured; `policies` may have `installed` and `memory` among them."""
+    """How much is measured."""
 
     rounds: int
     seconds: float
     calibration_s: float
-    #: Of the plugin's own cost: starts of both engines, and requests for each start and case.
-    starts: int
-    trials: int
-    turns: int
-    #: Of memory under pressure.
-    cuts: int
     policies: Sequence[str]
     trace: Path
     gpu: Gpu | None
@@ -64,17 +57,11 @@ def main() -> None:
     given = _arguments()
     report = Report("coserve", given.quick)
     quick = given.quick
-    # A pool of a GPU stays as it is: there are no pages to give back.
-    on_cores = [MEMORY] if given.gpu is None else []
     scope = Scope(
         rounds=given.rounds or (1 if quick else 5),
         seconds=given.seconds or (5.0 if quick else 60.0),
         calibration_s=5.0 if quick else 40.0 if given.gpu is None else 20.0,
-        starts=1 if quick else 2,
-        trials=5 if quick else 25,
-        turns=given.turns,
-        cuts=given.cuts or (5 if quick else 30),
-        policies=given.policies or ([SOLO, ROSE] if quick else [*POLICIES, *on_cores, INSTALLED]),
+        policies=[SOLO, ROSE] if quick else list(POLICIES),
         trace=given.trace or traffic.SAMPLE,
         gpu=None if given.gpu is None else Gpu(given.gpu),
         models=None if given.model is None else Models(given.model, given.model),
@@ -95,7 +82,7 @@ def measure(report: Report, scope: Scope) -> None:
         "trace": trace.name,
         "rounds": scope.rounds,
         "seconds": scope.seconds,
-        "turns_in_flight": scope.turns,
+        "turns_in_flight": _TURNS,
         "device_cores": cores.device,
         "host_cores": cores.host,
     }
@@ -105,32 +92,26 @@ def measure(report: Report, scope: Scope) -> None:
         Worker("serving") as serving,
         Worker("rollout") as rollout,
     ):
-        shared = [name for name in scope.policies if name in POLICIES]
-        if shared or MEMORY in scope.policies:
-            with phase("engines: serving, rollout"):
-                host.start(["serving", "rollout"])
-        if shared:
-            _compare(report, scope, host, trace, (serving, rollout), shared, lengths_max[0])
-        if MEMORY in scope.policies:
-            pressure.measure(report, host, rollout, scope.turns, scope.cuts)
-        if INSTALLED in scope.policies:
-            overhead.measure(report, host, serving, scope.starts, scope.trials)
+        with phase("engines: serving, rollout"):
+            host.start(["serving", "rollout"])
+        _compare(report, scope, host, trace, (serving, rollout), lengths_max[0])
+        if report.quick:
+            return
+        # A pool of a GPU stays as it is: there are no pages to give back.
+        if scope.gpu is None:
+            pressure.measure(report, host, rollout, _TURNS, trials=30)
+        overhead.measure(report, host, serving, starts=2, trials=25)
 
 
 def _compare(
-    report: Report,
-    scope: Scope,
-    host: Host,
-    trace: Trace,
-    workers: tuple[Worker, Worker],
-    policies: list[str],
-    prompt_tokens_max: int,
+    report: Report, scope: Scope, host: Host, trace: Trace, workers: tuple[Worker, Worker], prompt_tokens_max: int
 ) -> None:
+    policies = list(scope.policies)
     scene = Scene(
         host=host,
         serving=workers[0],
         rollout=workers[1],
-        turns=scope.turns,
+        turns=_TURNS,
         budgets=_UNLIMITED,
         max_prompt_tokens=min(int(trace.prompt_tokens.max()), prompt_tokens_max),
     )
@@ -205,9 +186,6 @@ def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=at_least_one, help="rounds of each policy; 5 if left out")
     parser.add_argument("--seconds", type=_length, help="length of a round; 60 if left out")
-    parser.add_argument("--policies", type=_names, help=f"some of {','.join(_NAMES)}; all if left out")
-    parser.add_argument("--cuts", type=at_least_one, help="trials of memory under pressure; 30 if left out")
-    parser.add_argument("--turns", type=at_least_one, default=32, help="rollout turns kept in flight")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
     parser.add_argument("--gpu", type=int, metavar="INDEX", help="share this GPU instead of a core; needs --model")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="what both engines run on a GPU")
@@ -234,14 +212,6 @@ def _length(text: str) -> float:
     if not 1 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of at least 1")
     return seconds
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in _NAMES:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(_NAMES)}")
-    return names
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ _AHEAD_S = 50_000
 _TITLES = {
     Victim.CONTROLLER: "ray::ControllerActor",
     Victim.AGENT: "ray::HostActor",
-    Victim.WORKER: "rose.runtime.rollout.worker",
     Victim.TRAINER: "rose.cli train",
 }
 _PYTHON, _ROSE = sys.executable, ("-m", "rose.cli")

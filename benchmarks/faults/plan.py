@@ -30,7 +30,6 @@ class Victim(StrEnum):
     SERVER = "rollout server"
     SCHEDULER = "rollout scheduler"
     TRAINER = "trainer"
-    WORKER = "rollout worker"
     HOST = "host"
     LINE = "line"
     DISK = "disk"

@@ -141,7 +141,6 @@ class FleetPlan:
             rollout=self._rollout(device, gated=lends) if config.coserving.enabled or not lends else None,
             rollout_capacity=config.rollout.max_concurrent,
             rollout_kv_bytes_per_token=self.memory.rollout_bytes_per_token(device),
-            serving_url=None if serving is None else serving.url,
             serving_engine_id=None if serving is None else serving.engine_id,
             serving_model=config.serving.model,
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),

@@ -205,7 +205,6 @@ COMMAND = [sys.executable, "-m", "benchmarks.coserve"]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--policies", "solo,sole"], "'sole' is not one of solo, rose"),
         (["--seconds", "x"], "number of seconds"),
         (["--gpu", "99"], "--gpu and --model go together"),
         (["--gpu", "99", "--model", "."], "error: --gpu: GPU 99 is not there"),
@@ -229,14 +228,13 @@ def test_an_option_that_is_wrong_is_named(
 
 @pytest.mark.live
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the device and the host need a core each")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_what_was_started_is_stopped_when_it_is_told_to_end(how: signal.Signals) -> None:
+def test_what_was_started_is_stopped_when_it_is_told_to_end() -> None:
     with subprocess.Popen([*COMMAND, "--quick"], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE) as run:
         deadline = time.monotonic() + 60
         # Two engines and two load generators at least.
         while len(started := psutil.Process(run.pid).children(recursive=True)) < 4 and time.monotonic() < deadline:
             time.sleep(0.2)
-        run.send_signal(how)
+        run.send_signal(signal.SIGTERM)
         run.communicate(timeout=60)
     assert len(started) >= 4
     assert psutil.wait_procs(started, timeout=20)[1] == []

@@ -66,10 +66,9 @@ def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model
     assert not serving.spec.plugin.gated
     assert lends.rollout.plugin.gated
     assert lends.rollout.nice > serving.spec.nice  # the lent engine gives way on the core they share
-    assert (lends.serving_url, lends.serving_engine_id) == (serving.url, "serving-0-serving")
+    assert lends.serving_engine_id == "serving-0-serving"
     assert lends.rollout.token_ids_only
     assert none is None
-    assert dedicated.serving_url is None
     assert not dedicated.rollout.plugin.gated
     # Both engines of a device meet on one page, and no two devices on the same.
     assert serving.spec.plugin.page == serving.page == lends.rollout.plugin.page == lends.page
@@ -121,8 +120,7 @@ def test_what_an_owner_serves_is_not_started(model):
     fleet = demo([0, 1], ledger=Path("x"))
     attached = fleet.device[0].model_copy(update={"serving_url": "http://127.0.0.1:30000"})
     serving = plan(fleet, model).serving(attached)
-    assert serving.spec is None
-    assert serving.url == plan(fleet, model).agent_spec(attached, serving).serving_url == "http://127.0.0.1:30000"
+    assert (serving.spec, serving.url) == (None, "http://127.0.0.1:30000")
 
 
 def test_an_engine_that_is_to_leave_a_lent_gpu_is_started_so_that_it_can(model):

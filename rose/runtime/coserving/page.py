@@ -16,20 +16,123 @@ import pwd
 import struct
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
 from rose import private_files
 from rose.private_files import NotPrivateError
-from rose.runtime.coserving.words import Block, CutRecord, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
 
-__all__ = ["ArbiterPage", "CutRecord", "Field", "PageError", "Party", "SectionHeldError", "Span", "SpanRecord"]
 
-MAGIC = 0x524F5345_0003
+class Party(IntEnum):
+    """Who writes a section."""
+
+    AGENT = 0
+    SERVING = 1
+    ROLLOUT = 2
+    TRAINER = 3
+
+
+class Span(IntEnum):
+    """What a stretch of time was."""
+
+    SERVING = 1
+    ROLLOUT = 2
+    TRAIN = 3
+    SYNC = 4
+    #: An engine's memory came to the device or left it (aux: `activation.Move`).
+    ACTIVATION = 5
+    #: A rollout had work and waited, before a step (aux: `Hold`).
+    HELD = 6
+    #: A running rollout step waited between layers because serving needed the device (aux: layers still to run).
+    YIELD = 7
+    #: The moment from which serving wanted the device for a request that found it at rest; it has no length.
+    #: aux: ns since the server received the request; `latency_ns`: since it handed it to its scheduler.
+    ARRIVAL = 8
+
+
+class Field(IntEnum):
+    """Single words of a section."""
+
+    MAGIC = 0
+    PID = 1
+    HEAD = 2  # spans ever written to this section's ring
+    BEAT_NS = 3  # when the party last came by
+    OPEN_KIND = 4
+    OPEN_SINCE_NS = 5
+    # engines
+    WANTED_SINCE_NS = 6  # serving: since when it wants the device for itself; 0: it does not
+    KV_TOKENS_USED = 7  # held by requests
+    KV_TOKENS_CACHED = 8  # held by the prefix cache alone
+    KV_TOKENS_TOTAL = 9
+    POLICY_VERSION = 10
+    WAITING = 11
+    RUNNING = 12
+    WORKED_NS = 13  # rollout: time on the device in closed spans, ever
+    PREEMPT_NS = 14  # rollout: how long serving is predicted to wait once it wants the device; 0: no step runs
+    LAST_HOLD = 15
+    DECODE_ERROR_PPM = 16  # mean relative error of step time predictions
+    PREFILL_ERROR_PPM = 17
+    STEPS = 18
+    FIRST_WANTED_NS = 19  # serving: when it first wanted the device since a rollout step last looked
+    #: rollout: 1 where the operating system takes the core from it the moment that serving wakes
+    PREEMPTIBLE = 20
+    KV_BUDGET_TOKENS = 21  # rollout: what it keeps to, after cuts of its own
+    BROKEN = 22  # an engine whose hooks failed: nothing it said is to be relied on
+    KV_TOKENS_TO_COME = 23  # serving: slots that prompts which wait will take
+    PRESSED_SINCE_NS = 24  # serving: since when it holds or waits for memory past the watermark; 0: it does not
+    CUT_WAIT_NS = 25  # serving: time that it waited for cuts, ever
+    LOOKED_NS = 26  # rollout: when a step of its last looked at the page
+    SWAPS = 27  # rollout: how often weights were swapped in since it started
+    AWAY_SINCE_NS = 30  # rollout: since when its weights or its KV pool are not on the device; 0: they are
+
+
+class Block(IntEnum):
+    """Facts of a section that are read together."""
+
+    LEASE = 0  # agent
+    TERMS = 1  # agent
+    LOAD = 2  # serving
+    CUT = 0  # rollout
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    """[start_ns, end_ns) of one party's time; monotonic nanoseconds.
+
+    `latency_ns`: of a yield, how long after serving's wish it began; of a rollout span that the wish ended, what
+    rollouts still computed after it, which is less where the operating system let serving compute meanwhile.
+    """
+
+    kind: Span
+    start_ns: int
+    end_ns: int
+    aux: int = 0
+    latency_ns: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CutRecord:
+    """The last cut that a rollout engine carried out by itself; `count` of them so far. Tokens are KV slots."""
+
+    count: int
+    lease_number: int
+    at_ns: int
+    tokens_before: int
+    tokens_after: int
+    requests: int
+    tokens_kept: int
+    #: From serving crossing the watermark, as serving saw it if it did, to the memory being free again.
+    took_ns: int
+    bytes_returned: int
+
+
+MAGIC = 0x524F5345_0004
 RING_SPANS = 8192
 _BLOCK_WORDS = 32
 _WORDS = 32
@@ -255,49 +358,18 @@ class ArbiterPage:
 
     def set_lease(self, terms: LeaseTerms) -> None:
         """Publish the lease's terms, or `LeaseTerms()` for none."""
-        values = (
-            terms.number,
-            terms.expires_ns,
-            terms.kv_budget_tokens,
-            round(terms.compute_share * _PPM),
-            round(terms.regret_share * _PPM),
-            int(terms.frozen),
-            terms.policy,
-        )
-        self._put(Party.AGENT, Block.LEASE, values)
+        self._put(Party.AGENT, Block.LEASE, _words(terms))
 
     def lease(self) -> LeaseTerms:
         """The lease in force. A page with none, or half of one, lends nothing."""
         words = self._take(Party.AGENT, Block.LEASE)
-        if words is None:
-            return LeaseTerms()
-        return LeaseTerms(
-            number=words[0],
-            expires_ns=words[1],
-            kv_budget_tokens=words[2],
-            compute_share=words[3] / _PPM,
-            regret_share=words[4] / _PPM,
-            frozen=bool(words[5]),
-            policy=words[6],
-        )
+        return LeaseTerms() if words is None else _record(LeaseTerms, words)
 
     def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
         """Publish what serving was promised, and how the device's KV memory is divided. Of `memory` the two amounts
         that are held are not kept: each engine says its own."""
-        self._put(
-            Party.AGENT,
-            Block.TERMS,
-            (
-                budgets.ttft_ns,
-                budgets.tpot_ns,
-                max_prompt_tokens,
-                memory.device_bytes,
-                memory.serving_bytes_per_token,
-                memory.rollout_bytes_per_token,
-                round(memory.headroom * _PPM),
-                round(memory.high_watermark * _PPM),
-            ),
-        )
+        words = [budgets.ttft_ns, budgets.tpot_ns, max_prompt_tokens, *_words(memory)]
+        self._put(Party.AGENT, Block.TERMS, words)
 
     def budgets(self) -> Budgets | None:
         words = self._take(Party.AGENT, Block.TERMS)
@@ -312,15 +384,11 @@ class ArbiterPage:
         words = self._take(Party.AGENT, Block.TERMS)
         if words is None:
             return None
-        return KvMemory(
-            device_bytes=words[3],
-            serving_bytes_per_token=words[4],
-            rollout_bytes_per_token=words[5],
-            serving_tokens=self.get(Party.SERVING, Field.KV_TOKENS_USED)
-            + self.get(Party.SERVING, Field.KV_TOKENS_TO_COME),
+        to_come = self.get(Party.SERVING, Field.KV_TOKENS_TO_COME)
+        return replace(
+            _record(KvMemory, words[3:]),
+            serving_tokens=self.get(Party.SERVING, Field.KV_TOKENS_USED) + to_come,
             rollout_tokens=self.get(Party.ROLLOUT, Field.KV_TOKENS_USED),
-            headroom=words[6] / _PPM,
-            high_watermark=words[7] / _PPM,
         )
 
     # ------------------------------------------------------------------ what engines say
@@ -334,29 +402,20 @@ class ArbiterPage:
         return not self.get(Party.SERVING, Field.BROKEN) and self.alive(Party.SERVING)
 
     def set_load(self, load: ServingLoad) -> None:
-        self._put(
-            Party.SERVING,
-            Block.LOAD,
-            [_UNKNOWN if (value := getattr(load, name)) is None else int(value) for name in _LOAD],
-        )
+        self._put(Party.SERVING, Block.LOAD, _words(load))
 
     def serving_load(self) -> ServingLoad | None:
         """What serving is doing; None if it never said, or died in the middle of saying it."""
         words = self._take(Party.SERVING, Block.LOAD)
-        if words is None:
-            return None
-        values: dict[str, Any] = dict(zip(_LOAD, words, strict=False))
-        for name in [name for name, word in values.items() if word == _UNKNOWN]:
-            values[name] = None
-        return ServingLoad(**values)
+        return None if words is None else _record(ServingLoad, words)
 
     def set_cut(self, cut: CutRecord) -> None:
-        self._put(Party.ROLLOUT, Block.CUT, [getattr(cut, name) for name in _CUT])
+        self._put(Party.ROLLOUT, Block.CUT, _words(cut))
 
     def cut(self) -> CutRecord | None:
         """The last cut that the rollout engine carried out; None if there was none."""
         words = self._take(Party.ROLLOUT, Block.CUT)
-        return None if words is None else CutRecord(**dict(zip(_CUT, words, strict=False)))
+        return None if words is None else _record(CutRecord, words)
 
     def rollout_worked_ns(self, now_ns: int) -> int:
         """Device time that rollouts took, ever, the step in progress included unless its engine has died."""
@@ -378,6 +437,7 @@ def page_users(environment: Mapping[str, str] = os.environ) -> list[int]:
         raise PageError(f"{_PAGE_USER} is {name!r}: name a user of this host, or a user's number") from None
 
 
+_R = TypeVar("_R")
 #: `struct flock` of Linux on 64 bits.
 _FLOCK = "hhqqi4x"
 
@@ -387,9 +447,33 @@ def _flock(kind: int, start: int, length: int) -> bytes:
     return struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
 
 
-_LOAD = tuple(ServingLoad.__dataclass_fields__)
-_CUT = tuple(CutRecord.__dataclass_fields__)
-assert max(len(_LOAD), len(_CUT)) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
+def _kinds(record: type) -> list[tuple[str, bool, bool]]:
+    """(name, whether it is a share, whether it is a yes or no) of each field of a record of numbers."""
+    hints = get_type_hints(record)
+    assert len(hints) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
+    return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
+
+
+_KINDS: dict[type, list[tuple[str, bool, bool]]] = {
+    record: _kinds(record) for record in (LeaseTerms, KvMemory, ServingLoad, CutRecord)
+}
+
+
+def _words(record: Any) -> list[int]:
+    """The fields of a record, in their order, as a block has them."""
+    words = []
+    for name, is_share, _ in _KINDS[type(record)]:
+        value = getattr(record, name)
+        words.append(_UNKNOWN if value is None else round(value * _PPM) if is_share else int(value))
+    return words
+
+
+def _record(kind: type[_R], words: Sequence[int]) -> _R:
+    """The record that `_words` was given."""
+    values: dict[str, Any] = {}
+    for (name, is_share, is_bool), word in zip(_KINDS[kind], words, strict=False):
+        values[name] = None if word == _UNKNOWN else word / _PPM if is_share else bool(word) if is_bool else word
+    return kind(**values)
 
 
 def _checksum(words: Sequence[int]) -> int:

@@ -37,8 +37,6 @@ class TokenLoss:
     loss: Tensor
     #: k3 estimate of KL(behaviour || policy), detached.
     kl: Tensor
-    #: Tokens whose gradient the clip cut off.
-    clipped: Tensor
 
 
 def token_loss(
@@ -62,7 +60,6 @@ def token_loss(
     return TokenLoss(
         loss=-surrogate.sum(),
         kl=(ratio - 1 - log_ratio).detach().sum(),
-        clipped=(clipped_ratio * advantage < ratio * advantage).detach().sum(),
     )
 
 

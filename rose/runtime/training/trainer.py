@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,15 +35,11 @@ class StepStats:
     entropy: float
     #: k3 estimate of how far the policy had moved from the one that sampled, over the update's mini-batches.
     kl: float
-    clipped_share: float
     #: Largest norm before clipping over the update's mini-batches.
     grad_norm: float
     tokens_trained: int
-    trajectories_trained: int
-    #: Ids of trajectories dropped for age, and of those a lost turn cut short.
+    #: Ids of trajectories dropped for age.
     stale: list[str]
-    lost: list[str]
-    duration_ns: int
 
 
 class Trainer:
@@ -72,7 +67,6 @@ class Trainer:
         Dropped first: trajectories older than `staleness_max` versions, and lost ones (their reward is not the
         policy's doing). Groups whose rewards are all equal carry no signal and are skipped.
         """
-        began_ns = time.monotonic_ns()
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         kept = [t for t in trajectories if t.trajectory_id not in dropped]
@@ -81,7 +75,7 @@ class Trainer:
         order = np.random.default_rng(seed_of(self._training.seed, self.version)).permutation(len(samples))
         samples = [samples[index] for index in order]
         size = math.ceil(len(samples) / self._training.minibatches) or 1
-        totals, grad_norm = torch.zeros(4, dtype=torch.float64, device="cpu"), 0.0
+        totals, grad_norm = torch.zeros(3, dtype=torch.float64, device="cpu"), 0.0
         for first in range(0, len(samples), size):
             minibatch = samples[first : first + size]
             sums, norm = self._optimise(minibatch)
@@ -89,19 +83,15 @@ class Trainer:
             grad_norm = max(grad_norm, norm)
         self.version += 1
         tokens = sum(t.output_tokens for t, _ in samples)
-        loss, kl, clipped, uncertainty = (totals / max(1, tokens)).tolist()
+        loss, kl, uncertainty = (totals / max(1, tokens)).tolist()
         return StepStats(
             version=self.version,
             loss=loss,
             entropy=uncertainty,
             kl=kl,
-            clipped_share=clipped,
             grad_norm=grad_norm,
             tokens_trained=tokens,
-            trajectories_trained=len(samples),
             stale=[t.trajectory_id for t in stale],
-            lost=[t.trajectory_id for t in trajectories if t.outcome == "lost"],
-            duration_ns=time.monotonic_ns() - began_ns,
         )
 
     def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
@@ -132,10 +122,10 @@ class Trainer:
         return state["step"], StepStats(**state["stats"])
 
     def _optimise(self, samples: Sequence[tuple[Trajectory, float]]) -> tuple[Tensor, float]:
-        """One optimiser step; returns sums over tokens (loss, kl, clipped, entropy) and the gradient's norm."""
+        """One optimiser step; returns sums over tokens (loss, kl, entropy) and the gradient's norm."""
         training = self._training
         tokens = sum(t.output_tokens for t, _ in samples)
-        sums = torch.zeros(4, dtype=torch.float64, device=self.policy.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.policy.device)
         self._optimizer.zero_grad()
         for batch in by_length([len(t.ids) for t, _ in samples], MICRO_BATCH_TOKENS):
             rows = [samples[index] for index in batch]
@@ -148,7 +138,7 @@ class Trainer:
             gain = torch.tensor([gain for t, gain in rows for _ in range(t.output_tokens)], device=self.policy.device)
             part = token_loss(logprobs, behaviour, gain, clip_low=training.clip_low, clip_high=training.clip_high)
             (part.loss / tokens).backward()  # type: ignore[no-untyped-call]
-            sums += torch.stack([part.loss.detach(), part.kl, part.clipped, entropy(logits).sum()]).double()
+            sums += torch.stack([part.loss.detach(), part.kl, entropy(logits).sum()]).double()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _GRAD_NORM_MAX)
         self._optimizer.step()
         # Waits for the device: an update is over, and its time told, when its work is.

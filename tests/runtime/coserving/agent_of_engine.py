@@ -23,7 +23,6 @@ def spec_of(engine_spec, page, staging, *, gateway_url="http://127.0.0.1:1", **c
         rollout=engine_spec,
         rollout_capacity=4,
         rollout_kv_bytes_per_token=1,
-        serving_url=None,
         serving_engine_id=None,
         serving_model="none",
         serving_kv_bytes_per_token=1,

@@ -61,7 +61,6 @@ class Host:
             rollout=engine,
             rollout_capacity=4,
             rollout_kv_bytes_per_token=2,
-            serving_url="http://127.0.0.1:1",
             serving_engine_id="s0",
             serving_model="m",
             serving_kv_bytes_per_token=4,

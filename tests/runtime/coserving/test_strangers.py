@@ -134,9 +134,3 @@ def test_an_engine_takes_the_page_of_the_user_that_it_is_told_of(home, page, mon
     assert plugin.state.attached
     assert [use.page for use in pages_in_use()] == [str(page.path)]
     plugin.attach(serving.RELEASE)
-
-
-def test_a_user_that_is_not_there_is_named(page, monkeypatch):
-    monkeypatch.setenv("ROSE_PAGE_USER", "no-such-user")
-    with pytest.raises(PageError, match="ROSE_PAGE_USER is 'no-such-user': name a user of this host"):
-        ArbiterPage.attach(page.path, Party.SERVING)

@@ -57,13 +57,6 @@ def test_a_record_leads_to_its_process_and_to_no_other(tmp_path, sleeper):
         EngineRecord.of_process(sleeper.pid, 1, "spec")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"pid": 1}'])
-def test_what_cannot_be_read_is_no_record(tmp_path, text):
-    assert EngineRecord.read(tmp_path / "page") is None
-    adoption.record_path(tmp_path / "page").write_text(text)
-    assert EngineRecord.read(tmp_path / "page") is None
-
-
 def test_a_process_that_is_nobodys_child_is_waited_for_and_signalled(sleeper):
     process = DetachedProcess.open(sleeper.pid)
     assert process.poll() is None
@@ -82,12 +75,6 @@ def test_an_engine_is_the_one_of_a_spec_whatever_port_it_was_given(spec):
     assert spec_sha256(replace(spec, extra_args=["--mem-fraction-static=0.3"])) == spec_sha256(spec)
     for change in ({"model": "n"}, {"max_total_tokens": 2}, {"cores": [1]}, {"extra_args": ["--x"]}, {"nice": 3}):
         assert spec_sha256(replace(spec, **change)) != spec_sha256(spec)
-
-
-def test_one_that_ends_with_its_starter_is_told_nothing(spec):
-    assert adoption.is_detached(adoption.environment(spec))
-    assert adoption.environment(replace(spec, orphan_s=None)) == {}
-    assert not adoption.is_detached({})
 
 
 def test_an_engine_that_is_not_there_is_not_adopted_and_one_that_is_can_be_ended(spec, sleeper):
@@ -111,12 +98,6 @@ def test_a_detached_program_outlives_the_thread_and_has_a_session_of_its_own(tmp
     finally:
         os.killpg(pid, signal.SIGKILL)
         process.wait(10)
-
-
-def test_a_program_that_cannot_be_started_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with (tmp_path / "log").open("wb") as log, pytest.raises(OSError, match="exit code 1"):
-        start_detached(["-c", ""], os.environ, log)
 
 
 #: A process of a scheduling class that is busy on a core.

@@ -152,9 +152,3 @@ def test_a_port_that_is_anothers_ends_the_engine_with_the_words_that_have_it_mov
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert f"the engine cannot be reached on {ADDRESS}:{port}: address already in use" in errors
-
-
-def test_an_engine_that_is_reached_on_its_host_alone_has_none():
-    assert door.environment(None, 1) == {}
-    assert "secret" not in repr(Door(ADDRESS, "secret"))
-    door.open_from_within({})

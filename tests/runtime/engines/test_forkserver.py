@@ -203,25 +203,6 @@ def answers(path):
             return False
 
 
-@pytest.mark.long
-def test_a_server_dies_with_the_process_that_started_it_and_its_engines_of_others_go_on(tmp_path, tiny_policy):
-    creating = f"""
-import time
-from pathlib import Path
-from rose.runtime.engines.forkserver import ForkServer
-server = ForkServer.start(Path({str(tmp_path / "socket")!r}), Path({str(tmp_path / "log")!r}), {ENVIRONMENT!r})
-print(server.process.pid, flush=True)
-time.sleep(600)
-"""
-    creator = subprocess.Popen([sys.executable, "-c", creating], stdout=subprocess.PIPE, text=True)
-    server = psutil.Process(int(creator.stdout.readline()))
-    assert answers(tmp_path / "socket")
-    creator.kill()
-    creator.wait()
-    assert psutil.wait_procs([server], timeout=10)[1] == []
-    assert not (tmp_path / "socket").exists()
-
-
 def test_a_server_that_cannot_start_forks_nothing_and_says_where_it_was_asked(tmp_path):
     server = ForkServer.start(tmp_path / "socket", tmp_path / "log", {"PYTHONHOME": str(tmp_path / "nowhere")})
     with (tmp_path / "engine").open("wb") as log, pytest.raises(ForkError, match=str(server.path)):

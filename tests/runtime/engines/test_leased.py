@@ -93,28 +93,3 @@ def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tm
     finally:
         engine.stop()
         serving.close()
-
-
-def test_on_cores_the_pages_of_a_pool_go_back_after_each_lease_that_used_it(tmp_path, tiny_policy, fork_server):
-    page, spec = make_spec(tmp_path, tiny_policy, fork_server=fork_server.path, max_total_tokens=16_384)
-    serving = ArbiterPage.attach(page.path, Party.SERVING)
-    serving.set_load(IDLE)
-    engine = EngineProcess(spec)
-    try:
-        engine.launch()
-        engine.wait_ready()
-        until(lambda: len(moves(page)) == 1)
-        answers = []
-        for number in (1, 2):
-            lend(page, number)
-            answers.append(generate(engine, 200, prompt=[1 + index % 90 for index in range(100)])["output_ids"])
-            page.set_lease(LeaseTerms())
-            until(lambda number=number: len(moves(page)) == 1 + 2 * number)
-        assert answers[0] == answers[1]
-        assert [move.away for _, move in moves(page)] == [True, False, True, False, True]
-        assert all(move.moved_bytes > 0 for _, move in moves(page) if move.away)
-        assert page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) == 0
-        show(page)
-    finally:
-        engine.stop()
-        serving.close()

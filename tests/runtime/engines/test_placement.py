@@ -84,13 +84,6 @@ def test_without_the_idle_class_a_scheduler_has_the_niceness(titled):
     assert standing(computing) == standing(more(scheduler)) == (device, os.SCHED_OTHER, 7)
 
 
-def test_no_cores_named_means_none_changed(titled):
-    scheduler, computing = titled("sglang::scheduler")
-    before = os.sched_getaffinity(computing)
-    place([scheduler], cores=(), host_cores=())
-    assert standing(computing) == (before, os.SCHED_IDLE, 0)
-
-
 def test_a_session_of_its_own_weighs_least_on_cores_that_it_shares_with_serving(titled):
     scheduler, _ = titled("sglang::scheduler")
     autogroup = Path(f"/proc/{scheduler.pid}/autogroup")
@@ -100,17 +93,6 @@ def test_a_session_of_its_own_weighs_least_on_cores_that_it_shares_with_serving(
     assert autogroup.read_text().split()[-1] == "19"
     place([scheduler], host_cores=sorted(os.sched_getaffinity(0))[:1])
     assert autogroup.read_text().split()[-1] == "5"
-
-
-def test_a_process_that_ended_is_passed_over(titled):
-    scheduler, _ = titled("sglang::scheduler")
-    alive, _ = titled("sglang::scheduler")
-    gone = psutil.Process(scheduler.pid)
-    scheduler.kill()
-    scheduler.wait()
-    core = min(os.sched_getaffinity(0))
-    placement.place([gone, psutil.Process(alive.pid)], cores=[core], host_cores=[core], nice=0, idle_class=True)
-    assert os.sched_getscheduler(alive.pid) == os.SCHED_IDLE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the system lets nobody else leave the idle class")

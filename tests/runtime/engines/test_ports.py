@@ -12,8 +12,7 @@ import pytest
 
 from rose.errors import UserError
 from rose.runtime.engines import ports
-from rose.runtime.engines.ports import free_port, listen_once
-from rose.runtime.engines.sglang import AddressInUseError, EngineError, require_free_port
+from rose.runtime.engines.ports import free_port
 
 
 @pytest.fixture
@@ -75,37 +74,9 @@ def test_ports_that_were_all_in_use_are_given_once_they_are_not(few):
     assert {free_port() for _ in few} == set(few)
 
 
-def test_only_a_port_that_is_another_s_is_in_use(few):
-    with socket.create_server(("127.0.0.1", few[0])), pytest.raises(AddressInUseError, match="free it, name another"):
-        require_free_port(few[0], "the test")
-    with pytest.raises(EngineError, match=r"203\.0\.113\.1 must be an address of this host") as caught:
-        require_free_port(few[0], "the test", "203.0.113.1")
-    assert not isinstance(caught.value, AddressInUseError)
-
-
-def test_one_whose_last_connections_are_closing_can_be_used():
-    with socket.create_server(("127.0.0.1", free_port())) as server:
-        port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):
-            server.accept()[0].close()
-    listen_once("127.0.0.1", port)
-
-
-def test_a_port_for_ipv6():
-    if not socket.has_ipv6:
-        pytest.skip("this host has no IPv6")
-    listen_once("::1", free_port("::1"))
-
-
 @pytest.mark.parametrize("text", ["20500\t60999\n", "21000 21999", "nothing"])
 def test_ports_are_chosen_outside_the_range_that_the_kernel_names(tmp_path, monkeypatch, text):
     monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "range")
     (tmp_path / "range").write_text(text)
     last = 21_999 if text == "nothing" else int(text.split()[0]) - 1
     assert ports.outside_ephemeral() == list(range(20_000, last + 1))
-
-
-def test_all_are_there_to_choose_from_where_the_kernel_may_give_any(tmp_path, monkeypatch):
-    monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "range")
-    (tmp_path / "range").write_text("1024\t65535\n")
-    assert ports.outside_ephemeral() == list(ports._PORTS)

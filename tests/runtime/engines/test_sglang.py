@@ -6,7 +6,6 @@ import dataclasses
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,12 +16,11 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.hooks.asking import question, refusal
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.runtime.training.policy_model import Policy, PolicyShape
@@ -253,16 +251,6 @@ def test_it_generates_and_accounts_for_its_steps(lent):
     assert page.get(Party.ROLLOUT, Field.KV_TOKENS_TOTAL) == 4096
 
 
-def test_without_a_lease_turns_come_back_at_once_and_with_one_they_run(lent):
-    page, engine = lent
-    page.set_lease(LeaseTerms(number=3))
-    answer = generate(engine, 4)
-    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
-    assert not answer.get("output_ids")
-    lend(page, 4)
-    assert len(generate(engine, 4)["output_ids"]) == 4
-
-
 def test_an_unrenewed_lease_ends_by_itself_and_turns_keep_their_tokens(lent):
     page, engine = lent
     lend(page, 5, for_ns=300_000_000)
@@ -359,18 +347,6 @@ def test_serving_that_grows_takes_half_the_budget_and_the_oldest_turns_go_on(len
     assert all(answers[0]["meta_info"]["finish_reason"]["type"] in ("length", "abort") for _, answers in under_way)
 
 
-def test_a_request_that_is_given_up_is_gone_whatever_serving_does(lent, serving):
-    page, engine = lent
-    lend(page, 11)
-    thread, answers = answering(engine, 1500, rid="given-up")
-    time.sleep(0.3)
-    serving.set_load(dataclasses.replace(IDLE, wanted=True))  # No step is admitted any more.
-    time.sleep(0.1)
-    assert refusal(engine.post("/generate", question("end", "given-up"))) is None
-    thread.join(5)
-    assert 0 < len(answers[0]["output_ids"]) < 1500
-
-
 def test_it_goes_from_version_to_version_by_verified_deltas(lent, tiny_policy, tmp_path):
     page, engine = lent
     lend(page, 12)
@@ -429,19 +405,6 @@ def test_two_ranks_do_all_that_as_one(sharded, lent, tiny_policy, tmp_path):
     assert generate(engine, 16, prompt)["output_ids"] == generate(lent[1], 16, prompt)["output_ids"]
 
 
-def test_a_version_that_does_not_exist_changes_nothing(running, tmp_path, tiny_policy):
-    page, engine = running
-    store = VersionStore(tmp_path / "store")
-    store.publish(0, Policy.load(tiny_policy).weights())
-    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0")
-    before = page.get(Party.ROLLOUT, Field.POLICY_VERSION)
-    with StoreServer(store) as server:
-        event = sync.bring(Target("", 9, server.url))
-    assert not event.ok
-    assert "9" in event.reason
-    assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == before
-
-
 def test_stopping_leaves_no_process(running, gone):
     """Last of those that share the engine: it ends it."""
     _, engine = running
@@ -457,12 +420,3 @@ def test_an_engine_dies_with_the_process_that_started_it(sharded, gone):
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     assert gone(parent.group) == []
-
-
-def test_a_port_in_use_is_named(tmp_path, tiny_policy):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        _, spec = make_spec(tmp_path, tiny_policy, port=taken.getsockname()[1])
-        with pytest.raises(EngineError, match=f"port {spec.port} for engine test-engine"):
-            EngineProcess(spec).launch()

@@ -50,7 +50,7 @@ def test_games_are_played_and_played_again_under_other_names_until_the_run_is_cl
 
 
 def test_what_is_still_played_is_given_up_at_the_end(tmp_path):
-    moving = engine(tmp_path / "staging", pause_s=60.0)
+    moving = engine(tmp_path / "staging", pause_s=1.0)
     moving.fetch = None
     with fleet(tmp_path / "state", moving) as there, announced(there) as run:
         with Players(run.address, TASK, 1.0) as players:

@@ -24,7 +24,6 @@ from typing import Any
 import psutil
 import pytest
 
-from rose import private_files
 from rose.clock import utc_us
 from rose.config import FleetConfig
 from rose.events import Device, Lease, Power
@@ -35,13 +34,12 @@ from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
 from rose.runtime.coserving.attach.attaching import has_engine
-from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 from rose.runtime.engines import adoption
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.service import owner, places
+from rose.runtime.service import owner
 from rose.runtime.service.host import HostActor, HostRunner
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import answers
@@ -290,9 +288,8 @@ def test_an_owner_of_serving_that_died_is_started_again_and_what_cannot_be_ended
     assert not plan.memory.exists()
 
 
-@pytest.mark.parametrize("memory_kept", [True, False])
 def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begin(
-    tmp_path: Path, controller: Controller, memory_kept: bool
+    tmp_path: Path, controller: Controller
 ) -> None:
     plan = FarHost(tmp_path, controller.url).plan
     lease = Lease(
@@ -307,11 +304,6 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
     with LedgerWriter.open(plan.ledger, "far.agent", "fleet-1") as writer:
         writer.record(Device(action="joined", device_id="r", t_ns=1, pool="rollout", device_class="cpu-core"))
         writer.record(lease)
-    if memory_kept:
-        places.make_state(plan.state)
-        plan.make_memory()
-        private_files.make(plan.memory / "r")
-        LeaseFile(plan.memory / "r" / "page", plan.run_id).write(Remembered(7, lease))
     shutil.rmtree(tmp_path / "model")
     actor = HostActor(plan)
     until(lambda: "model" in actor.report().doing)

@@ -50,7 +50,6 @@ def test_gradient_is_that_of_the_clipped_ratio(tokens: list[tuple[float, float]]
     cut = ((gain > 0) & (ratio > 1.28)) | ((gain < 0) & (ratio < 0.8))
     expected = torch.where(cut, torch.zeros_like(gain), -gain * ratio)
     assert torch.allclose(logprobs.grad, expected)
-    assert int(result.clipped) == int(cut.sum())
     assert float(result.kl) >= 0
 
 

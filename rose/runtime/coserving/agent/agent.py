@@ -28,8 +28,7 @@ from rose.runtime.coserving.agent.rollout_engine import EngineAction, RolloutEng
 from rose.runtime.coserving.agent.succession import Predecessor, recorded_run
 from rose.runtime.coserving.attach.attachment import Attachment, described
 from rose.runtime.coserving.kv.activation import Move
-from rose.runtime.coserving.leases.lease_file import Remembered
-from rose.runtime.coserving.leases.leasing import Leasing
+from rose.runtime.coserving.leases.leasing import LastLease, Leasing
 from rose.runtime.coserving.leases.withholding import Withholding, rules
 from rose.runtime.coserving.meter.hardware import elsewhere, hardware_id
 from rose.runtime.coserving.meter.meter import DeviceMeter
@@ -51,7 +50,7 @@ from rose.runtime.transfer.wire.origin_rules import OriginRules
 class AgentSpec:
     """What an agent is told when it is made. `*_kv_bytes_per_token` follow from the models' shapes.
 
-    `serving_*` name the serving engine that its owner runs on the device; `serving_url` is None where there is none.
+    `serving_*` name the serving engine that its owner runs on the device.
     """
 
     device: DeviceConfig
@@ -65,7 +64,6 @@ class AgentSpec:
     rollout: EngineSpec | None
     rollout_capacity: int
     rollout_kv_bytes_per_token: int
-    serving_url: str | None
     serving_engine_id: str | None
     serving_model: str
     serving_kv_bytes_per_token: int
@@ -298,7 +296,7 @@ class DeviceAgent:
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         before: Predecessor | None = None,
         via: Via = straight,
-        last_lease: Remembered = Remembered(),  # noqa: B008
+        last_lease: LastLease = LastLease(),  # noqa: B008
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
@@ -342,7 +340,7 @@ class DeviceAgent:
                 ledger_failure=ledger_failure,
                 run=lambda: self._rollout_runs.now,
                 ended_before=None if before is None else before.leases,
-                remembered=last_lease,
+                last=last_lease,
             )
             drawn_by = rules(coserving)
             self._withholding = Withholding(spec.device.id, engine_id, drawn_by, spec.anchor, self._note, now_ns)

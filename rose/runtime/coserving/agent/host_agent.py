@@ -17,7 +17,7 @@ from rose.ledger.hosts import spool
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor
-from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
+from rose.runtime.coserving.leases.leasing import LastLease
 from rose.runtime.coserving.page import PageError
 from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.coserving.weights.sync import straight
@@ -151,12 +151,11 @@ class _Device:
             agent.stop(leave=self._leave or not self._stopping.is_set())
             self.ended = self._stopping.is_set()
 
-    def _last_lease(self) -> Remembered:
+    def _last_lease(self) -> LastLease:
         """What the ledger has of the device's last lease. Where a spool has none, its disk may be new and the fleet's
         ledger have some: leases are numbered from a number that is drawn then, lest two have one name."""
-        writer, spec = self._writer, self._spec
-        last = last_lease(writer.root, writer.run_id, spec.device.id)
-        beside_page = LeaseFile(spec.page, writer.run_id).read()
-        if last.number or beside_page.number or not (writer.root / spool.FOLDER).is_dir():
+        root = self._writer.root
+        last = last_lease(root, self._writer.run_id, self._spec.device.id)
+        if last.number or not (root / spool.FOLDER).is_dir():
             return last
-        return Remembered(secrets.randbits(_FIRST_LEASE_BITS))
+        return LastLease(secrets.randbits(_FIRST_LEASE_BITS))

@@ -22,7 +22,6 @@ from rose.runtime.coserving.agent.succession import kept_anchor, last_lease, pre
 from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.attach.attachment import Attachment, described
 from rose.runtime.coserving.hooks.asking import question
-from rose.runtime.coserving.leases.lease_file import LeaseFile
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.coserving.weights.sync import EngineSync, Via
 from rose.runtime.engines import adoption
@@ -334,9 +333,7 @@ def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
     """
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
-    # What the ledger says where both know the lease: when it expired by itself, which may be long ago.
-    left = max(last_lease(root, run_id, device_id), LeaseFile(page, run_id).read(), key=lambda lease: lease.number)
-    for event in left.completed(anchor):
-        writer.record(event)
+    if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:
+        writer.record(end)
     if predecessor(root, run_id, device_id, anchor or Anchor.take()) is not None:
         raise UserError("its agents had ended before, and nobody accounts for its time since")

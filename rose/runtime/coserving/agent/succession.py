@@ -21,8 +21,7 @@ from rose.clock import Anchor, monotonic_ns, utc_us
 from rose.events import Lease
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
-from rose.runtime.coserving.leases.lease_file import Remembered
-from rose.runtime.coserving.leases.leasing import LeaseChange
+from rose.runtime.coserving.leases.leasing import LastLease, LeaseChange
 from rose.runtime.engines.adoption import boot_id
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest
@@ -114,7 +113,7 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
     return Predecessor(min(known.until_ns - offset_ns, now_ns), tuple(changes), known.train_run_id)
 
 
-def last_lease(ledger: Path, run_id: str, device_id: str) -> Remembered:
+def last_lease(ledger: Path, run_id: str, device_id: str) -> LastLease:
     """What the ledger knows of the device's last lease: a host that lost its memory knows nothing else of it.
 
     Raises LedgerError if the ledger cannot be read: two leases would have one name.
@@ -127,13 +126,13 @@ def last_lease(ledger: Path, run_id: str, device_id: str) -> Remembered:
             if (row := connection.fetchone()) is not None:
                 break
         else:
-            return Remembered()
+            return LastLease()
     known = dict(zip(names, row, strict=True))
     number, ended, expires_at_us = (known.pop(name) for name in ("number", "ended", "expires_at_us"))
     if ended:
-        return Remembered(number)
+        return LastLease(number)
     granted = Lease(action="granted", device_id=device_id, expires_at_us=expires_at_us, **known)
-    return Remembered(number, granted, expires_at_us)
+    return LastLease(number, granted, expires_at_us)
 
 
 def _anchor_file(page: Path) -> Path:

@@ -11,7 +11,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.attach.attachment import Attachment, describe
 from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, Verb, asked
 from rose.runtime.coserving.hooks.gate import RolloutGate, RunAhead, layers_of
-from rose.runtime.coserving.hooks.mechanisms import ComputeFacts, memory_mechanism
+from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
@@ -81,7 +81,7 @@ class RolloutPlugin:
             record_span=self.telemetry.synced,
         )
         self._began: dict[int, int] = {}
-        self._compute = ComputeFacts.of_engine(scheduler, gated=settings.gated)
+        self._compute = compute_facts(scheduler, gated=settings.gated)
         self._describe()
 
     def _set_chunk_tokens(self, tokens: int) -> None:
@@ -102,7 +102,7 @@ class RolloutPlugin:
                 pid=os.getpid(),
                 model=str(arguments.served_model_name or arguments.model_path),
                 kv_tokens=self.view.kv_tokens_total,
-                compute_mechanism=self._compute.mechanism(preemptible=preemptible),
+                compute_mechanism=compute_mechanism(**self._compute, preemptible=preemptible),
                 memory_mechanism=memory_mechanism(
                     pool=None if self.guard is None else self.guard.mechanism,
                     leased=self.activation is not None,

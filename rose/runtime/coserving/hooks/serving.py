@@ -22,7 +22,7 @@ from rose.runtime.coserving.attach.attachment import (
     forget_detached,
     note_detached,
 )
-from rose.runtime.coserving.hooks.mechanisms import ComputeFacts, memory_mechanism
+from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
 from rose.runtime.coserving.hooks.scheduler import SchedulerView
 from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.hooks.telemetry import ServingTelemetry
@@ -150,7 +150,7 @@ class ServingPlugin:
                 pid=os.getpid(),
                 model=self._model,
                 kv_tokens=view.kv_tokens_total,
-                compute_mechanism=ComputeFacts.of_engine(self._scheduler, gated=False).mechanism(),
+                compute_mechanism=compute_mechanism(**compute_facts(self._scheduler, gated=False)),
                 memory_mechanism=memory_mechanism(pool=None, leased=False),
             ),
         )

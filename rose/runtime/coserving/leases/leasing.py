@@ -9,7 +9,6 @@ from typing import Literal
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Lease, Preemption, Record
 from rose.ledger.layout import LedgerError
-from rose.runtime.coserving.leases.lease_file import LeaseFile, Remembered
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.policy.lease import Change, EngineCut, LeaseFacts, LeaseState, next_change, noted, released
 from rose.runtime.policy.slack import LeaseTerms
@@ -35,14 +34,41 @@ class LeaseChange:
     step: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class LastLease:
+    """What the ledger has of a device's last lease: its number, and its grant if it has not ended.
+
+    `expires_at_us` is when it ended by itself if nobody renewed it once more.
+    """
+
+    number: int = 0
+    granted: Lease | None = None
+    expires_at_us: int = 0
+
+    def end(self, anchor: Anchor | None = None) -> Lease | None:
+        """Return the end of a lease that was left open, for the ledger: now, or when it expired; None if none was.
+
+        `anchor`: the device's; None: the wall clock says what time it is.
+        """
+        if self.granted is None:
+            return None
+        now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
+        return replace(
+            self.granted,
+            at_us=min(now_us, self.expires_at_us),
+            event_id=f"{self.granted.lease_id}/end",
+            action="expired",
+            reason="its agent ended while it was in force",
+        )
+
+
 class Leasing:
     """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe.
 
-    `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. A lease
-    that an agent before this one left open is ended here, at once; `ended_before` are those that had ended by then,
-    where this agent accounts for their time. `remembered` is what the ledger has of the last lease, for a host that has
-    lost its memory, and with it what the agent before this one left beside the page. `run` gives the RL run that the
-    engine works for.
+    `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. `last` is
+    the device's last lease: one that an agent before this one left open is ended here, at once. `ended_before` are
+    those that had ended by then, where this agent accounts for their time. `run` gives the RL run that the engine works
+    for.
     """
 
     def __init__(
@@ -60,23 +86,22 @@ class Leasing:
         ledger_failure: Callable[[], str | None] = lambda: None,
         run: Callable[[], str] = lambda: "",
         ended_before: Sequence[LeaseChange] | None = None,
-        remembered: Remembered = Remembered(),  # noqa: B008
+        last: LastLease = LastLease(),
     ) -> None:
         self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
         self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
         self._policy_number, self._record, self._take_back = policy_number, record, take_back
         self._ledger_failure, self._run = ledger_failure, run
-        self._file, self._recorded = LeaseFile(page.path, id_prefix), remembered
         #: Why the ledger could not be told of the last change; what cannot be recorded is not lent.
         self.failure: str | None = None
         #: Every grant and end not yet accounted for, oldest first; the accountant forgets what it has used.
         self.history: list[LeaseChange] = list(ended_before or ())
-        self._accounts_before = ended_before is not None
         cut = page.cut()
         #: When the last cut was that the ledger knows.
         self._cut_told_ns = 0 if cut is None else cut.at_ns
         page.set_lease(LeaseTerms())
-        self.state = self._succeed()
+        self.state = LeaseState(number=last.number)
+        self._end_left(last, accounted=ended_before is not None)
 
     @property
     def lease_id(self) -> str | None:
@@ -127,13 +152,11 @@ class Leasing:
             self.failure = failure
             return False
         event = replace(self._event(state, "granted", None), event_id=f"{self._lease_id(state.number)}/granted")
-        self._remember(Remembered(state.number, event))
         # In the ledger before on the page: a lease that was in force is never missing there.
         if not self._tell(event):
             # The grant waits in the writer's queue, so its end must follow it there.
             self.state = replace(state, ended="released")
             self._tell(self._closing(self.state, "never in force: the ledger could not be written"), durable=False)
-            self._remember(Remembered(state.number))
             return False
         self.state = state
         # A lease may be granted at the very look that ended another.
@@ -149,8 +172,7 @@ class Leasing:
         reason = change.reason or ""
         if change.action == "preempt":
             self._tell(self._preemption("revoke", reason, requests=self._take_back(reason)))
-        if self._tell(self._closing(change.state, reason)):
-            self._remember(Remembered(change.state.number))
+        self._tell(self._closing(change.state, reason))
 
     def _say(self, change: Change) -> None:
         if change.action == "renew":
@@ -203,28 +225,17 @@ class Leasing:
 
     # ------------------------------------------------------------------ the agent before this one
 
-    def _succeed(self) -> LeaseState:
-        """End what an agent before this one left open; returns the state that it left."""
-        left = self._file.read()
-        if left.number < self._recorded.number:
-            left = self._recorded
-        completed = left.completed(self._anchor)
-        reports = [self._tell(event) for event in completed]
-        known = {change.lease_id for change in self.history}
-        if left.granted is not None and self._accounts_before and left.granted.lease_id not in known:
-            began_ns = left.granted.at_us * 1000 - self._anchor.utc_minus_monotonic_ns
-            self.history.append(LeaseChange(began_ns, left.granted.lease_id, left.granted.step))
-            ended_ns = completed[-1].at_us * 1000 - self._anchor.utc_minus_monotonic_ns
+    def _end_left(self, last: LastLease, *, accounted: bool) -> None:
+        """End what an agent before this one left open; its time is `accounted` for here, if not by that one."""
+        end = last.end(self._anchor)
+        if end is None or last.granted is None:
+            return
+        self._tell(end)
+        if accounted and end.lease_id not in {change.lease_id for change in self.history}:
+            offset_ns = self._anchor.utc_minus_monotonic_ns
+            began_ns, ended_ns = last.granted.at_us * 1000 - offset_ns, end.at_us * 1000 - offset_ns
+            self.history.append(LeaseChange(began_ns, end.lease_id, last.granted.step))
             self.history.append(LeaseChange(min(ended_ns, monotonic_ns()), None, None))
-        if reports and all(reports):
-            self._remember(Remembered(left.number))
-        return LeaseState(number=left.number)
-
-    def _remember(self, remembered: Remembered) -> None:
-        try:
-            self._file.write(remembered)
-        except OSError as error:
-            self.failure = f"{self._page.path.parent} cannot be written ({error.strerror})"
 
     # ------------------------------------------------------------------ events
 

@@ -55,16 +55,6 @@ def test_slices_are_consecutive_and_the_last_ends_exactly(folder):
     assert [event.serving_ns for event in recorder] == [50, 0, 0]
 
 
-def test_a_span_open_across_a_slice_is_counted_on_both_sides_once(folder):
-    page, recorder, accountant = make(folder)
-    page.open_span(Party.ROLLOUT, Span.ROLLOUT, 40)
-    accountant.close(LAG_NS + 100)
-    page.close_span(Party.ROLLOUT, 130)
-    accountant.close(LAG_NS + 200)
-    assert [event.rollout_ns for event in recorder] == [60, 30]
-    assert accountant.late_ns == 0
-
-
 def test_a_slice_ends_where_a_lease_begins_and_ends(folder):
     leases = [LeaseChange(30, "L1", 4), LeaseChange(70, None, None)]
     page, recorder, accountant = make(folder, leases)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,10 +23,6 @@ def by_bucket(records, t0=0, t1=100):
     return {name: length for name, length in slice_time(records, t0, t1).by_bucket.items() if length}
 
 
-def test_one_engine_at_work_and_the_rest_idle():
-    assert by_bucket([SpanRecord(Span.SERVING, 10, 40, 0)]) == {"serving": 30, "idle": 70}
-
-
 def test_two_engines_at_work_share_half_each():
     records = [SpanRecord(Span.SERVING, 0, 60, 0), SpanRecord(Span.ROLLOUT, 40, 100, 0)]
     assert by_bucket(records) == {"serving": 50, "rollout": 50}
@@ -47,15 +42,6 @@ def test_held_time_is_headroom_only_while_nothing_works():
 def test_a_yield_is_serving_time_where_serving_worked():
     records = [SpanRecord(Span.YIELD, 10, 30, 0), SpanRecord(Span.SERVING, 10, 30, 0)]
     assert by_bucket(records) == {"serving": 20, "idle": 80}
-
-
-def test_spans_are_clipped_to_the_slice():
-    assert by_bucket([SpanRecord(Span.TRAIN, -50, 500, 0)]) == {"train": 100}
-
-
-def test_a_slice_cannot_end_before_it_begins():
-    with pytest.raises(ValueError, match="cannot end"):
-        slice_time([], 10, 9)
 
 
 @given(spans, st.integers(0, 1000), st.integers(0, 500))

@@ -56,7 +56,6 @@ class Device:
             rollout=stand_in_spec(folder) if engine else None,
             rollout_capacity=4,
             rollout_kv_bytes_per_token=2,
-            serving_url="http://127.0.0.1:1",
             serving_engine_id="s0",
             serving_model="m",
             serving_kv_bytes_per_token=4,
@@ -160,23 +159,6 @@ def test_nothing_is_lent_without_a_serving_engine_and_what_is_ends_with_it(start
     assert device.engine.pid == pid, "the rollout engine went on"
     device.close()
     assert device.rows(LEASES)[0] == ("run-d0-1", "released", "no serving engine is attached to the device's page")
-
-
-def test_a_rollout_engine_that_dies_ends_its_lease_and_is_started_again(start, gateway):
-    device = start()
-    gateway.want(r0=SECOND)
-    until(device.lent)
-    first = device.engine.pid
-    os.kill(first, signal.SIGKILL)
-    until(lambda: device.page.lease().number == 2)
-    assert device.engine.pid != first
-    assert device.agent.check() is None
-    device.close()
-    reason = "the rollout engine died (the process ended) and is started again"
-    assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
-    lives = device.rows("SELECT action, reason FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
-    assert lives == [("started", None), ("died", "the process ended"), ("started", None), ("stopped", None)]
-    assert device.rows("SELECT count(*) FROM engine WHERE role = 'serving' AND action = 'died'") == [(0,)]
 
 
 def test_a_gateway_that_is_gone_leaves_nothing_lent(start, gateway):

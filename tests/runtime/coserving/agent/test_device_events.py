@@ -72,43 +72,6 @@ def test_an_engine_comes_says_what_it_is_and_leaves(device):
     assert device.watch.fault is not None
 
 
-def test_an_engine_that_goes_in_the_middle_of_its_work_has_died(device):
-    with device.attach() as serving:
-        serving.do(DESCRIBE.format(None))
-        serving.do("page.set_load(replace(load, running=2))")
-        device.watch.look()
-    device.watch.look()
-    assert [(event.action, event.reason) for event in device.told] == [
-        ("attached", None),
-        ("died", "it was serving requests"),
-    ]
-
-
-def test_one_that_says_nothing_of_itself_is_recorded_all_the_same(device):
-    with device.attach():
-        for _ in range(30):
-            device.watch.look()
-        device.watch.close("the agent stopped")
-    attached, detached = device.told
-    assert (attached.model, attached.kv_bytes, attached.compute_mechanism) == ("asked-for", None, None)
-    assert detached.reason == "the agent stopped"
-
-
-def test_one_that_follows_another_is_another(device):
-    with device.attach() as first:
-        first.do(DESCRIBE.format(None))
-        device.watch.look()
-    with device.attach() as second:
-        device.watch.look()
-        second.do(DESCRIBE.format(None))
-        device.watch.look()
-    assert [(event.action, event.pid) for event in device.told] == [
-        ("attached", first.pid),
-        ("detached", first.pid),
-        ("attached", second.pid),
-    ]
-
-
 def test_nothing_is_lent_beside_one_that_refuses_or_is_broken(device):
     with device.attach() as serving:
         serving.do(DESCRIBE.format("'two ranks'"))

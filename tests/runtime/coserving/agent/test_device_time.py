@@ -34,9 +34,7 @@ class Trainer:
         self._agent = self._writer = None
         monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
         spec = Host(folder, SimpleNamespace(url="http://127.0.0.1:1")).spec
-        self._spec = replace(
-            spec, device=spec.device.model_copy(update={"pool": "train"}), rollout=None, serving_url=None
-        )
+        self._spec = replace(spec, device=spec.device.model_copy(update={"pool": "train"}), rollout=None)
         self.forget()
 
     def set_wall(self, ahead_ns):
@@ -98,38 +96,16 @@ def trainer(tmp_path, monkeypatch):
     made.close()
 
 
-def test_a_device_that_joins_again_after_its_clock_was_set_back_joins_after_it_left(trainer):
+def test_time_of_a_device_never_goes_back_whatever_its_clock_does(trainer):
     trainer.set_wall(HOUR)
     trainer.agent(leave=True)
-    trainer.set_wall(0)
-    trainer.agent(leave=False)
-    trainer.forget()
-    trainer.agent(leave=False)
-    trainer.check(tenures=2)
-
-
-def test_a_host_that_boots_with_its_clock_behind_goes_on_from_where_its_device_was(trainer):
-    trainer.agent(leave=True)
+    # A boot with a clock that is behind, and one that was set meanwhile.
     trainer.boot(-HOUR)
     trainer.agent(leave=True)
     trainer.set_wall(0)
     trainer.agent(leave=False)
-    trainer.check(tenures=1)
-
-
-def test_what_was_accounted_for_by_a_clock_of_days_ago_is_not_accounted_for_again(trainer):
-    trainer.boot(-50 * HOUR)
-    trainer.agent(leave=True)
-    trainer.set_wall(0)
-    trainer.agent(leave=True)
-    trainer.agent(leave=False)
-    trainer.check(tenures=1)
-
-
-def test_a_device_that_joined_by_a_clock_that_is_behind_is_there(trainer):
-    trainer.agent(leave=False)
-    trainer.boot(-5 * HOUR)
-    trainer.agent(leave=True)
+    # It joins again after it left.
+    trainer.forget()
     trainer.agent(leave=False)
     trainer.check(tenures=2)
 

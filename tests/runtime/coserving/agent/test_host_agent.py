@@ -44,7 +44,7 @@ class TwoDevices:
         folder.mkdir()
         spec = Host(folder, gateway, engine=stand_in_spec(folder, f"{name}-rollout")).spec
         device = spec.device.model_copy(update={"id": name, "pool": "rollout"})
-        return replace(spec, device=device, serving_url=None, serving_engine_id=None)
+        return replace(spec, device=device, serving_engine_id=None)
 
     def start(self):
         self.writer = LedgerWriter.open(self.ledger, "agent", "fleet", flush_interval_s=0.3)
@@ -87,24 +87,6 @@ def test_a_device_that_cannot_be_had_is_none_of_the_others_and_is_had_when_it_ca
     devices.stop()
     assert devices.rows("SELECT device_id, count(*) FROM tenure GROUP BY ALL ORDER BY ALL") == [("d0", 1), ("d1", 1)]
     assert devices.rows("SELECT DISTINCT writer FROM device_slice") == [("agent",)]
-
-
-def test_a_device_whose_agent_fails_gets_another_and_keeps_engine_and_accounts(devices):
-    devices.start()
-    until(lambda: not devices.agent.faults())
-    pids = devices.engine_pid(0), devices.engine_pid(1)
-    failed, other = devices.agent.agent("d0"), devices.agent.agent("d1")
-    failed._control.failure = "talking with the gateway failed"
-    until(lambda: devices.agent.agent("d0") not in (failed, None) and not devices.agent.faults())
-    assert (devices.engine_pid(0), devices.engine_pid(1)) == pids
-    assert devices.agent.agent("d1") is other
-    devices.stop()
-    for name in ("d0", "d1"):
-        slices = devices.rows(f"SELECT t0_ns, t1_ns FROM device_slice WHERE device_id = '{name}' ORDER BY t0_ns")
-        assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
-        assert devices.rows(f"SELECT joined_ns, left_ns FROM tenure WHERE device_id = '{name}'") == [
-            (slices[0][0], slices[-1][1])
-        ]
 
 
 def test_a_device_whose_page_was_removed_gets_another_and_is_lent_again(devices, gateway, monkeypatch):

@@ -18,7 +18,6 @@ from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.agent.succession import Predecessor, predecessor
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.ports import free_port
@@ -143,18 +142,6 @@ def test_what_a_trainer_does_while_its_device_has_no_agent_is_its_runs(host, gat
         host.writer.close()
     assert host.rows(f"SELECT sum(train_ns) > 0 FROM device_slice WHERE t0_ns >= {until_ns}") == [(True,)]
     assert host.rows(trained) == [("trains",)]
-
-
-def test_an_engine_whose_agent_ended_as_it_brought_it_to_another_run_is_that_runs(host, monkeypatch):
-    def found(sync, swaps):
-        sync.held = ("another-run", 1)
-        sync._note(held=True)
-
-    host.agent_that_leaves()
-    monkeypatch.setattr(EngineSync, "take_over", found)
-    host.next_agent()
-    until(lambda: host.agent._engine.engine is not None)
-    assert host.agent._rollout_runs.now == "another-run"
 
 
 def test_an_agent_that_leaves_its_engine_as_it_takes_it_up_asks_nothing_of_it(host, monkeypatch):

@@ -19,13 +19,6 @@ def test_what_an_engine_says_beside_its_page_is_read_back_by_role(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.rollout.json", "page.serving.json"]
 
 
-def test_a_note_of_another_version_is_none(tmp_path):
-    page = tmp_path / "page"
-    for text in ("", "[]", '{"role": "serving", "pid": 1, "unheard": 1}'):
-        (tmp_path / "page.serving.json").write_text(text)
-        assert described(page, "serving") is None
-
-
 def test_a_state_survives_its_way_and_what_is_none_is_refused():
     state = EngineState(role="serving", pid=7, page="/p", attached=True)
     assert EngineState.from_message(state.to_message()) == state

@@ -111,15 +111,6 @@ def test_without_a_lease_turns_go_elsewhere_at_once_with_what_they_have(device):
     assert spans(device, Span.HELD) == [], "what was not lent was not refused"
 
 
-def test_finished_requests_are_no_work(device):
-    """A finished request stays in its batch until the next step: an engine with nothing else is not held."""
-    for request in device.scheduler.running_batch.reqs:
-        request.ended = True
-    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 1)
-    lend(device)
-    asks(device, control=lambda: pytest.fail("it waits for nobody"))
-
-
 def test_a_held_step_serves_control_and_says_why_for_how_long(device):
     lend(device)
     device.serving.set_load(replace(LOAD, wanted=True))
@@ -237,21 +228,6 @@ def test_a_policy_that_does_not_yield_runs_on(device):
     assert device.telemetry.disturbed, "a step beside one of serving's says nothing of how long it takes"
 
 
-def test_what_a_step_still_computed_after_the_wish_is_less_than_the_time_until_it_gave_way(device, monkeypatch):
-    """A sleep stands for serving computing on the same core, before the layer is done."""
-    lend(device)
-    asks(device)
-    in_step(device)
-    wish_ns = monotonic_ns()
-    device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, wish_ns)
-    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, wish_ns)
-    time.sleep(0.05)
-    monkeypatch.setattr(gates.time, "sleep", lambda _: device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0))
-    device.gate.between_layers(3)
-    (given_way,), (before,) = spans(device, Span.YIELD), spans(device, Span.ROLLOUT)
-    assert given_way.latency_ns > 45 * MS > before.latency_ns
-
-
 def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):
     """Serving computed beside the layer and is done: what the step computed meanwhile is known, and it goes on."""
     lend(device)
@@ -344,14 +320,6 @@ def test_what_a_step_does_after_its_layers_is_no_wait_for_them_on_a_gpu(device, 
     gate.before_step(lambda: False, lambda: pytest.fail("held"))
     assert device.page.get(Party.ROLLOUT, Field.PREEMPT_NS) == pytest.approx(2 * MS // 2, rel=0.01)
     assert device.telemetry.step_ns(512)[0] == pytest.approx(12 * MS, rel=0.01)
-
-
-def test_a_step_beside_one_of_serving_s_that_the_host_did_not_see_teaches_nothing_on_a_gpu(device, clock):
-    """Its kernels are all queued before serving's request comes, and share the device with it."""
-    gate = gpu_gate(device)
-    lend(device, policy="share_all")
-    gpu_steps(device, gate, clock, layer_ns=MS // 2, rest_ns=10 * MS)
-    assert device.telemetry.step_ns(512)[0] is None
 
 
 def test_every_layer_of_a_model_looks_at_the_page():

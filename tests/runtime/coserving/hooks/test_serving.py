@@ -266,26 +266,6 @@ def test_a_page_that_comes_later_is_found_and_one_that_is_replaced_is_left(tmp_p
     assert again.alive(Party.SERVING)
 
 
-def test_a_refused_engine_says_why_and_takes_nothing(page):
-    plugin = ServingPlugin(Scheduler(), page.path, "serving runs with --tp-size 2")
-    plugin.received()
-    assert not page.alive(Party.SERVING)
-    assert described(page.path, "serving").refused == "serving runs with --tp-size 2"
-
-
-def test_an_engine_that_runs_is_attached_and_let_go_by_number(page, monkeypatch, tmp_path):
-    monkeypatch.setattr("rose.runtime.coserving.hooks.serving.PAGE_LINK", f"{tmp_path}/")
-    (tmp_path / "7").symlink_to(page.path)
-    plugin = ServingPlugin(Scheduler(), None, None)
-    plugin.received()
-    assert not page.alive(Party.SERVING)
-    plugin.attach(7)
-    plugin.received()
-    assert page.alive(Party.SERVING)
-    plugin.attach(DETACH)
-    assert not page.alive(Party.SERVING)
-
-
 def test_that_its_owner_let_go_of_the_page_is_left_beside_it_until_an_engine_takes_it(page):
     for number, detached in ((RELEASE, False), (DETACH, True)):
         plugin = ServingPlugin(Scheduler(), page.path, None)
@@ -393,14 +373,6 @@ def test_memory_is_pressed_from_the_arrival_of_a_prompt_on(page, shared, monkeyp
     scheduler.waiting_queue = []
     plugin.received()
     assert page.get(Party.SERVING, Field.PRESSED_SINCE_NS) == 0
-
-
-def test_the_rest_of_a_prompt_in_chunks_is_memory_to_come(page, shared, monkeypatch):
-    monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
-    request = Request("chunked", 450)
-    request.kv = SimpleNamespace(kv_allocated_len=100)
-    ServingPlugin(Scheduler(chunked_req=request, held=100), page.path, None).received()
-    assert page.memory().serving_tokens == 450
 
 
 def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared, monkeypatch):

@@ -121,15 +121,6 @@ def test_a_cut_is_timed_from_when_serving_was_pressed_and_is_rollouts_time(page)
     assert page.get(Party.ROLLOUT, Field.WORKED_NS) > 0
 
 
-def test_a_policy_without_a_guard_cuts_nothing(page):
-    view = View({"r0": 600})
-    guard = KvGuard(page, view, None)
-    say(page, serving=900, view=view)
-    guard.enforce(lease(1000), POLICIES["share_all"], monotonic_ns())
-    assert guard.budget_tokens == 1000
-    assert view.ended == []
-
-
 def test_what_will_never_fit_goes_elsewhere(page):
     view = View({}, waiting=[("large", 300, 200), ("small", 10, 10)])
     guard = KvGuard(page, view, None)
@@ -189,8 +180,3 @@ def test_pages_of_free_slots_go_back_to_the_system_and_slots_in_use_keep_what_th
     assert KvPages.of_cpu(scheduler).give_back() == 0, "what is not resident cannot be given back"
     buffers[0][5] = 9
     assert (buffers[0][5] == 9).all(), "a slot can be written again"
-
-
-def test_a_pool_that_is_not_plain_memory_of_the_host_is_left_alone():
-    nothing = SimpleNamespace(token_to_kv_pool_allocator=SimpleNamespace(get_kvcache=lambda: object()), page_size=1)
-    assert KvPages.of_cpu(nothing) is None

@@ -23,7 +23,6 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
-from rose.pricing.run import report
 from rose.runtime.coserving.meter import meter as meter_module
 from rose.runtime.coserving.meter.meter import CoresInstrument, DeviceMeter
 from rose.runtime.coserving.meter.meter_gpu import UnreadableError
@@ -136,23 +135,6 @@ class Scripted:
         self.closed += 1
 
 
-def test_what_nobody_foresaw_does_not_end_the_meter_either() -> None:
-    record, instrument = Recorded(), Scripted(None, ZeroDivisionError(), UnreadableError("gone"), None)
-    meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, instrument)
-    meter.start()
-    until(lambda: [reading.source for reading in record.power].count("other") >= 2)
-    meter.stop()
-    reasons = [reading.reason for reading in record.power if reading.source == NOT_MEASURED]
-    assert reasons == [
-        "ZeroDivisionError",
-        "ZeroDivisionError; it can be read again",
-        "gone",
-        "gone; it can be read again",
-    ]
-    assert_follow_one_another(record.power)
-    assert instrument.closed == 3
-
-
 def test_a_driver_that_hangs_does_not_keep_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter_module, "_JOIN_S", 0.05)
     record, instrument = Recorded(), Scripted()
@@ -178,14 +160,6 @@ def test_a_ledger_that_cannot_be_written_does_not_end_the_meter() -> None:
     meter.start()
     until(lambda: recorded.power)
     meter.stop()
-
-
-def test_a_period_of_0_reads_nothing() -> None:
-    record = Recorded()
-    meter = DeviceMeter(device(), record, ANCHOR, 0.0)
-    meter.start()
-    meter.stop()
-    assert not record.events
 
 
 def test_cores_that_work_are_busy_and_their_processes_memory_is_counted() -> None:
@@ -263,35 +237,6 @@ def _lease(device_id: str, action: Any, at_ns: int) -> Lease:
         expires_at_us=(at_ns + HOUR_NS) // 1000,
         at_us=at_ns // 1000,
     )
-
-
-def test_cores_of_this_host_are_recorded_and_their_power_stays_assumed(tmp_path: Path) -> None:
-    root, lent = tmp_path / "ledger", device("serving-0")
-    with LedgerWriter.open(root, "agent", "run") as writer:
-        meter = DeviceMeter(lent, writer.record, ANCHOR, 0.05)
-
-        def metered() -> None:
-            meter.start()
-            time.sleep(0.4)
-            meter.stop()
-
-        whole_run(writer.record, metered, lent)
-    with catalog.connect(root) as ledger:
-        columns = "t0_ns, t1_ns, source, power_mw, energy_mj, busy_share, memory_used_bytes, reason"
-        found = ledger.execute(f"SELECT {columns} FROM power WHERE device_id = 'serving-0' ORDER BY t0_ns").fetchall()
-    assert len(found) >= 3
-    assert all(before[1] == after[0] for before, after in pairwise(found))
-    assert all(0 <= row[5] <= 1 for row in found if row[5] is not None)
-    assert all(row[6] is not None for row in found)
-    assert {row[2:5] for row in found} == {("not measured", None, None)}
-    assert all(row[7] for row in found)
-    told = report.build(root, "run")
-    assert told.marginal["energy"].basis == "assumed"
-    assert "from idle to full load, assumed" in told.borrow.explained["energy"]
-    book = pricebook.load("example")
-    charged = charges.price(root, book, run_id="run").frame
-    assert charged["energy_mw_ns"].fill_null(0).sum() == 0
-    assert "energy" not in charged["kind"].to_list()
 
 
 def test_two_gpus_have_their_counters_energy_in_the_ledger(tmp_path: Path) -> None:

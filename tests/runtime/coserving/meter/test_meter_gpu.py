@@ -138,17 +138,6 @@ def test_what_cannot_be_found_is_said() -> None:
         GpuInstrument(0).open()
 
 
-def test_a_mig_instance_alone_on_its_card_has_the_cards_meter() -> None:
-    card = Card("a", energy_mj=0, memory_used_bytes=50, mig=[7])
-    with installed(card):
-        gpu = GpuInstrument(0)
-        gpu.open()
-        card.energy_mj = 9
-        reading = gpu.read()
-    assert (reading.energy_mj, reading.memory_used_bytes, reading.mig_instances) == (9, 7, 1)
-    assert reading.busy_share is None, "NVML has no utilisation of a card in MIG mode"
-
-
 def test_mig_instances_that_share_a_card_are_not_measured() -> None:
     card = Card("a", energy_mj=0, mig=[7, 8])
     with installed(card, Card("b")):

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rose.runtime.coserving.weights import background
 from rose.runtime.coserving.weights.background import Background, GivenUpError
 
 LIMIT_S = 10
@@ -113,27 +112,3 @@ def test_a_job_that_was_given_up_in_its_last_portion_does_not_end_as_if_it_were_
     made.start(second)
     assert second.ended.wait(LIMIT_S)
     assert not first.ended.is_set()
-
-
-def test_on_the_host_s_cores_a_job_neither_waits_nor_counts_and_takes_its_threads_along(device):
-    made = Background(device.wait, [CORE], device.record)
-    before = os.sched_getaffinity(0)
-    seen, ended = [], threading.Event()
-
-    def place(_=None):
-        return os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    def job(turn):
-        made.settle()
-        with turn(), ThreadPoolExecutor(1) as pool:
-            seen.extend([place(), *pool.map(place, [None])])
-        return ended.set
-
-    made.start(job)
-    assert ended.wait(LIMIT_S)
-    # Where that may not be given, the process's own.
-    nices = {background._HOST_NICE, os.getpriority(os.PRIO_PROCESS, 0)}
-    assert [cores for cores, _ in seen] == [{CORE}] * 2
-    assert {nice for _, nice in seen} <= nices
-    assert (device.waits, device.spans) == (0, [])
-    assert os.sched_getaffinity(0) == before

@@ -158,17 +158,6 @@ def test_an_engine_is_brought_back_by_another_relay_where_the_one_it_came_by_has
     assert (back.source, back.route) == ("relay", "intra-zone")
 
 
-def test_an_engine_is_brought_back_from_where_its_trainer_went_on(take_up, store):
-    with StoreServer(store) as before:
-        taken = take_up()
-        taken.bring(before.url)
-    taken.drift()
-    until(lambda: taken.syncs and not taken.syncs[-1].ok)
-    with StoreServer(store) as after:
-        taken.aim(after.url)
-        taken.wait_until_back()
-
-
 def test_where_there_is_no_way_from_this_host_the_reason_is_told_and_another_attempt_is_due_later(engine, server):
     full = [True]
 
@@ -192,15 +181,3 @@ def test_where_there_is_no_way_from_this_host_the_reason_is_told_and_another_att
     full[0] = False
     assert sync.bring_back().ok
     assert engine.holds(SECOND, torch.bfloat16)
-
-
-def test_an_address_that_is_none_is_as_an_origin_that_is_away(engine, server):
-    sync = EngineSync(engine, engine.staging, device_id="d0")
-    assert sync.bring(Target("a", 1, server.url)).ok
-    sync.locate(Target("a", 1, "not a url"))
-    assert sync.audit() is None
-    assert sync.standing.trusted
-    corrupt(engine, "model.norm.weight")
-    assert sync.audit() is not None
-    assert "url is 'not a url'" in sync.bring_back().reason
-    assert (sync.standing.trusted, sync.standing.failures) == (False, 1)

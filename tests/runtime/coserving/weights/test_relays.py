@@ -17,7 +17,6 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE
 from rose.runtime.transfer.wire.receiver import Receiver
-from rose.runtime.transfer.wire.relay import RelayServer
 from rose.runtime.transfer.wire.server import StoreServer
 
 
@@ -35,11 +34,6 @@ def origin(tmp_path):
     store.publish(0, {"w": torch.arange(4096.0)})
     with StoreServer(store, token="token-of-the-run") as server:
         yield Target("a", 0, server.url, "token-of-the-run")
-
-
-def test_what_is_published_here_is_fetched_from_there(made, origin):
-    way = made.via(origin)
-    assert (way.url, way.token, way.source, way.route) == (origin.url, "token-of-the-run", "trainer", "loopback")
 
 
 def test_what_is_published_elsewhere_comes_by_one_relay_for_all_with_a_token_of_its_own(
@@ -110,14 +104,6 @@ def test_what_a_killed_process_had_of_an_origin_is_gone_on_with(made, origin, tm
     before.stop()
     # A manifest is fetched anew: a trainer that begins anew uses the same names.
     assert fetched(made.via(origin), tmp_path / "two") < bytes_before
-
-
-def test_a_folder_that_a_relay_of_another_has_stays(made, origin, tmp_path, monkeypatch):
-    monkeypatch.setattr(relays, "is_here", lambda _url: False)
-    monkeypatch.setattr(relays, "RELAYS_MAX", 1)
-    with RelayServer(origin.url, tmp_path / "relays" / "another", 1 << 24, origin_token=origin.token):
-        made.via(origin)
-        assert len(list((tmp_path / "relays").iterdir())) == 2
 
 
 @pytest.mark.parametrize(

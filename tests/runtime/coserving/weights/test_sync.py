@@ -108,23 +108,6 @@ def test_the_event_tells_the_phases_apart(sync, server):
     assert 0 < event.changed_elements < 2 * event.total_elements
 
 
-def test_what_was_not_done_is_not_in_the_event(engine, sync, server):
-    event = sync.bring(Target("", 9, server.url))
-    assert not event.ok
-    assert "version 9" in event.reason
-    assert [getattr(event, phase) for phase in PHASES] == [None] * len(PHASES)
-    assert (event.sha256, event.changed_elements, event.wire_bytes) == (None, None, 0)
-    assert engine.holds(VERSIONS[0], torch.bfloat16)
-    assert sync.standing.trusted
-
-
-def test_a_folder_that_fsspec_reads_is_an_object_store(engine, sync, store):
-    event = sync.bring(Target("", 2, f"file://{store.folder}"))
-    assert event.ok, event.reason
-    assert event.source == "object store"
-    assert engine.holds(VERSIONS[2], torch.bfloat16)
-
-
 def test_an_engine_that_is_not_at_its_checkpoint_is_offered_no_delta(engine, sync, server):
     corrupt(engine, "model.layers.0.mlp.gate_up_proj.weight")
     event = sync.bring(Target("", 1, server.url))
@@ -182,18 +165,6 @@ def test_what_the_origin_could_not_be_told_is_no_base_until_it_was(tmp_path, sto
     assert acknowledged(store) == [2]
 
 
-def test_what_the_origin_does_not_believe_is_no_base(tmp_path, store):
-    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16)
-    sync = EngineSync(engine, engine.staging, device_id="d0")
-    sync.bring(Target("", 1, f"file://{store.folder}"))
-    sync._told = False
-    other = publish(tmp_path / "other", 2, [VERSIONS[0], VERSIONS[3], VERSIONS[2]])
-    with StoreServer(other) as server:
-        event = sync.bring(Target("", 2, server.url))
-    assert (event.ok, event.base_version) == (True, None), event.reason
-    assert engine.holds(VERSIONS[2], torch.bfloat16)
-
-
 def other_run(folder):
     """A store of another run: its version 1 has the number, not the weights."""
     return publish(folder / "other", 1, [VERSIONS[0], VERSIONS[3]])
@@ -230,22 +201,6 @@ def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_ba
     assert (sync.standing.trusted, sync.standing.failures) == (True, 0)
 
 
-def test_an_engine_that_was_refused_is_offered_no_delta_by_the_next_sync(engine, sync, server, handed_over):
-    engine.before["commit"] = handed_over
-    sync.bring(Target("", 1, server.url))
-    event = sync.bring(Target("", 1, server.url))
-    assert (event.ok, event.base_version) == (True, None)
-    assert engine.holds(VERSIONS[3], torch.bfloat16)
-
-
-def test_what_an_anchor_led_to_and_was_refused_is_tried_again_later(engine, sync, server, handed_over):
-    corrupt(engine, "model.norm.weight")
-    engine.before["commit"] = handed_over
-    event = sync.bring(Target("", 1, server.url))
-    assert (event.ok, event.base_version) == (False, None)
-    assert (sync.standing.trusted, sync.standing.failures) == (False, 1)
-
-
 def test_a_late_acknowledgement_that_is_refused_leaves_an_engine_that_is_not_trusted(tmp_path, store):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
     sync = EngineSync(engine, engine.staging, device_id="d0")
@@ -276,18 +231,6 @@ def test_an_audit_that_is_refused_is_a_drift(sync, server, handed_over):
     assert not sync.standing.trusted
 
 
-def test_an_audit_finds_nothing_where_nothing_is(engine, sync, server, store):
-    assert sync.audit() is None  # It has acknowledged nothing yet.
-    sync.bring(Target("", 1, server.url))
-    before = sync.standing.looked_ns
-    for path in (store.folder / "acks").iterdir():
-        path.unlink()
-    assert sync.audit() is None
-    assert sync.standing.trusted
-    assert sync.standing.looked_ns > before
-    assert acknowledged(store) == [1]
-
-
 @one_rank_or_two
 def test_a_drift_is_found_told_and_undone(engine, sync, server):
     sync.bring(Target("", 2, server.url, source="relay"))
@@ -315,15 +258,6 @@ def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine,
         assert sync.bring_back().ok
         assert again.url == server.url
     assert engine.holds(VERSIONS[3], torch.bfloat16)
-
-
-def test_an_origin_that_is_away_is_no_drift(tmp_path, store):
-    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
-    sync = EngineSync(engine, engine.staging, device_id="d0")
-    sync.bring(Target("", 1, f"file://{store.folder}"))
-    store.folder.rename(tmp_path / "elsewhere")
-    assert sync.audit() is None
-    assert sync.standing.trusted
 
 
 @one_rank_or_two

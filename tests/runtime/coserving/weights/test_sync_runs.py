@@ -79,14 +79,6 @@ def test_a_package_of_another_run_than_the_targets_is_refused_and_changes_nothin
     assert sync.standing.trusted
 
 
-def test_within_a_run_deltas_go_on(engine, urls):
-    sync = sync_of(engine)
-    assert bring(sync, urls, "two", 0).ok
-    event = bring(sync, urls, "two", 1)
-    assert (event.ok, event.base_version, event.encoding) == (True, 0, "delta"), event.reason
-    assert recorded_run(engine.staging) == "two"
-
-
 def test_the_next_agent_finds_out_what_the_engine_holds_and_goes_on_by_deltas(engine, urls):
     assert bring(sync_of(engine), urls, "one", 0).ok
     # The last one was killed as it brought another version in.
@@ -99,13 +91,6 @@ def test_the_next_agent_finds_out_what_the_engine_holds_and_goes_on_by_deltas(en
     assert sync.audit() is None
     event = bring(sync, urls, "one", 1)
     assert (event.ok, event.base_version) == (True, 0), event.reason
-
-
-def test_an_engine_at_its_checkpoint_is_taken_over_as_one_that_was_just_started(engine, urls):
-    sync = sync_of(engine)
-    assert sync.take_over(swaps(engine)) is None
-    assert (sync.held, sync.standing.held, sync.standing.trusted) == (("", 0), False, True)
-    assert bring(sync, urls, "one", 1).base_version == 0
 
 
 class Killed(BaseException):
@@ -136,26 +121,6 @@ def test_an_agent_that_is_killed_around_the_swap_loses_no_engine(engine, urls, t
     assert sync.audit() is None
     assert recorded_run(engine.staging) == sync.run_id
     assert bring(sync, urls, "two", 1).ok
-
-
-def test_an_agent_that_is_killed_in_the_first_sync_loses_no_engine(engine, urls):
-    post = engine.post
-
-    def killed(path, body):
-        answer = post(path, body)
-        if asked(body["rid"])[0] == "commit":
-            raise Killed
-        return answer
-
-    engine.post = killed
-    with pytest.raises(Killed):
-        bring(sync_of(engine), urls, "two", 1)
-    # As where the origin has its checkpoint no more.
-    (engine.staging / "held-0.json").unlink()
-    engine.post = post
-    sync = sync_of(engine)
-    assert sync.take_over(swaps(engine)) is None
-    assert sync.held == ("two", 1)
 
 
 @pytest.mark.parametrize("verb", ["prepare", "commit"])
