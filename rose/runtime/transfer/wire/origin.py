@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import (
     INDEX_BYTES_MAX,
+    MANIFEST_BYTES_MAX,
     Chunk,
     Package,
     PackageRows,
@@ -25,7 +26,6 @@ from rose.runtime.transfer.package.manifest import (
     plan,
     read_index,
 )
-from rose.runtime.transfer.package.tables import MANIFEST_BYTES_MAX
 from rose.runtime.transfer.wire.connections import Connections, Throttle
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
