@@ -60,14 +60,12 @@ def with_pieces(piece: bytes, size_bytes: int) -> bytes:
     return b'{"version":1,"base_version":null,"encode_ns":0,"run_id":"","chunks":[],"pieces":' + pieces + b"}"
 
 
-MANY = 80 << 20
+MANY = 30 << 20
 PIECE = msgspec.json.encode(manifest().pieces[0])
 BOMBS = {
     "depth": lambda: b"[" * MANY,
-    "pieces": lambda: with_pieces(PIECE, 140 << 20),
-    "few pieces": lambda: with_pieces(PIECE, 20 << 20),
+    "pieces": lambda: with_pieces(PIECE, MANY),
     "axes": lambda: with_pieces(PIECE.replace(b"[4,8]", b"[" + b"9," * (MANY // 2) + b"9]", 1), 1),
-    "unknown": lambda: b'{"a":[' + b"[]," * (MANY // 3) + b"[]]}",
     "hash": lambda: with_pieces(PIECE.replace(b"1" * 32, b"ab " * (MANY // 3)), 1),
 }
 
@@ -119,5 +117,5 @@ def large(tensors: int, ranks: int) -> Manifest:
 
 
 def test_the_manifest_of_a_large_model_is_read() -> None:
-    whole = large(723, 64)
+    whole = large(90, 64)
     assert Manifest.from_bytes(whole.to_bytes()) == whole

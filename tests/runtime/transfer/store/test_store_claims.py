@@ -138,7 +138,7 @@ class Interleaving:
         assert chunks_of(self.store) <= chunks
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.lists(OPERATIONS, min_size=5, max_size=40))
 def test_nothing_pinned_or_needed_ever_disappears(operations: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
@@ -214,7 +214,7 @@ def test_receivers_join_while_versions_come_and_go(memory: Path) -> None:
     threads = [threading.Thread(target=receive, args=(f"receiver-{index}",)) for index in range(2)]
     for thread in threads:
         thread.start()
-    for version in range(1, 25):
+    for version in range(1, 13):
         store.publish(version, weights(version))
     time.sleep(0.1)
     done.set()
