@@ -16,7 +16,6 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, pieces, receiver_regions
 from rose.runtime.transfer.layout.trainer_layouts import Layout, fsdp, fsdp_flat, pipeline, replicated, tensor_parallel
 from rose.runtime.transfer.package.manifest import plan
-from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import Published, VersionStore
 from tests.runtime.transfer.random_model import random_weights
 from tests.runtime.transfer.training import stage
@@ -207,12 +206,6 @@ def test_ranks_that_skip_a_version_are_told(memory: Path) -> None:
     # A new attempt of all ranks gets it right.
     trainer.attempt = "again"
     assert trainer.publish_all(3).manifest.base_version == 0
-
-
-@pytest.mark.parametrize(("rank", "ranks", "attempt"), [(2, 2, "0"), (-1, 2, "0"), (0, 2, "../x"), (0, 2, "")])
-def test_a_rank_out_of_range_or_a_strange_attempt_is_refused(rank: int, ranks: int, attempt: str) -> None:
-    with pytest.raises(ValueError, match="expected a rank and a name"):
-        Writer(rank, ranks, attempt)
 
 
 def test_ranks_in_processes_of_their_own(memory: Path) -> None:
