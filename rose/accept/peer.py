@@ -55,7 +55,7 @@ class Peer:
     def answers(self, seconds: float) -> bool:
         """Wait for an answer for so long; return whether `hear` has one."""
         try:
-            return self.connection.poll(seconds)
+            return bool(self.connection.poll(seconds))
         except OSError:
             return True
 
