@@ -103,15 +103,6 @@ def test_each_layout_of_trainers_reaches_each_receiver(memory: Path, layout: Lay
     assert not list((memory / "store" / "parts").iterdir())
 
 
-def test_a_version_is_not_there_until_its_last_part_is(memory: Path) -> None:
-    trainer = Trainer(memory, MODEL, fsdp(3), TP)
-    for rank in (2, 0):
-        assert trainer.publish(0, rank) is None
-        assert trainer.stores[0].packages() == []
-    assert trainer.publish(0, 1) is not None
-    assert [package.stem for package in trainer.stores[2].packages()] == ["00000000-anchor"]
-
-
 def test_ranks_may_run_ahead_of_each_other(memory: Path) -> None:
     trainer = Trainer(memory / "store", MODEL, fsdp_flat(2), TP)
     trainer.publish_all(0)

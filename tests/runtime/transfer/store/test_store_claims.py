@@ -20,7 +20,7 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Package, plan
 from rose.runtime.transfer.store.claims import Claims
 from rose.runtime.transfer.store.store import VersionStore
-from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, stage, stems, weights
+from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, stage, weights
 
 
 @pytest.fixture
@@ -156,31 +156,6 @@ def test_nothing_pinned_or_needed_ever_disappears(operations: list[tuple[str, in
             if until > world.clock.now_s:
                 stage(world.store, way, Path(name) / "pinned")
         world.join(0)
-
-
-def test_what_is_not_claimed_any_more_goes(memory: Path) -> None:
-    clock = Clock()
-    store = VersionStore(memory, anchor_every=2, anchors_kept=1, receiver_ttl_s=100, now=clock)
-    store.publish(0, weights(0))
-    pin = store.claims.pin(store.packages(), ttl_s=10)
-    store.claims.acknowledge("late", 1)
-    for version in range(1, 6):
-        store.publish(version, weights(version))
-    assert "00000000-anchor" in stems(store)
-    assert "00000002-from-00000001" in stems(store)
-    store.claims.unpin(pin)
-    store.claims.unpin(pin)
-    store.claims.unpin("../../x")
-    store.prune()
-    assert "00000000-anchor" not in stems(store)
-    assert "00000002-from-00000001" in stems(store)
-    clock.now_s += 100
-    store.prune()
-    assert stems(store) == ["00000004-anchor", "00000005-from-00000004"]
-    with pytest.raises(TransferError, match="is unknown"):
-        store.claims.renew(pin, 1)
-    with pytest.raises(TransferError, match="is unknown"):
-        store.claims.renew("../index", 1)
 
 
 def test_receivers_join_while_versions_come_and_go(memory: Path) -> None:

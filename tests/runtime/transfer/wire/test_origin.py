@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -89,18 +88,6 @@ def test_what_is_not_there_is_gone(origin: Origin) -> None:
             ask()
 
 
-def test_a_manifest_made_anew_has_another_tag(tmp_path: Path) -> None:
-    put(tmp_path, 0, None, [b"12"])
-    with Scripted(tmp_path).served() as url:
-        for place in (url, tmp_path.as_uri()):
-            origin = open_origin(place, None)
-            first = origin.manifest_tag(Package(0, None))
-            assert first == origin.manifest_tag(Package(0, None))
-            put(tmp_path, 0, None, [b"34"])
-            os.utime(tmp_path / "00000000-anchor.json", ns=(0, 7))
-            assert origin.manifest_tag(Package(0, None)) != first
-
-
 @pytest.mark.parametrize(
     ("url", "token", "says"),
     [
@@ -124,20 +111,6 @@ def test_what_http_cannot_carry_is_named_without_the_token(url: str, token: str 
     assert not isinstance(refused.value, BrokenError)
     assert "of\nit" not in str(refused.value)
     assert refused.value.__cause__ is None
-
-
-def test_pins_and_acknowledgements(folder: Path) -> None:
-    scripted = Scripted(folder)
-    scripted.pin = "abc"
-    with scripted.served() as url:
-        origin = open_origin(url, None)
-        assert origin.route(1, 0) == Route((Package(1, 0),), "abc", 60.0)
-        origin.renew("abc")
-        origin.unpin("abc")
-        origin.acknowledge("me", 1, "f" * 64)
-        origin.close()
-    assert scripted.pins == ["PUT abc", "DELETE abc"]
-    assert scripted.acks == [{"receiver": "me", "version": 1, "weights_sha256": "f" * 64}]
 
 
 def test_a_kept_connection_that_the_server_dropped_is_opened_again(folder: Path) -> None:
