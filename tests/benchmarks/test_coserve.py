@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from benchmarks.coserve import __main__ as coserve
 from benchmarks.coserve import account, claims
 from rose.accept.coserve import traffic
-from rose.accept.coserve.keeper import Keeper
-from rose.accept.coserve.policies import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
+from rose.accept.coserve.keeper import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO, Keeper
 from rose.accept.coserve.rounds import Round, Served
 from rose.accept.report import ROOT, Report
 from rose.clock import monotonic_ns

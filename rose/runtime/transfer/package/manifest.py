@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
-from msgspec.structs import astuple
 
 from rose.runtime.transfer.codec.dtypes import bits_dtype
 from rose.runtime.transfer.codec.header import Encoding
@@ -47,28 +46,16 @@ Name = Annotated[str, msgspec.Meta(max_length=1024)]
 _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 
 
-class PackageRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A package in an index."""
-
-    version: Number
-    base_version: Number | None
-    blob_bytes: Number
-    run_id: Name = ""
-
-
-PackageRows = Annotated[list[PackageRow], msgspec.Meta(max_length=INDEX_BYTES_MAX)]
-
-
 @dataclass(frozen=True, slots=True)
 class Package:
     """The name of a package: it leads to `version`, from `base_version` or (an anchor) from nothing."""
 
-    version: int
-    base_version: int | None
+    version: Number
+    base_version: Number | None
     #: Size of its chunks together, for choosing the cheapest way to a version.
-    blob_bytes: int = dataclasses.field(default=0, compare=False)
+    blob_bytes: Number = dataclasses.field(default=0, compare=False)
     #: The RL run whose weights these are; "" without one.
-    run_id: str = dataclasses.field(default="", compare=False)
+    run_id: Name = dataclasses.field(default="", compare=False)
 
     @property
     def stem(self) -> str:
@@ -313,22 +300,15 @@ def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Pa
 
 def index_bytes(packages: Iterable[Package]) -> bytes:
     """Return the list of packages as JSON: an origin's `index.json`, and the answer of `/v1/packages`."""
-    return msgspec.json.encode({"packages": package_rows(packages)})
-
-
-def package_rows(packages: Iterable[Package]) -> list[PackageRow]:
-    """Return the packages as an index has them."""
-    return [PackageRow(p.version, p.base_version, p.blob_bytes, p.run_id) for p in packages]
+    return msgspec.json.encode({"packages": list(packages)})
 
 
 def read_index(data: bytes) -> list[Package]:
-    """The packages that `index_bytes` listed. Raises TransferError for anything else."""
+    """Return the packages that `index_bytes` listed. Raises TransferError for anything else."""
     try:
         if len(data) > INDEX_BYTES_MAX:
             raise ValueError(f"{len(data)} bytes, and a list has at most {INDEX_BYTES_MAX}")
-        packages = [
-            Package(*astuple(row)) for row in msgspec.json.decode(data, type=dict[str, PackageRows])["packages"]
-        ]
+        packages = msgspec.json.decode(data, type=dict[str, list[Package]])["packages"]
         if index_bytes(packages) != data:
             raise ValueError("not in canonical form")
     except (ValueError, LookupError) as error:
