@@ -228,21 +228,6 @@ def test_a_weight_that_changes_between_prepare_and_commit_is_found(engine, origi
     assert "'model.norm.weight'" in second["reason"]
 
 
-@in_place
-@in_both_types
-def test_host_memory_for_a_sync_is_taken_once(engine, origin):
-    kept = []
-    for base in (0, None, None):
-        stage(engine, origin, base)
-        ask(engine, "prepare")
-        assert all(report["ok"] for report in ask(engine, "commit")[1])
-        kept.append(engine.updaters[0]._beside.waiting.nbytes)
-        (engine.staging / "v1").unlink()
-    assert kept[0] > 0
-    assert len(set(kept)) == 1
-    assert engine.holds(V1, engine.dtype)
-
-
 def test_an_audit_is_not_taken_while_a_version_waits_to_be_swapped_in(engine, origin):
     stage(engine, origin)
     ask(engine, "prepare")
