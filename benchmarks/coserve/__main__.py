@@ -13,7 +13,7 @@ from benchmarks.coserve import account, claims, overhead, pressure
 from benchmarks.shared import arguments, at_least_one, measured
 from rose.accept.coserve import figures, traffic
 from rose.accept.coserve.host import Cores, Gpu, Host, Models, opened
-from rose.accept.coserve.policies import POLICIES, ROSE, SOLO
+from rose.accept.coserve.keeper import POLICIES, ROSE, SOLO
 from rose.accept.coserve.rounds import Round, Scene, order
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rose.accept.coserve.policies import POLICIES
+from rose.accept.coserve.keeper import POLICIES
 from rose.accept.coserve.rounds import Round, clipped
 from rose.runtime.coserving.page import Span
 from rose.runtime.policy.slack import Hold

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.coserve import account
 from rose.accept.coserve import figures
-from rose.accept.coserve.policies import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
+from rose.accept.coserve.keeper import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
 from rose.accept.coserve.rounds import Round, harvest_share
 from rose.accept.report import Report
 from rose.runtime.policy.slack import Budgets

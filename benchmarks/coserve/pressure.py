@@ -19,8 +19,7 @@ from typing import Any
 from benchmarks.coserve import account
 from rose.accept.coserve import figures
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
-from rose.accept.coserve.keeper import TTL_NS
-from rose.accept.coserve.policies import POLICIES, ROSE
+from rose.accept.coserve.keeper import POLICIES, ROSE, TTL_NS
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
 from rose.clock import monotonic_ns

@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rose.accept.peer import Peer, PeerError
 from rose.accept.stage import Scope, StageReport
 from rose.accept.stages import gate
 from rose.accept.stages.gate import Round
 from rose.accept.stages.gate_engine import LayerEnds, Stack
-from rose.accept.stages.gate_processes import PartyError, PartyProcess, RolledOut, Step, WatchedPage, Yield
+from rose.accept.stages.gate_processes import RolledOut, Step, WatchedPage, Yield, make_party
 from rose.clock import Anchor, monotonic_ns
 from rose.events import DeviceSlice
 from rose.runtime.coserving.hooks.gate import layers_of
@@ -122,11 +123,8 @@ def test_a_stack_has_layers_for_the_gate_and_no_fewer_tokens_than_it_can_have():
         torch.set_num_threads(threads)
 
 
-@pytest.mark.long
 def test_a_process_that_cannot_have_its_device_says_why(tmp_path):
-    process = PartyProcess("serving", "cuda:99", tmp_path / "page", None)
-    try:
-        with pytest.raises(PartyError, match="the process 'serving' failed: "):
-            process.hear(60)
-    finally:
-        process.end()
+    with Peer("serving", make_party, "serving", "cuda:99", tmp_path / "page", None) as process:
+        process.tell("start")
+        with pytest.raises(PeerError, match="the process 'serving' failed at its start: "):
+            process.hear()

@@ -106,11 +106,11 @@ def test_every_outcome_of_a_stage_is_in_the_report_and_the_others_run(play):
 
 
 def test_a_stage_that_hangs_is_stopped_with_all_that_it_started_and_the_rest_goes_to_the_next(play, tmp_path):
-    report, (good, skipped, hangs, timed) = play("good", "skips", "hangs", "timed", seconds=8.0, takes_rest=["timed"])
-    assert hangs.failed == "stopped after 8 s"
+    report, (good, skipped, hangs, timed) = play("good", "skips", "hangs", "timed", seconds=5.0, takes_rest=["timed"])
+    assert hangs.failed == "stopped after 5 s"
     assert {claim.name: claim.holds for claim in report.claims}["hangs: before"] is False
     assert skipped.skipped
-    assert timed.facts["seconds"] == pytest.approx(max(0.0, 16.0 - good.took_s - hangs.took_s) + 8.0, abs=1e-3)
+    assert timed.facts["seconds"] == pytest.approx(max(0.0, 10.0 - good.took_s - hangs.took_s) + 5.0, abs=1e-3)
     for pid in map(int, (tmp_path / "pids").read_text().split()):
         deadline = time.monotonic() + 10
         while _runs(pid) and time.monotonic() < deadline:

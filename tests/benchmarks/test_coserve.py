@@ -18,14 +18,12 @@ from hypothesis import strategies as st
 from benchmarks.coserve import __main__ as coserve
 from benchmarks.coserve import account, claims
 from rose.accept.coserve import traffic
-from rose.accept.coserve.keeper import Keeper
-from rose.accept.coserve.policies import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
+from rose.accept.coserve.keeper import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO, Keeper
 from rose.accept.coserve.rounds import Round, Served
 from rose.accept.report import ROOT, Report
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory
-from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.traffic import trace as traces
 
@@ -115,23 +113,6 @@ def test_what_is_claimed_of_rounds() -> None:
     json.dumps(report.to_json(), allow_nan=False)
 
 
-def test_how_soon_rollouts_were_off_the_device_is_claimed_as_measured() -> None:
-    # Received at 1 ms, handed to the scheduler at 10 ms, wanted at 10.1 ms; a rollout step ends 0.1 ms later.
-    step = SpanRecord(Span.ROLLOUT, 0, 10_200_000)
-    arrival = SpanRecord(Span.ARRIVAL, 10_100_000, 10_100_000, 9_100_000, 100_000)
-    rounds = {
-        ROSE: [one_round(ROSE, number, [11], [step, arrival], 90, 20 * MS) for number in range(3)],
-        SOLO: [one_round(SOLO, number, [11], [], length_ns=20 * MS) for number in range(3)],
-    }
-    (one,) = account.arrivals(rounds[ROSE][0])
-    assert (one.text_ns, one.wish_ns, one.given_ns) == (9_000_000, 100_000, 100_000)
-    report = Report("coserve", quick=False)
-    claims.claim(report, rounds, BUDGETS, 60.0, 4)
-    (claim,) = (claim for claim in report.claims if "off the device" in claim.name)
-    assert claim.holds
-    assert claim.value == pytest.approx(0.2, abs=0.01)
-
-
 # ------------------------------------------------------------------ traffic
 
 
@@ -183,17 +164,6 @@ def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tm
     assert [(record.start_ns, record.aux) for record in keeper.spans] == [(3, 0), (5, Hold.NO_LEASE)]
     assert keeper.samples
     keeper.stop()
-
-
-def test_alone_nothing_is_lent_and_a_fixed_split_has_its_share(tmp_path: Path) -> None:
-    page = ArbiterPage.create(tmp_path / "page")
-    for name, lent in ((SOLO, False), ("static_split", True)):
-        keeper = Keeper(page, MEMORY, POLICIES[name], BUDGETS, 64, 4096)
-        keeper.start()
-        assert (page.lease().expires_ns > 0) is lent
-        assert page.lease().policy == (NAMES.index(name) if lent else 0)
-        assert page.lease().compute_share == (0.5 if lent else 0.0)
-        keeper.stop()
 
 
 # ------------------------------------------------------------------ the command

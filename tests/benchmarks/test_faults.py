@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict
 
@@ -12,9 +11,8 @@ import pytest
 from benchmarks.faults import books, claims, setting
 from benchmarks.faults.books import Books, EngineChanged, Gap, LeaseChanged
 from benchmarks.faults.claims import Asked, Served
-from benchmarks.faults.fleet import Fleet
-from benchmarks.faults.plan import Fault, Victim, faults
-from benchmarks.faults.processes import FleetError, Sample
+from benchmarks.faults.plan import Fault, Victim
+from benchmarks.faults.processes import Sample
 from benchmarks.faults.setting import TEAMS, Setting
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import PAGE, LeaseSeen, PageWatch
@@ -27,7 +25,6 @@ from rose.runtime.policy.slack import LeaseTerms
 
 S = 1_000_000_000
 KILLED = Fault(Victim.AGENT, "one", "idle", 0.0)
-POWER = Fault(Victim.HOST, "other", "idle", 0.0)
 
 
 def trial(number=1, *, at_s=10, until_s=20, lease=4, lending_s=15, fault=KILLED, at_us=0, anew=(), wrong=()):
@@ -88,11 +85,6 @@ def claimed(facts, ledger=None):
 
 
 # ------------------------------------------------------------------ what is planned
-
-
-def test_a_seed_plans_the_same_faults_again():
-    assert faults(30, 5) == faults(30, 5)
-    assert faults(30, 5) != faults(30, 6)
 
 
 # ------------------------------------------------------------------ what is seen of the device
@@ -191,14 +183,6 @@ def test_a_fault_leaves_its_trace_in_the_ledger():
     assert "lease released" in str(Books(leases=changes("released")).trace(trial(lease=PAGE + 4)))
     died = EngineChanged("serving-one-rollout", "died", 77, "the process ended", 11 * 1_000_000)
     assert Books(engines=[died]).trace(killed) == "engine died (the process ended)"
-
-
-def test_time_is_missing_but_for_a_host_without_power():
-    gap, doubled = Gap("serving-other", 11 * S, 14 * S), Gap("serving-other", 12 * S, 11 * S)
-    ledger = Books(gaps=[gap, doubled])
-    assert ledger.not_accounted([]) == [gap, doubled]
-    assert ledger.not_accounted([trial(fault=POWER)]) == [doubled]
-    assert ledger.now_wrong() == ["1 stretches of time counted twice"]
 
 
 def slice_of(device_id, t0_s, t1_s):
@@ -316,41 +300,17 @@ def failed(facts):
     return [claim.name.strip() for claim in report.claims if not claim.holds]
 
 
-def test_a_fleet_whose_books_are_in_order_has_all_claims_hold():
+def test_claims_of_two_runs_hold_only_while_the_books_are_in_order():
     assert failed(runs_seen()) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda facts: facts.books.problems.append("x"), "problems that verify finds"),
-        (lambda facts: facts.books.wrong["turns counted twice"].append(["t"]), "turns counted twice"),
-        (lambda facts: facts.books.gaps.append(Gap("d", 1, 2)), "device time missing or counted twice"),
-        (lambda facts: facts.books.unaccounted_ns.pop("serving-one"), "devices without a record of their end"),
-        (
-            lambda facts: facts.books.unaccounted_ns.update({"serving-one": -3}),
-            "time of the others that slices lack",
-        ),
-        (lambda facts: facts.writers_there[0].update(events=8), "events of the second host that the ledger lacks"),
-        (
-            lambda facts: facts.books.tables["syncs"][0].update(route="loopback"),
-            "syncs with another source or route than theirs",
-        ),
-        (lambda facts: facts.books.bill["charges"][0].update(cost_nano=6), "charges of runs and teams, less the bill"),
-        (lambda facts: facts.costs["team"].update(bill_nano=9), "the bill of `rose cost --by team`, less the bill"),
-        (lambda facts: facts.steps_told.update(agents=5), "steps that trainers and ledger do not both know"),
-        (lambda facts: setattr(facts, "fences", (1, 1)), "trainers killed and resumed"),
-        (lambda facts: facts.clients.append("it failed"), "trainers that did not end as they were to"),
-        (
-            lambda facts: facts.samples["controller"].extend([Sample(n, 1, 10_000, 0.0, 0) for n in (9, 10, 11)]),
-            "memory of controller, last third over the one before",
-        ),
-    ],
-)
-def test_what_is_wrong_of_two_runs_is_a_claim_that_does_not_hold(change, named):
     facts = runs_seen()
-    change(facts)
-    assert failed(facts) == [named]
+    facts.books.bill["charges"][0].update(cost_nano=6)
+    facts.books.tables["syncs"][0].update(route="loopback")
+    facts.steps_told.update(agents=5)
+    assert failed(facts) == [
+        "steps that trainers and ledger do not both know",
+        "charges of runs and teams, less the bill",
+        "syncs with another source or route than theirs",
+    ]
 
 
 def test_the_fleet_file_of_each_kind_of_engines_can_be_used():
@@ -359,9 +319,3 @@ def test_the_fleet_file_of_each_kind_of_engines_can_be_used():
         assert {device.host for device in config.device} == set(setting.HOSTS)
         lent = [device for device in config.device if device.pool == "serving"]
         assert [device.serving_url is None for device in lent] == [engines == "sglang"] * 2
-
-
-def test_a_host_with_one_core_is_refused_in_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    with pytest.raises(FleetError, match="need two CPU cores"):
-        Fleet(tmp_path, Setting())

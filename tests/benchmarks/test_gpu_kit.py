@@ -93,21 +93,6 @@ def test_parts_that_are_never_imported_are_left_out(wheels, tmp_path):
     assert (site / "bin/tool").stat().st_mode & 0o111
 
 
-def test_what_is_no_shared_object_is_not_stripped(tmp_path):
-    script = tmp_path / "lib.so"
-    script.write_bytes(b"GROUP ( libx.so.1 )")
-    kit.strip(tmp_path)
-    assert script.read_bytes() == b"GROUP ( libx.so.1 )"
-
-
-def test_wheels_for_an_older_glibc_are_taken_and_for_a_newer_one_are_not():
-    tags = kit.platforms("x86_64")
-    assert {"manylinux_2_34_x86_64", "manylinux_2_17_x86_64", "manylinux_2_5_x86_64", "manylinux2014_x86_64"} <= set(
-        tags
-    )
-    assert "manylinux_2_35_x86_64" not in tags
-
-
 def test_sglang_finds_the_plugin_of_a_kit(tmp_path):
     kit.describe_project(tmp_path)
     (folder,) = tmp_path.glob("*.dist-info")

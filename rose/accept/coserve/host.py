@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from rose.accept.coserve.policies import Policy
+from rose.accept.coserve.keeper import Policy
 from rose.config import CoservingConfig, FleetConfig
 from rose.errors import UserError
 from rose.runtime.coserving.hooks.settings import PluginSettings

@@ -1,11 +1,11 @@
-"""The simplest controller: it keeps a lease renewed on the page, and reads there what the engines did."""
+"""Ways of sharing a device, and the simplest controller: it keeps a lease renewed, and reads what the engines did."""
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field, replace
 
-from rose.accept.coserve.policies import Policy
 from rose.clock import monotonic_ns
 from rose.config import CoservingConfig
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, SpanRecord
@@ -19,6 +19,50 @@ _SAMPLE_S = 0.02
 _PARTIES = (Party.SERVING, Party.ROLLOUT)
 #: Before a ring of spans can be full.
 _DRAIN_NS = 10_000_000_000
+
+
+#: What the kernel gives a process of niceness 0, and one that runs only when nothing else does: see sched(7) and
+#: `sched_prio_to_weight` in Linux; a step of niceness is a factor of 1.25.
+_WEIGHT, _IDLE_WEIGHT = 1024, 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """How the device is shared in a round.
+
+    `lends` starts rollout turns and keeps a lease of `compute_share` renewed, by which the rollout engine decides as
+    `decides` says (`rose.runtime.policy.policies`). `nice` and `scheduling` are those of its processes.
+    """
+
+    about: str
+    lends: bool = True
+    decides: str = "rose"
+    compute_share: float = 1.0
+    nice: int = 19
+    scheduling: int = os.SCHED_OTHER
+
+    @property
+    def core_share(self) -> float:
+        """The rollout engine's share of a core that the serving engine wants as well, by the kernel's weights."""
+        weight = _IDLE_WEIGHT if self.scheduling == os.SCHED_IDLE else _WEIGHT / 1.25**self.nice
+        return weight / (weight + _WEIGHT)
+
+
+SOLO, ROSE, ROSE_LAYERS, SHARE_ALL = "solo", "rose", "rose_layers", "share_all"
+POLICIES = {
+    SOLO: Policy(about="serving alone; the rollout engine is up and has nothing to do", lends=False),
+    ROSE: Policy(
+        about="slack, regret and the kernel's idle class, as a lent engine runs on CPU cores", scheduling=os.SCHED_IDLE
+    ),
+    ROSE_LAYERS: Policy(about="slack, regret and yields between layers alone, where no kernel takes a core away"),
+    SHARE_ALL: Policy(about="no guard; the rollout engine runs like the serving one", decides="share_all", nice=0),
+    "static_split": Policy(
+        about="a fixed half of the device for rollouts, whatever serving does",
+        decides="static_split",
+        compute_share=0.5,
+        nice=0,
+    ),
+}
 
 
 @dataclass(slots=True)

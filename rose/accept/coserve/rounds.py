@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
-from rose.accept.coserve.keeper import Keeper
-from rose.accept.coserve.policies import POLICIES
+from rose.accept.coserve.keeper import POLICIES, Keeper
 from rose.accept.coserve.traffic import Arrivals
 from rose.accept.coserve.worker import Worker
 from rose.clock import monotonic_ns

@@ -1,22 +1,15 @@
-"""`python -m rose.accept.coserve.worker serving|rollout`: a load generator in a process of its own.
-
-Nothing that the benchmark's own process does delays the arrival of a token here. Commands and answers are lines of
-JSON; the process ends when its input does.
-"""
+"""Load generators in processes of their own: nothing that the caller does delays the arrival of a token there."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import subprocess
-import sys
 from dataclasses import asdict
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, Literal
 
-from rose.accept.report import ROOT
+from rose.accept.peer import Peer
 from rose.clock import monotonic_ns
-from rose.terminal import echo_data
 
 #: Prompts of rollouts: a prefix that all share, as the turns of a group do, and tokens of their own.
 SHARED_TOKENS, OWN_TOKENS = 24, 16
@@ -27,60 +20,37 @@ _TOKEN_IDS = (16, 256)
 _ABORT_S = 30.0
 
 
-class Worker:
-    """A worker process. Use it as a context manager, or `close` it."""
+class Worker(Peer):
+    """A load generator: `tell` it a command, and `hear` its answers."""
 
-    def __init__(self, what: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rose.accept.coserve.worker", what],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
-        self.pid = self._process.pid
-        self.hear()
+    def __init__(self, what: Literal["serving", "rollout"]) -> None:
+        super().__init__(f"load for {what}", _Load)
+        self._what = what
+        super().tell("ready")
+        self.hear()  # Once it answers, commands are carried out at once.
 
-    def tell(self, **command: object) -> None:
-        """Send a command."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def hear(self) -> Any:
-        """Return the next answer. Raises RuntimeError if the process has ended; its stderr says why."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("a load generator ended; its errors above say why")
-        return json.loads(line)
-
-    def close(self) -> None:
-        """End the process, whatever it does."""
-        self._process.kill()
-        self._process.communicate()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def tell(self, *_: object, **command: object) -> None:
+        """Send a command. Raises PeerError if the process has ended."""
+        super().tell(self._what, command)
 
 
-def main() -> None:
-    """Carry out commands until there are no more."""
-    act = {"serving": _serving, "rollout": _rollout}[sys.argv[1]]
-    _answer({"ready": True})
-    while line := sys.stdin.readline():
-        asyncio.run(act(json.loads(line)))
+class _Load:
+    """What a load generator does, by method; answers before the last go over the pipe at once."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def ready(self) -> bool:
+        return True
+
+    def serving(self, command: dict[str, Any]) -> object:
+        return asyncio.run(_serving(command, self._connection))
+
+    def rollout(self, command: dict[str, Any]) -> object:
+        return asyncio.run(_rollout(command, self._connection))
 
 
-def _answer(answer: object) -> None:
-    echo_data(json.dumps(answer))
-
-
-async def _serving(command: dict[str, Any]) -> None:
+async def _serving(command: dict[str, Any], connection: Connection) -> object:
     """Replay arrivals; answer at the begin, and then with every request as its client saw it."""
     import numpy as np
 
@@ -96,12 +66,12 @@ async def _serving(command: dict[str, Any]) -> None:
     requests: list[Event] = []
     target = Target(url=command["url"], model=command["model"])
     replay = Replay(fitted, target, ServingConfig(), requests.append, seed=command["seed"])
-    _answer({"began_ns": monotonic_ns()})
+    connection.send(({"began_ns": monotonic_ns()}, None))
     await replay.run()
-    _answer({"requests": [asdict(request) for request in requests]})
+    return {"requests": [asdict(request) for request in requests]}
 
 
-async def _rollout(command: dict[str, Any]) -> None:
+async def _rollout(command: dict[str, Any], connection: Connection) -> object:
     """Keep turns in flight until the next command, then abort them; answer with the tokens that were made."""
     import aiohttp
 
@@ -139,14 +109,14 @@ async def _rollout(command: dict[str, Any]) -> None:
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         tasks = [asyncio.create_task(post(session, turns)) for turns in posts(command["turns"])]
-        await asyncio.to_thread(sys.stdin.readline)
+        await asyncio.to_thread(connection.recv)
         stopping.set()
         await session.post(f"{command['url']}/abort_request", json={"rid": "", "abort_all": True})
         _, late = await asyncio.wait(tasks, timeout=_ABORT_S)
         for task in late:
             task.cancel()
         counts["not_aborted"] = len(late)
-    _answer(counts)
+    return counts
 
 
 def posts(turns: int) -> list[int]:
@@ -157,7 +127,3 @@ def posts(turns: int) -> list[int]:
 
 def _token_ids(draw: random.Random, count: int) -> list[int]:
     return [draw.randrange(*_TOKEN_IDS) for _ in range(count)]
-
-
-if __name__ == "__main__":
-    main()

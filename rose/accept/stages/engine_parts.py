@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
-from rose.accept.coserve.keeper import Keeper
-from rose.accept.coserve.policies import ROSE
+from rose.accept.coserve.keeper import ROSE, Keeper
 from rose.accept.coserve.rounds import Scene, serving_command
 from rose.accept.coserve.traffic import Arrivals
 from rose.accept.stage import StageReport

@@ -21,7 +21,7 @@ from typing import Literal
 
 from rose.accept.coserve import figures, traffic
 from rose.accept.coserve.host import ROLLOUT, SERVING, Cores, Gpu, Host, Models, opened
-from rose.accept.coserve.policies import ROSE, SOLO
+from rose.accept.coserve.keeper import ROSE, SOLO
 from rose.accept.coserve.rounds import Round, Scene, harvest_share, order
 from rose.accept.coserve.worker import Worker
 from rose.accept.stage import Scope, SkippedError, StageReport

@@ -17,17 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from rose.accept.peer import Peer, PeerError
 from rose.accept.stage import Scope, StageReport
-from rose.accept.stages.gate_processes import (
-    KV_TOKENS,
-    PROMPT_TOKENS,
-    PartyError,
-    PartyProcess,
-    Ready,
-    RolledOut,
-    Step,
-    Yield,
-)
+from rose.accept.stages.gate_engine import KV_TOKENS
+from rose.accept.stages.gate_processes import PROMPT_TOKENS, Ready, RolledOut, Step, Yield, make_party
 from rose.clock import Anchor, monotonic_ns
 from rose.events import BUCKETS, DeviceSlice, Event
 from rose.runtime.coserving.accounts.accountant import Accountant
@@ -92,7 +85,7 @@ class Round:
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """On CPU cores both processes share one. Raises PartyError if a process failed."""
+    """On CPU cores both processes share one. Raises PeerError if a process failed."""
     deadline_ns = monotonic_ns() + round((scope.seconds - _END_S) * 1e9)
     device = Device(scope.folder, scope.device, core=_free_core(report) if scope.gpu is None else None)
     seconds = {mode: mode.quick_seconds if scope.quick else mode.seconds for mode in MODES}
@@ -103,7 +96,7 @@ def measure(scope: Scope, report: StageReport) -> None:
         planned_s = _WARM_UP_S + rounds * sum(length + _ROUND_LOST_S for length in seconds.values())
         scale = min(1.0, (deadline_ns - monotonic_ns()) / 1e9 / planned_s)
         if scale <= 0:
-            raise PartyError("no time was left for rounds")
+            raise PeerError("no time was left for rounds")
         try:
             device.play(MODES[1], 0, _WARM_UP_S * scale)  # The gate has to know step times.
             for number in range(rounds):
@@ -145,12 +138,14 @@ class Device:
             "gate", self._page, self._anchor, self._began_ns, self._record, engine_id=None, leases=self._leases
         )
         self._serving, self._rollout = (
-            PartyProcess(name, device, self._page.path, core) for name in ("serving", "rollout")
+            # Loading torch starts nothing on a GPU: a fork of it may still do that.
+            Peer(name, make_party, name, device, self._page.path, core, start="forkserver")
+            for name in ("serving", "rollout")
         )
         self._step_ns = 0
 
     def start(self, deadline_ns: int) -> tuple[Ready, Ready]:
-        """Bring serving up, then rollouts, each with the device to itself. Raises PartyError."""
+        """Bring serving up, then rollouts, each with the device to itself. Raises PeerError."""
         ready: list[Ready] = []
         for process in (self._serving, self._rollout):
             process.tell("start")
@@ -159,7 +154,7 @@ class Device:
         return ready[0], ready[1]
 
     def play(self, mode: Mode, number: int, seconds: float) -> Round:
-        """Play one round; rounds of one number have the same requests. Raises PartyError."""
+        """Play one round; rounds of one number have the same requests. Raises PeerError."""
         lent_ns = monotonic_ns()
         from_ns = lent_ns + _LEAD_NS
         until_ns = from_ns + round(seconds * 1e9)
@@ -202,16 +197,16 @@ class Device:
 
     def close(self) -> None:
         """End both processes."""
-        self._serving.end()
-        self._rollout.end()
+        self._serving.close()
+        self._rollout.close()
         self._page.close()
 
-    def _hear(self, process: PartyProcess, deadline_ns: int) -> Any:
-        while (answer := process.hear(_CLOSE_S)) is None:
+    def _hear(self, process: Peer, deadline_ns: int) -> Any:
+        while not process.answers(_CLOSE_S):
             self._accountant.close(monotonic_ns())
             if monotonic_ns() > deadline_ns:
-                raise PartyError(f"the process {process.name!r} did not answer in time")
-        return answer
+                raise PeerError(f"the process {process.name!r} did not answer in time")
+        return process.hear()
 
     def _record(self, event: Event, *, durable: bool | None = None) -> None:
         if isinstance(event, DeviceSlice):

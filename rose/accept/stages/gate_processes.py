@@ -5,20 +5,16 @@ What coordinates them is the product's: the page, the plugin of a serving engine
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
-import traceback
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from rose.accept.stages.gate_engine import KV_TOKENS, LayerEnds, Request, Scheduler, Stack, View
+from rose.accept.stages.gate_engine import LayerEnds, Request, Scheduler, Stack, View
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.gate import RolloutGate, RunAhead, add_layer_hooks
 from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
@@ -36,12 +32,6 @@ _WARM_UP_REQUESTS = 4
 _WARM_UP_STEPS = 4
 #: An idle engine looks at least this often for new requests.
 _IDLE_S = 0.05
-
-__all__ = ["KV_TOKENS", "PROMPT_TOKENS", "PartyError", "PartyProcess", "Ready", "RolledOut", "Step", "Yield"]
-
-
-class PartyError(Exception):
-    """A process failed, ended or hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,73 +74,20 @@ class RolledOut:
     ended: int
 
 
-class PartyProcess:
-    """A process on the device: `serving` or `rollout`. It loads its layers when it starts."""
-
-    def __init__(self, name: str, device: str, page: Path, core: int | None) -> None:
-        self.name = name
-        context = multiprocessing.get_context("forkserver")
-        # Loading torch starts nothing on a GPU: a fork of it may still do that.
-        context.set_forkserver_preload([__name__])
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_run, args=(theirs, name, device, page, core), name=name, daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def tell(self, method: str, *arguments: object) -> None:
-        """Have the party run one of its methods. Raises PartyError if the process has ended."""
-        try:
-            self._connection.send((method, arguments))
-        except OSError:
-            self.hear(0.0)  # The reason may still be there to read.
-            raise PartyError(self._end_reason())
-
-    def hear(self, seconds: float) -> Any:
-        """Return the answer; None if there is none within `seconds`. Raises PartyError if the process failed."""
-        try:
-            if not self._connection.poll(seconds):
-                return None
-            answer = self._connection.recv()
-        except (EOFError, OSError):
-            raise PartyError(self._end_reason())
-        if isinstance(answer, PartyError):
-            raise PartyError(f"the process {self.name!r} failed: {answer}")
-        return answer
-
-    def end(self) -> None:
-        """End the process, by force after a second."""
-        with suppress(OSError):
-            self._connection.send(None)
-        self._process.join(1.0)
-        self._process.kill()
-
-    def _end_reason(self) -> str:
-        self._process.join(1.0)
-        return f"the process {self.name!r} ended with exit code {self._process.exitcode}"
-
-
-def _run(connection: Connection, name: str, device: str, page: Path, core: int | None) -> None:
+def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut:
+    """Return the party of this name (`serving` or `rollout`), its layers on the device."""
     # An MPS daemon of the host would share the device otherwise than the gate does.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(page.with_name("no-mps"))
     torch.set_num_threads(1)
     if core is not None:
         os.sched_setaffinity(0, {core})
-    try:
-        place = torch.device(device)
-        if place.type == "cuda":
-            torch.cuda.set_device(place)
-        party = {"serving": _Serving, "rollout": _RollingOut}[name](place, page)
-        while (command := connection.recv()) is not None:
-            method, arguments = command
-            connection.send(getattr(party, method)(*arguments))
-    except EOFError:
-        return
-    except Exception as error:
-        traceback.print_exc()
-        connection.send(PartyError(f"{type(error).__name__}: {error}"))
+    place = torch.device(device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    return Serving(place, page) if name == "serving" else RollingOut(place, page)
 
 
-class _Serving:
+class Serving:
     """An engine with the product's plugin in it, turn by turn as SGLang's loop."""
 
     def __init__(self, device: torch.device, page: Path) -> None:
@@ -229,7 +166,7 @@ class WatchedPage(ArbiterPage):
             self.yields.append(Yield(on_device, left, max(0, free_ns)))
 
 
-class _RollingOut:
+class RollingOut:
     """An engine that always has requests, behind the product's gate."""
 
     def __init__(self, device: torch.device, page: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
-import traceback
 from collections.abc import Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
+
+from rose.accept.peer import Peer, PeerError
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.kv.device_memory import PieceMemory, Reservation
@@ -17,58 +17,36 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 1 << 30
 
 
-class Neighbour:
-    """The process, seen from the stage. It ends with this object, or when the stage does."""
+class Neighbour(Peer):
+    """The process, seen from the stage."""
 
     def __init__(self, device: str, seconds: float) -> None:
-        context = multiprocessing.get_context("spawn")
+        super().__init__("neighbour", _Taker, device)
         self._seconds = seconds
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, device), daemon=True)
-        self._process.start()
-        theirs.close()
 
-    def __enter__(self) -> Neighbour:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def ask(self, what: str, **arguments: object) -> Any:
-        """Return the answer. Raises RuntimeError with what went wrong there, or if none came in time."""
-        return self._ask(what, arguments, [])
+    def ask(self, method: str, **arguments: object) -> Any:
+        """Return the answer. Raises PeerError."""
+        self.tell(method, **arguments)
+        return self._answer()
 
     def hand(self, memory: PieceMemory, handles: list[Any]) -> None:
-        """Hand over pieces of `memory`; this process keeps its handles. Raises as `ask` does, and DriverError."""
+        """Hand over pieces of `memory`; this process keeps its handles. Raises PeerError and DriverError."""
         descriptors: list[int] = []
         try:
             for handle in handles:
                 descriptors.append(memory.export(handle))
-            self._ask("adopt", {"count": len(descriptors)}, descriptors)
+            self.tell("adopt", count=len(descriptors))
+            with _socket(self.connection) as sock:
+                reduction.sendfds(sock, descriptors)
+            self._answer()
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _ask(self, what: str, arguments: dict[str, object], descriptors: list[int]) -> Any:
-        failed: object = "no answer in time"
-        try:
-            self._connection.send((what, arguments))
-            if descriptors:
-                with _socket(self._connection) as sock:
-                    reduction.sendfds(sock, descriptors)
-            if self._connection.poll(self._seconds):
-                answer, failed = self._connection.recv()
-        except (EOFError, OSError) as error:
-            failed = f"it ended ({error or type(error).__name__})"
-        if failed is not None:
-            raise RuntimeError(f"the other process, at {what!r}: {failed}")
-        return answer
-
-    def close(self) -> None:
-        """End the process; its memory of the card is free then."""
-        self._connection.close()
-        self._process.kill()
-        self._process.join()
+    def _answer(self) -> Any:
+        if not self.answers(self._seconds):
+            raise PeerError(f"the process {self.name!r} did not answer within {self._seconds:g} s")
+        return self.hear()
 
 
 class _Taker:
@@ -146,24 +124,3 @@ class _Taker:
 
 def _socket(connection: Connection) -> socket.socket:
     return socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
-
-
-def _serve(connection: Connection, device: str) -> None:
-    """Answer until the stage closes its end."""
-    taker, broken = None, None
-    try:
-        taker = _Taker(connection, device)
-    except Exception as error:
-        traceback.print_exc()
-        broken = f"{type(error).__name__}: {error}"
-    while True:
-        try:
-            what, arguments = connection.recv()
-        except EOFError:
-            return
-        try:
-            answer, failed = None if taker is None else getattr(taker, what)(**arguments), broken
-        except Exception as error:
-            traceback.print_exc()
-            answer, failed = None, f"{type(error).__name__}: {error}"
-        connection.send((answer, failed))

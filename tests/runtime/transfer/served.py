@@ -11,7 +11,6 @@ import multiprocessing.process
 import os
 import random
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -22,10 +21,8 @@ from typing import Any
 from aiohttp import web
 
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, PieceEntry, index_bytes, plan
-from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import Route
-from rose.runtime.transfer.wire.relay import RelayServer
-from rose.runtime.transfer.wire.server import Server, StoreServer
+from rose.runtime.transfer.wire.server import Server
 
 Send = Callable[[web.Request, Path], Awaitable[web.StreamResponse]]
 #: Of each tensor that `put` makes, of two bytes each: no chunk can be larger.
@@ -170,16 +167,6 @@ def warm_up() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
-def run_store(folder: Path, port: int) -> None:
-    with StoreServer(VersionStore(folder), port=port):
-        time.sleep(300)
-
-
-def run_relay(origin: str, folder: Path, port: int, max_bytes_per_s: float | None) -> None:
-    with RelayServer(origin, folder, 1 << 30, port=port, max_bytes_per_s=max_bytes_per_s):
-        time.sleep(300)
-
-
 def run_command(arguments: list[str], output: Path) -> None:
     """`rose` with these arguments."""
     from rose.cli import app
@@ -204,11 +191,6 @@ def kill(started: multiprocessing.process.BaseProcess) -> None:
     if started.is_alive():
         os.kill(started.pid, signal.SIGKILL)
     started.join()
-
-
-def listening(port: int) -> None:
-    """Wait until a server answers there."""
-    until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
 
 
 def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -104,15 +104,3 @@ def test_a_turn_that_is_not_given_ends_it_wherever_it_is_and_it_can_be_done_agai
         assert turn.inside == 0, "nothing goes on once it was raised"
     prepare(delta, engine, into=into).commit()
     assert all(torch.equal(engine[name], new[name]) for name in new)
-
-
-def test_what_is_written_to_a_wider_type_beside_the_engine_is_written_in_turns(
-    versions: tuple[Staged, Staged, dict[str, torch.Tensor], dict[str, torch.Tensor]],
-) -> None:
-    _, delta, old, new = versions
-    wide = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in old.items()}
-    turn = Turns()
-    prepare(delta, old).commit(wide, turn)
-    # Of `w` 125 elements at a time, of `v` a row, which is longer than a portion.
-    assert turn.count == 5000 / 125 + 3
-    assert all(torch.equal(wide[name].to(new[name].dtype), new[name]) for name in new)

@@ -69,5 +69,6 @@ class Aside:
         """Return a copy of a contiguous tensor, pinned for an accelerator."""
         kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pinned)
         # Not torch's copy, which is split over threads that wait for each other.
-        np.copyto(*(integers(one).numpy() if one.element_size() < 8 else one.numpy() for one in (kept, tensor)))
+        target, source = (integers(one).numpy() if one.element_size() < 8 else one.numpy() for one in (kept, tensor))
+        np.copyto(target, source)
         return kept

@@ -16,8 +16,8 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from rose.runtime.transfer.codec import varints
 from rose.runtime.transfer.codec.compiled import Array, Int, jit, zeros_above, zeros_below
+from rose.runtime.transfer.codec.header import packed_number, take_number
 from rose.runtime.transfer.errors import TransferError
 
 Words = npt.NDArray[np.uint32]
@@ -46,12 +46,12 @@ def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
     far_count = _split(steps, words.view(np.uint8), between, far)
     k, k_between = _parameter(elements, changed), _parameter(changed, far_count)
     bits = _write_all(gaps, between[:far_count], far[:far_count], k, k_between, words)
-    return varints.packed(far_count) + words.view(np.uint8)[: -(-bits // 8)].tobytes()
+    return packed_number(far_count) + words.view(np.uint8)[: -(-bits // 8)].tobytes()
 
 
 def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
     """The gaps and steps of `changed` elements. Raises TransferError; the gaps may still lead past the elements."""
-    far_count, signs_from = varints.taken(block, 0)
+    far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(
             f"encoded array has {len(block)} bytes for {changed} changes of a block, of which {far_count} go further"

@@ -25,10 +25,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rose.runtime.transfer.codec import blocks, varints
+from rose.runtime.transfer.codec import blocks
 from rose.runtime.transfer.codec.blocks import FastBlock, SentBlock
 from rose.runtime.transfer.codec.changes import Changes, check_alike
-from rose.runtime.transfer.codec.header import Bits, Buffer, Encoding, Header, check_array, read_body
+from rose.runtime.transfer.codec.header import (
+    Bits,
+    Buffer,
+    Encoding,
+    Header,
+    check_array,
+    packed_number,
+    read_body,
+    take_number,
+)
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.turns import Turn, at_once
 
@@ -150,8 +159,8 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
     else:
         cut_blocks, at = [], 0
         for cut in cuts:
-            changed, at = varints.taken(body, at)
-            length, at = varints.taken(body, at)
+            changed, at = take_number(body, at)
+            length, at = take_number(body, at)
             if changed > cut.stop - cut.start or length > len(body) - at:
                 raise TransferError(
                     f"encoded array says {changed} of its elements {cut.start} to {cut.stop} changed, in {length} bytes"
@@ -193,7 +202,7 @@ def _joined(header: Header, sent: Sequence[SentBlock], new: Bits) -> bytes:
         if code is None:
             return _dense(new, header)
         if len(sent) > 1:
-            parts += [varints.packed(changed), varints.packed(len(code))]
+            parts += [packed_number(changed), packed_number(len(code))]
         parts.append(code)
     return b"".join(parts) if sum(map(len, parts)) < new.nbytes + len(parts[0]) else _dense(new, header)
 

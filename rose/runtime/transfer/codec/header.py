@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rose.runtime.transfer.codec import varints
 from rose.runtime.transfer.errors import TransferError
 
 assert sys.byteorder == "little", "the codec reads and writes array memory as it lies; it needs a little-endian host"
@@ -21,13 +20,15 @@ Bits = npt.NDArray[np.unsignedinteger[Any]]
 Buffer = bytes | memoryview
 Encoding = Literal["dense", "fast", "small"]
 
+#: The most that a number takes.
+_NUMBER_BYTES = 9
 _MAGIC = 0xD3
 _ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small")
 _ITEM_BYTES = (1, 2, 4)
 #: What the second byte of a header says: encoding, bytes per element, bits of the mantissa.
 _KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _ITEM_BYTES for bits in range(8 * size)]
 #: The most that a header takes.
-HEADER_BYTES = 2 + 2 * varints.BYTES
+HEADER_BYTES = 2 + 2 * _NUMBER_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +50,7 @@ class Header:
     def packed(self) -> bytes:
         """The header's bytes, at most `HEADER_BYTES`."""
         kind = _KINDS.index((self.encoding, self.item_bytes, self.mantissa_bits))
-        return bytes([_MAGIC, kind]) + varints.packed(self.elements) + varints.packed(self.changed)
+        return bytes([_MAGIC, kind]) + packed_number(self.elements) + packed_number(self.changed)
 
 
 def read_header(blob: Buffer) -> Header:
@@ -65,8 +66,8 @@ def read_body(blob: Buffer) -> tuple[Header, memoryview]:
             f"{len(_KINDS):x}"
         )
     encoding, item_bytes, mantissa_bits = _KINDS[blob[1]]
-    elements, at = varints.taken(blob, 2)
-    changed, at = varints.taken(blob, at)
+    elements, at = take_number(blob, 2)
+    changed, at = take_number(blob, at)
     if changed > elements:
         raise TransferError(f"encoded array says {changed} of {elements} elements changed")
     header = Header(
@@ -79,3 +80,25 @@ def check_array(array: Bits) -> None:
     """Raise TransferError unless the codec can take the array."""
     if array.dtype.kind != "u" or array.itemsize not in _ITEM_BYTES or not array.flags.c_contiguous:
         raise TransferError(f"expected a C-contiguous array of uint8, uint16 or uint32 bit patterns, got {array.dtype}")
+
+
+def packed_number(value: int) -> bytes:
+    """Return a number below 2**63 in as few bytes as it needs: seven bits each, least significant first."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def take_number(data: Buffer, at: int) -> tuple[int, int]:
+    """Return the number at byte `at`, and the byte after it. Raises TransferError where there is none."""
+    value = 0
+    for number, byte in enumerate(data[at : at + _NUMBER_BYTES]):
+        value |= (byte & 127) << 7 * number
+        if byte < 128:
+            return value, at + number + 1
+    raise TransferError(
+        f"encoded array has no number at byte {at} of {len(data)}: it ends too early, or the number does not"
+    )

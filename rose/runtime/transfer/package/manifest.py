@@ -1,9 +1,8 @@
-"""What a package of weights holds: one package is either an anchor (a whole version) or a delta between two.
+"""Manifests: what a package of weights holds. A package is an anchor (a whole version) or a delta between two.
 
-Its tensors are cut into pieces, and pieces that the same receivers want lie one after the other in chunks, which go
-by their SHA-256. A manifest has one canonical form, with its own SHA-256, so that no bit of it can change
-unnoticed. Its file is a line of JSON and, packed after it, the tables of chunks, tensors and pieces, which every
-receiver reads all of: `tail -n +2 FILE | gzip -d` shows them.
+Its tensors are cut into pieces, and pieces that the same receivers want lie one after the other in chunks, which are
+named by their SHA-256. A manifest's file is a line with the SHA-256 of the rest, and the manifest as packed JSON:
+`tail -n +2 FILE | gzip -d` shows it. There is one JSON for a manifest, so that no bit of it can change unnoticed.
 """
 
 from __future__ import annotations
@@ -13,61 +12,50 @@ import hashlib
 import itertools
 import math
 import re
-from collections import Counter
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from msgspec.structs import astuple
 
 from rose.runtime.transfer.codec.dtypes import bits_dtype
 from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.checks import check_sound
-from rose.runtime.transfer.package.tables import (
-    Head,
-    Name,
-    Number,
-    Tables,
-    canonical,
-    columns,
-    pack,
-    rows,
-    split,
-    unpack,
-)
 
 _STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
-#: Columns of the table of pieces, beside the hashes, and each piece's tensor.
-_PIECES = ("start", "stop", "chunk", "length", "encoding", "changed")
+#: Larger than the manifest of any model, whose hashes cannot be compressed.
+MANIFEST_BYTES_MAX = 64 << 20
+#: Bounds of an unpacked manifest: numbers, texts and lists take far more memory than their JSON. A piece of a matrix is
+#: 58 of these values, so there is room for 400,000 pieces: 700 tensors on 570 ranks.
+_BYTES_MAX, _VALUES_MAX = 160 << 20, 24_000_000
+_VALUE_SIGNS = (b",", b"[", b'"')
+_BLOCK_BYTES = 4 << 20
+_LEVEL = 6
+#: The number that selects the gzip format in zlib.
+_GZIP = 31
+_SEAL_BYTES = 65
 #: A hundred thousand packages.
 INDEX_BYTES_MAX = 8 << 20
 
 
-class PackageRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A package in an index."""
-
-    version: Number
-    base_version: Number | None
-    blob_bytes: Number
-    run_id: Name = ""
-
-
-PackageRows = Annotated[list[PackageRow], msgspec.Meta(max_length=INDEX_BYTES_MAX)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Name = Annotated[str, msgspec.Meta(max_length=1024)]
+_Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
     """The name of a package: it leads to `version`, from `base_version` or (an anchor) from nothing."""
 
-    version: int
-    base_version: int | None
+    version: Number
+    base_version: Number | None
     #: Size of its chunks together, for choosing the cheapest way to a version.
-    blob_bytes: int = dataclasses.field(default=0, compare=False)
+    blob_bytes: Number = dataclasses.field(default=0, compare=False)
     #: The RL run whose weights these are; "" without one.
-    run_id: str = dataclasses.field(default="", compare=False)
+    run_id: Name = dataclasses.field(default="", compare=False)
 
     @property
     def stem(self) -> str:
@@ -88,8 +76,8 @@ class Package:
 class Chunk:
     """A file of encoded pieces, named by what it holds; a receiver wants it whole or not at all."""
 
-    sha256: str
-    size_bytes: int
+    sha256: Name
+    size_bytes: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +101,19 @@ class PieceEntry:
     `shape` is that of the whole tensor; the box is `start <= index < stop`; hashes are of the box's bits in C order.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
+    name: Name
+    dtype: Name
+    shape: _Place
+    start: _Place
+    stop: _Place
     #: Index into the manifest's chunks, and the place in that chunk.
-    chunk: int
-    offset: int
-    length: int
+    chunk: Number
+    offset: Number
+    length: Number
     encoding: Encoding
-    changed: int
-    base_xxh3: str | None
-    result_xxh3: str
+    changed: Number
+    base_xxh3: Name | None
+    result_xxh3: Name
 
     @property
     def tensor(self) -> TensorInfo:
@@ -152,14 +140,14 @@ class PieceEntry:
 class Manifest:
     """A package: its chunks, and its pieces by name and place."""
 
-    version: int
-    base_version: int | None
+    version: Number
+    base_version: Number | None
     #: What the publisher's threads spent on comparing, encoding and checking, on all ranks together.
-    encode_ns: int
+    encode_ns: Number
     chunks: tuple[Chunk, ...]
     pieces: tuple[PieceEntry, ...]
     #: The RL run that published it; "" without one.
-    run_id: str = ""
+    run_id: Name = ""
 
     @property
     def package(self) -> Package:
@@ -212,85 +200,52 @@ class Manifest:
         return tuple(dict.fromkeys(self.chunks[index] for index in sorted(wanted)))
 
     def to_bytes(self) -> bytes:
-        """The file. The same manifest may be packed otherwise by another version of zlib."""
-        return self._sealed(pack(canonical(self._tables())))
+        """Return the file. Another version of zlib may pack the same manifest otherwise."""
+        packed = zlib.compress(msgspec.json.encode(self), _LEVEL, _GZIP)
+        return _seal(packed) + packed
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True) -> Manifest:
-        """Parse and check; anything but the very bytes `to_bytes` makes of a sound manifest raises TransferError.
+        """Parse and check; raises TransferError for anything but a file of a sound manifest.
 
         Not `whole` is one trainer rank's part: its pieces need not cover the tensors.
         """
+        if len(data) > MANIFEST_BYTES_MAX or data[:_SEAL_BYTES] != _seal(data[_SEAL_BYTES:]):
+            raise TransferError(f"manifest of {len(data)} bytes fails its own SHA-256; fetch it again")
         try:
-            head, packed = split(data)
-            tables = unpack(packed)
-            manifest = cls._of_tables(head, Tables.read(tables))
-            # Whatever was altered, the bytes made anew differ from those received.
-            intact = manifest._sealed(packed) == data and canonical(manifest._tables()) == tables
-        except (ValueError, LookupError) as error:
-            raise TransferError(f"manifest cannot be read ({type(error).__name__}: {error}); fetch it again")
-        if not intact:
-            raise TransferError(f"manifest of version {manifest.version} fails its own SHA-256; fetch it again")
+            content = unpack(data[_SEAL_BYTES:])
+            manifest = msgspec.json.decode(content, type=cls)
+            if msgspec.json.encode(manifest) != content:
+                raise ValueError("not in canonical form")
+        except ValueError as error:
+            raise TransferError(f"manifest cannot be read ({error}); fetch it again")
         check_sound(manifest, whole=whole)
         return manifest
 
-    def _sealed(self, packed: bytes) -> bytes:
-        body: dict[str, Any] = {
-            "version": self.version,
-            "base_version": self.base_version,
-            "encode_ns": self.encode_ns,
-            "blob_bytes": self.blob_bytes,
-            "total_elements": self.total_elements,
-            "changed_elements": self.changed_elements,
-            "run_id": self.run_id,
-        }
-        body["manifest_sha256"] = hashlib.sha256(canonical(body) + packed).hexdigest()
-        return canonical(body) + b"\n" + packed
 
-    def _tables(self) -> dict[str, Any]:
-        places = {info: place for place, info in enumerate(self.tensors)}
-        pieces = columns(self.pieces, _PIECES, ("base_xxh3", "result_xxh3"))
-        return {
-            "chunks": columns(self.chunks, ("size_bytes",), ("sha256",)),
-            "tensors": columns(list(places), ("name", "dtype", "shape"), ()),
-            "pieces": {**pieces, "tensor": [places[piece.tensor] for piece in self.pieces]},
-        }
+def _seal(packed: bytes) -> bytes:
+    return hashlib.sha256(packed).hexdigest().encode() + b"\n"
 
-    @classmethod
-    def _of_tables(cls, head: Head, tables: Tables) -> Manifest:
-        chunks = tuple(Chunk(sha256, size) for size, sha256 in rows(tables.chunks, ("size_bytes",), ("sha256",)))
-        if None in {chunk.sha256 for chunk in chunks}:
-            raise ValueError("a chunk has no SHA-256")
-        tensors = list(itertools.starmap(TensorInfo, rows(tables.tensors, ("name", "dtype", "shape"), ())))
-        filled: Counter[int] = Counter()
-        pieces = []
-        for place, *row in rows(tables.pieces, ("tensor", *_PIECES), ("base_xxh3", "result_xxh3")):
-            start, stop, chunk, length, encoding, changed, base_xxh3, result_xxh3 = row
-            info = tensors[place]
-            piece = PieceEntry(
-                name=info.name,
-                dtype=info.dtype,
-                shape=info.shape,
-                start=start,
-                stop=stop,
-                chunk=chunk,
-                offset=filled[chunk],
-                length=length,
-                encoding=encoding,
-                changed=changed,
-                base_xxh3=base_xxh3,
-                result_xxh3=result_xxh3,
-            )
-            filled[chunk] += length
-            pieces.append(piece)
-        return cls(
-            version=head.version,
-            base_version=head.base_version,
-            encode_ns=head.encode_ns,
-            chunks=chunks,
-            pieces=tuple(pieces),
-            run_id=head.run_id,
-        )
+
+def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES_MAX) -> bytes:
+    """Return the content of gzip data. Raises ValueError for other data, and for more bytes or values than these.
+
+    What a small file holds is counted while it is unpacked.
+    """
+    unpacking = zlib.decompressobj(_GZIP)
+    content, values = bytearray(), 0
+    try:
+        while not unpacking.eof and (part := unpacking.decompress(packed, _BLOCK_BYTES)):
+            packed = unpacking.unconsumed_tail
+            content += part
+            values += sum(map(part.count, _VALUE_SIGNS))
+            if len(content) > bytes_max or values > values_max:
+                raise ValueError(f"packed data hold more than {bytes_max} bytes or {values_max} values")
+    except zlib.error as error:
+        raise ValueError(f"packed data cannot be read ({error})")
+    if not unpacking.eof or unpacking.unused_data:
+        raise ValueError(f"packed data do not end after {len(content)} bytes")
+    return bytes(content)
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
@@ -345,22 +300,15 @@ def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Pa
 
 def index_bytes(packages: Iterable[Package]) -> bytes:
     """Return the list of packages as JSON: an origin's `index.json`, and the answer of `/v1/packages`."""
-    return msgspec.json.encode({"packages": package_rows(packages)})
-
-
-def package_rows(packages: Iterable[Package]) -> list[PackageRow]:
-    """Return the packages as an index has them."""
-    return [PackageRow(p.version, p.base_version, p.blob_bytes, p.run_id) for p in packages]
+    return msgspec.json.encode({"packages": list(packages)})
 
 
 def read_index(data: bytes) -> list[Package]:
-    """The packages that `index_bytes` listed. Raises TransferError for anything else."""
+    """Return the packages that `index_bytes` listed. Raises TransferError for anything else."""
     try:
         if len(data) > INDEX_BYTES_MAX:
             raise ValueError(f"{len(data)} bytes, and a list has at most {INDEX_BYTES_MAX}")
-        packages = [
-            Package(*astuple(row)) for row in msgspec.json.decode(data, type=dict[str, PackageRows])["packages"]
-        ]
+        packages = msgspec.json.decode(data, type=dict[str, list[Package]])["packages"]
         if index_bytes(packages) != data:
             raise ValueError("not in canonical form")
     except (ValueError, LookupError) as error:

@@ -1,6 +1,6 @@
 """What a store may not remove yet: packages that a receiver fetches now (pins), and where each receiver is (acks).
 
-Each is a file, so that it outlives a restart and holds in every process. Call these with the store's lock held.
+Each is a file, so that it outlives a restart and holds in every process.
 
     pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
     acks/DIGEST.json    {"receiver", "version", "at_unix_s"}
@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -44,34 +45,46 @@ _Claim = TypeVar("_Claim", _Pin, _Ack)
 
 
 class Claims:
-    """The folders `pins` and `acks` of a store. `now` gives seconds since the Unix epoch."""
+    """The folders `pins` and `acks` of a store. `now` gives seconds since the Unix epoch, `locked` the store's lock.
 
-    def __init__(self, store: Path, now: Callable[[], float]) -> None:
+    Hold the lock to call `pinned` and `acknowledged`.
+    """
+
+    def __init__(
+        self, store: Path, now: Callable[[], float], locked: Callable[[], AbstractContextManager[object]]
+    ) -> None:
         self._pins = store / "pins"
         self._acks = store / "acks"
         self._now = now
+        self._locked = locked
         make_folder(self._pins)
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`; return the pin's name. Raises TransferError while there are PINS_MAX."""
-        if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
-            raise TransferError(f"the store has {PINS_MAX} pins, the most it can have; try again later")
-        pin = secrets.token_hex(16)
-        self._put(pin, [package.stem for package in packages], ttl_s)
+        """Keep packages for `ttl_s`; return the pin's name. It restores none: look afterwards whether all are there.
+
+        Raises TransferError while there are PINS_MAX.
+        """
+        with self._locked():
+            if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
+                raise TransferError(f"the store has {PINS_MAX} pins, the most it can have; try again later")
+            pin = secrets.token_hex(16)
+            self._put(pin, [package.stem for package in packages], ttl_s)
         return pin
 
     def renew(self, pin: str, ttl_s: float) -> None:
         """Keep a pin's packages for `ttl_s` from now. Raises TransferError for an unknown or expired pin."""
-        kept = _read(self._pins / f"{pin}.json", _Pin) if _PIN.fullmatch(pin) else None
-        if kept is None or kept.until_unix_s <= self._now():
-            raise TransferError(f"pin {pin!r} is unknown or has expired; plan and pin the way again")
-        self._put(pin, kept.packages, ttl_s)
+        with self._locked():
+            kept = _read(self._pins / f"{pin}.json", _Pin) if _PIN.fullmatch(pin) else None
+            if kept is None or kept.until_unix_s <= self._now():
+                raise TransferError(f"pin {pin!r} is unknown or has expired; plan and pin the way again")
+            self._put(pin, kept.packages, ttl_s)
 
     def unpin(self, pin: str) -> None:
         """Remove a pin; unknown pins are ignored."""
         if _PIN.fullmatch(pin):
-            (self._pins / f"{pin}.json").unlink(missing_ok=True)
+            with self._locked():
+                (self._pins / f"{pin}.json").unlink(missing_ok=True)
 
     def pinned(self) -> list[list[str]]:
         """Return the stems of the packages of each live pin; expired pins are removed."""
@@ -84,14 +97,18 @@ class Claims:
         return ways
 
     def acknowledge(self, receiver: str, version: int) -> None:
-        """Record that a receiver holds a version. Its name is any text; no path is made of it."""
+        """Record that a receiver holds a version: what it needs to go on from there is kept.
+
+        Its name is any text; no path is made of it.
+        """
         name = f"{hashlib.sha256(receiver.encode()).hexdigest()}.json"
-        names = _names(self._acks)
-        if len(names) >= RECEIVERS_MAX and name not in names:
-            oldest = sorted((self._acks / other for other in names), key=lambda path: path.stat().st_mtime_ns)
-            for path in oldest[: len(names) - RECEIVERS_MAX + 1]:
-                path.unlink()
-        write_file(self._acks / name, msgspec.json.encode(_Ack(receiver, version, self._now())))
+        with self._locked():
+            names = _names(self._acks)
+            if len(names) >= RECEIVERS_MAX and name not in names:
+                oldest = sorted((self._acks / other for other in names), key=lambda path: path.stat().st_mtime_ns)
+                for path in oldest[: len(names) - RECEIVERS_MAX + 1]:
+                    path.unlink()
+            write_file(self._acks / name, msgspec.json.encode(_Ack(receiver, version, self._now())))
 
     def acknowledged(self, ttl_s: float) -> dict[str, int]:
         """Return the version of each receiver that was heard of in the last `ttl_s`; the others are forgotten."""

@@ -99,7 +99,7 @@ class VersionStore:
         self._catalog = Catalog(folder)
         self._chunks = ChunkFolder(folder / "chunks")
         self._parts = Parts(folder / "parts")
-        self._claims = Claims(folder, now)
+        self.claims = Claims(folder, now, self._catalog.locked)
         self.run_id = run_id
         self._fence = Fence(folder, run_id, fence)
         self._held: Held | None = None
@@ -136,26 +136,6 @@ class VersionStore:
     def manifest(self, package: Package) -> Manifest:
         """The manifest of a package. Raises TransferError if it is damaged or gone."""
         return self._catalog.manifest(package)
-
-    def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`; returns the pin's name. It brings none back: look afterwards if all are there."""
-        with self._catalog.locked():
-            return self._claims.pin(packages, ttl_s)
-
-    def renew(self, pin: str, ttl_s: float) -> None:
-        """Keep a pin's packages for `ttl_s` from now. Raises TransferError if there is no such pin, or no longer."""
-        with self._catalog.locked():
-            self._claims.renew(pin, ttl_s)
-
-    def unpin(self, pin: str) -> None:
-        """Let go of a pin; one that there is not is none the worse."""
-        with self._catalog.locked():
-            self._claims.unpin(pin)
-
-    def acknowledge(self, receiver: str, version: int) -> None:
-        """Note that a receiver holds a version: what it needs to go on from there is kept for it."""
-        with self._catalog.locked():
-            self._claims.acknowledge(receiver, version)
 
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], None] = _nothing
@@ -213,8 +193,8 @@ class VersionStore:
                 gone = unneeded(
                     self.packages(),
                     anchors_kept=self.anchors_kept,
-                    pinned=self._claims.pinned(),
-                    acknowledged=self._claims.acknowledged(self.receiver_ttl_s).values(),
+                    pinned=self.claims.pinned(),
+                    acknowledged=self.claims.acknowledged(self.receiver_ttl_s).values(),
                 )
                 if gone or not self._swept:
                     self._catalog.remove(gone)

@@ -13,19 +13,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from msgspec.structs import astuple
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import (
     INDEX_BYTES_MAX,
+    MANIFEST_BYTES_MAX,
     Chunk,
     Package,
-    PackageRows,
-    package_rows,
     plan,
     read_index,
 )
-from rose.runtime.transfer.package.tables import MANIFEST_BYTES_MAX
 from rose.runtime.transfer.wire.connections import Connections, Throttle
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
@@ -37,14 +34,6 @@ _OBJECT_BLOCK_BYTES = 4 << 20
 _ANSWER_BYTES_MAX = 1 << 20
 #: What a pin may be called.
 PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class _PinAnswer(msgspec.Struct):
-    """What a request for a pin is answered with."""
-
-    packages: PackageRows
-    pin: Annotated[str, msgspec.Meta(max_length=64)] | None
-    ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class GoneError(TransferError):
@@ -61,24 +50,23 @@ class BrokenError(TransferError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The packages that lead to a version, in the order to apply, and what keeps them from being removed."""
+    """The packages that lead to a version, in the order to apply, and the pin that keeps them from being removed."""
 
     packages: tuple[Package, ...]
     #: None where the origin cannot keep anything.
     pin: str | None = None
     #: The pin ends by itself this long after it was last renewed.
-    ttl_s: float = 0.0
+    ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
 
     def to_bytes(self) -> bytes:
-        """The JSON that a request for a pin is answered with."""
-        return msgspec.json.encode(_PinAnswer(package_rows(self.packages), self.pin, self.ttl_s))
+        """Return the JSON that answers a request for a pin."""
+        return msgspec.json.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Route:
         """Parse and check. Raises TransferError."""
         try:
-            body = msgspec.json.decode(data, type=_PinAnswer)
-            route = cls(tuple(Package(*astuple(row)) for row in body.packages), body.pin, body.ttl_s)
+            route = msgspec.json.decode(data, type=cls)
             if route.pin is not None and not PIN.fullmatch(route.pin):
                 raise ValueError(f"pin {route.pin!r}")
         except ValueError as error:

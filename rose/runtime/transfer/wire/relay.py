@@ -27,7 +27,7 @@ from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package
 from rose.runtime.transfer.wire.cache import ChunkCache
 from rose.runtime.transfer.wire.connections import Throttle
 from rose.runtime.transfer.wire.download import download
-from rose.runtime.transfer.wire.origin import BLOCK_BYTES, BrokenError, Origin, Route, open_origin
+from rose.runtime.transfer.wire.origin import BLOCK_BYTES, BrokenError, Origin, open_origin
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.server import Server, make_app
 
@@ -65,7 +65,7 @@ class RelayServer(Server):
     ) -> None:
         origin = open_origin(origin_url, origin_token, Throttle(max_bytes_per_s), rules=rules, timeout_s=timeout_s)
         relay = _Relay(origin, functools.partial(ChunkCache, folder, budget_bytes), parallel, retries)
-        app = make_app(relay, token)
+        app = make_app(origin, relay, token, relay.calls)
         app.router.add_get("/v1/status", relay.status)
         app.cleanup_ctx.append(relay.running)
         super().__init__(app, host, port, token)
@@ -126,7 +126,7 @@ class _Relay:
         self._origin = origin
         self._make_cache = cache
         self._retries = retries
-        self._calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="rose-relay-call")
+        self.calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="rose-relay-call")
         self._pulls = ThreadPoolExecutor(parallel, thread_name_prefix="rose-relay-pull")
         self._stopped = threading.Event()
         self._downloads: dict[str, _Download] = {}
@@ -144,7 +144,7 @@ class _Relay:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for pool in (self._calls, self._pulls):
+        for pool in (self.calls, self._pulls):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
         self._origin.close()
         self._cache.close()
@@ -163,21 +163,6 @@ class _Relay:
                 "budget_bytes": self._cache.budget_bytes,
             }
         )
-
-    async def packages(self) -> list[Package]:
-        return await self._ask(self._origin.packages)
-
-    async def route(self, version: int, have: int | None) -> Route:
-        return await self._ask(self._origin.route, version, have)
-
-    async def renew(self, pin: str) -> None:
-        await self._ask(self._origin.renew, pin)
-
-    async def unpin(self, pin: str) -> None:
-        await self._ask(self._origin.unpin, pin)
-
-    async def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
-        await self._ask(self._origin.acknowledge, receiver, version, weights_sha256)
 
     async def manifest(self, package: Package) -> web.StreamResponse:
         # A package's name does not say which manifest it is: a trainer that begins anew uses the same names.
@@ -209,7 +194,7 @@ class _Relay:
         return await self._follow(request, sha256, state)
 
     async def _ask(self, call: Callable[..., _Result], *arguments: object) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._calls, call, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self.calls, call, *arguments)
 
     def _cached(self, sha256: str) -> web.StreamResponse:
         return _CachedFile(self._cache, sha256, self._sent)

@@ -22,7 +22,9 @@ import json
 import re
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from aiohttp import web
 
@@ -35,6 +37,7 @@ from rose.runtime.transfer.wire.origin import PIN, BrokenError, GoneError, Refus
 if TYPE_CHECKING:
     from rose.runtime.transfer.store.store import VersionStore
 
+_Result = TypeVar("_Result")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _RECEIVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -44,52 +47,59 @@ _IDLE_S = 30.0
 _PLANS = 5
 
 
-class Backend(Protocol):
-    """What answers behind the interface: a store or a relay. Names have been checked; TransferError says no."""
+class Calls(Protocol):
+    """What a store and an `Origin` answer. Names have been checked; TransferError says no."""
 
-    async def packages(self) -> list[Package]: ...
+    def packages(self) -> list[Package]: ...
+    def route(self, version: int, have: int | None) -> Route: ...
+    def renew(self, pin: str) -> None: ...
+    def unpin(self, pin: str) -> None: ...
+    def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None: ...
+
+
+class Files(Protocol):
+    """What serves manifests and chunks. Names have been checked; TransferError says no."""
+
     async def manifest(self, package: Package) -> web.StreamResponse: ...
     async def chunk(self, request: web.Request, sha256: str) -> web.StreamResponse: ...
-    async def route(self, version: int, have: int | None) -> Route: ...
-    async def renew(self, pin: str) -> None: ...
-    async def unpin(self, pin: str) -> None: ...
-    async def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None: ...
 
 
-def make_app(backend: Backend, token: str | None) -> web.Application:
-    """The aiohttp application of the interface."""
+def make_app(calls: Calls, files: Files, token: str | None, executor: Executor | None = None) -> web.Application:
+    """Return the aiohttp application of the interface; `calls` run in threads of `executor`."""
+
+    async def ask(call: Callable[..., _Result], *arguments: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(executor, call, *arguments)
 
     async def index(_: web.Request) -> web.Response:
-        return _json(index_bytes(await backend.packages()))
+        return _json(index_bytes(await ask(calls.packages)))
 
     async def manifest(request: web.Request) -> web.StreamResponse:
         # Rebuilt from the parsed name, so that no path of the client's making reaches the file system.
         package = Package.parse(request.match_info["stem"])
         if package is None:
             raise web.HTTPNotFound(text=f"{request.match_info['stem']!r} is not the name of a package")
-        return await backend.manifest(package)
+        return await files.manifest(package)
 
     async def chunk(request: web.Request) -> web.StreamResponse:
-        return await backend.chunk(request, request.match_info["sha256"])
+        return await files.chunk(request, request.match_info["sha256"])
 
     async def pin(request: web.Request) -> web.Response:
         body = await _body(request)
         have = None if body.get("have") is None else _version(body, "have")
-        route = await backend.route(_version(body, "version"), have)
-        return _json(route.to_bytes())
+        return _json((await ask(calls.route, _version(body, "version"), have)).to_bytes())
 
     async def renew(request: web.Request) -> web.Response:
-        await backend.renew(request.match_info["pin"])
+        await ask(calls.renew, request.match_info["pin"])
         return web.Response()
 
     async def unpin(request: web.Request) -> web.Response:
-        await backend.unpin(request.match_info["pin"])
+        await ask(calls.unpin, request.match_info["pin"])
         return web.Response()
 
     async def acknowledge(request: web.Request) -> web.Response:
         body = await _body(request)
         receiver, sha256 = _text(body, "receiver", _RECEIVER), _text(body, "weights_sha256", _SHA256)
-        await backend.acknowledge(receiver, _version(body, "version"), sha256)
+        await ask(calls.acknowledge, receiver, _version(body, "version"), sha256)
         return web.Response()
 
     app = web.Application(middlewares=[_authorised(token), _explained])
@@ -196,50 +206,46 @@ class StoreServer(Server):
         *,
         pin_ttl_s: float = 120.0,
     ) -> None:
-        super().__init__(make_app(_StoreBackend(store, pin_ttl_s), token), host, port, token)
+        super().__init__(make_app(_StoreCalls(store, pin_ttl_s), _StoreFiles(store.folder), token), host, port, token)
 
 
-class _StoreBackend:
-    """Answers from a store's folder; everything that touches it runs in a thread."""
+class _StoreFiles:
+    """The files of a store's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def manifest(self, package: Package) -> web.StreamResponse:
+        return _file(self._folder / f"{package.stem}.json", f"package {package.stem}")
+
+    async def chunk(self, _: web.Request, sha256: str) -> web.StreamResponse:
+        return _file(self._folder / "chunks" / sha256[:2] / sha256, f"chunk {sha256}")
+
+
+class _StoreCalls:
+    """Answers from a store."""
 
     def __init__(self, store: VersionStore, pin_ttl_s: float) -> None:
         self._store = store
         self._pin_ttl_s = pin_ttl_s
+        self.packages, self.unpin = store.packages, store.claims.unpin
         #: The version that was acknowledged last, and its hash: a thousand receivers acknowledge the same one.
         self._known: tuple[int, str] | None = None
 
-    async def packages(self) -> list[Package]:
-        return await asyncio.to_thread(self._store.packages)
+    def renew(self, pin: str) -> None:
+        self._store.claims.renew(pin, self._pin_ttl_s)
 
-    async def manifest(self, package: Package) -> web.StreamResponse:
-        return _file(self._store.folder / f"{package.stem}.json", f"package {package.stem}")
-
-    async def chunk(self, _: web.Request, sha256: str) -> web.StreamResponse:
-        return _file(self._store.folder / "chunks" / sha256[:2] / sha256, f"chunk {sha256}")
-
-    async def route(self, version: int, have: int | None) -> Route:
-        return await asyncio.to_thread(self._route, version, have)
-
-    async def renew(self, pin: str) -> None:
-        await asyncio.to_thread(self._store.renew, pin, self._pin_ttl_s)
-
-    async def unpin(self, pin: str) -> None:
-        await asyncio.to_thread(self._store.unpin, pin)
-
-    async def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
-        await asyncio.to_thread(self._acknowledge, receiver, version, weights_sha256)
-
-    def _route(self, version: int, have: int | None) -> Route:
+    def route(self, version: int, have: int | None) -> Route:
         for _ in range(_PLANS):
             packages = tuple(plan(self._store.packages(), version, have))
-            pin = self._store.pin(packages, self._pin_ttl_s)
+            pin = self._store.claims.pin(packages, self._pin_ttl_s)
             if set(packages) <= set(self._store.packages()):
                 return Route(packages, pin, self._pin_ttl_s)
-            self._store.unpin(pin)  # Some of them were removed in between.
+            self.unpin(pin)  # Some of them were removed in between.
         raise BrokenError(f"packages that lead to version {version} are removed as fast as they are found; try again")
 
-    def _acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
-        # A run that begins anew in this folder uses the same numbers: nobody is refused for what was known before.
+    def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
+        # A run that begins anew in this folder uses the same numbers: nobody is refused for an earlier run's hash.
         if self._known != (version, weights_sha256):
             package = next((package for package in self._store.packages() if package.version == version), None)
             if package is None:
@@ -251,7 +257,7 @@ class _StoreBackend:
                     f"receiver {receiver!r} holds weights {weights_sha256} as version {version}, expected "
                     f"{expected}: it has drifted; bring it back from an anchor"
                 )
-        self._store.acknowledge(receiver, version)
+        self._store.claims.acknowledge(receiver, version)
 
 
 class _Full(asyncio.Protocol):

@@ -168,19 +168,6 @@ def test_a_weight_that_changes_between_prepare_and_commit_is_found(engine, origi
     assert "'model.norm.weight'" in second["reason"]
 
 
-def test_host_memory_for_a_sync_is_taken_once(engine, origin):
-    kept = []
-    for base in (0, None, None):
-        stage(engine, origin, base)
-        ask(engine, "prepare")
-        assert all(report["ok"] for report in ask(engine, "commit")[1])
-        kept.append(engine.updaters[0]._beside.waiting.nbytes)
-        (engine.staging / "v1").unlink()
-    assert kept[0] > 0
-    assert len(set(kept)) == 1
-    assert engine.holds(V1, engine.dtype)
-
-
 def test_a_report_whose_folder_is_gone_is_logged_and_the_engine_continues(engine, origin, caplog):
     shutil.rmtree(engine.staging)
     assert refusal(engine.post("/generate", question("prepare", 1))) is None

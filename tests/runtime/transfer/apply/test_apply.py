@@ -316,18 +316,6 @@ def test_a_commit_is_whole_whatever_came_between_and_happens_once(history: Histo
         late.commit()
 
 
-def test_a_chunk_that_goes_after_the_check_is_missed(history: History) -> None:
-    folder = history.stage("gone", [delta(2)])
-    staged = Staged.open(folder)
-    victim = sorted((folder / "chunks").iterdir())[0]
-    victim.write_bytes(victim.read_bytes()[:-1])
-    with pytest.raises(TransferError, match=r"is \d+ bytes, expected \d+"):
-        prepare(staged, copy(history.versions[1]))
-    victim.unlink()
-    with pytest.raises(TransferError, match="cannot be read"):
-        prepare(staged, copy(history.versions[1]))
-
-
 def test_an_empty_or_missing_folder_is_no_version(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match="there is no staged version"):
         Staged.open(tmp_path / "none")

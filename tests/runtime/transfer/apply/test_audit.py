@@ -9,7 +9,6 @@ from rose.runtime.transfer import turns
 from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 from rose.runtime.transfer.codec.bits import to_bits
 from rose.runtime.transfer.codec.fingerprint import of_bits
-from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.shards import receiver_regions
 from rose.runtime.transfer.store.store import VersionStore
 from tests.runtime.coserving.hand_made_engine import random_weights, shape
@@ -23,14 +22,7 @@ def published(tmp_path_factory):
     return weights, store.publish(3, weights).manifest
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_weights_that_are_as_published_have_not_drifted(published, dtype):
-    weights, manifest = published
-    assert find_drift({name: tensor.to(dtype) for name, tensor in weights.items()}, manifest) is None
-
-
-@pytest.mark.parametrize("portion_bytes", [100, 1 << 20])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("dtype", "portion_bytes"), [(torch.bfloat16, 1 << 20), (torch.float32, 2000)])
 def test_one_bit_is_found_wherever_it_is_and_however_it_is_read(published, dtype, portion_bytes, monkeypatch):
     monkeypatch.setattr(turns, "PORTION_BYTES", portion_bytes)
     weights, manifest = published
@@ -67,14 +59,6 @@ def test_a_rank_is_held_to_its_own_part(published, rank):
     assert find_drift(views, manifest, regions) is None
     views["model.layers.1.mlp.down_proj.weight"][0, 0] += 1
     assert "down_proj" in find_drift(views, manifest, regions)
-
-
-def test_a_version_that_was_not_cut_for_these_ranks_cannot_be_compared(published, tmp_path):
-    weights, _ = published
-    whole = VersionStore(tmp_path).publish(0, weights).manifest
-    regions = receiver_regions(shape(), 2, 0)
-    with pytest.raises(TransferError, match="not cut at the edges"):
-        find_drift({name: weights[name][box.slices] for name, box in regions.items()}, whole, regions)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -13,7 +13,7 @@ from tests.long_form import usual
 from tests.runtime.transfer.bit_patterns import DTYPES, ENCODINGS, SPECIAL, adam_like, pairs, ulp_order
 
 
-@settings(max_examples=usual(80, long=400))
+@settings(max_examples=usual(40, long=400))
 @given(pairs(), st.sampled_from([None, *ENCODINGS]), st.sampled_from([None, 0, 2]))
 def test_round_trip_is_bit_exact_and_never_larger_than_dense(
     pair: tuple[Bits, Bits], encoding: Encoding | None, mantissa_bits: int | None

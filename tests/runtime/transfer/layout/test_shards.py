@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.layout.shards import Cell, ModelShape, Piece, cells, pieces, receiver_regions
-from tests.runtime.transfer.random_model import INNER, RANKS, Arrays, models, random_weights, runs_on
+from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
+from tests.runtime.transfer.random_model import RANKS, Arrays, models, random_weights, runs_on
 
 LAYER = "model.layers.0"
 
@@ -106,49 +106,6 @@ def test_cells_cover_once_and_no_receiver_splits_one(model: ModelShape, tp: int)
                     assert sum(box.elements for box in shared if box) == region.elements
 
 
-def test_cells_of_grouped_heads() -> None:
-    shapes = {f"{LAYER}.self_attn.{part}_proj.weight": (8 if part == "q" else 4, 3) for part in "qkv"}
-    model = ModelShape({**shapes, "norm": (3,)}, num_heads=4, num_kv_heads=2, head_dim=2, vocab_size=1)
-    cut = cells(model, 4)
-    assert cut[f"{LAYER}.self_attn.q_proj.weight"] == tuple(
-        Cell(Region((2 * r, 0), (2 * r + 2, 3)), frozenset({r})) for r in range(4)
-    )
-    assert cut[f"{LAYER}.self_attn.v_proj.weight"] == (
-        Cell(Region((0, 0), (2, 3)), frozenset({0, 1})),
-        Cell(Region((2, 0), (4, 3)), frozenset({2, 3})),
-    )
-    assert cut["norm"] == (Cell(Region((0,), (3,)), frozenset(range(4))),)
-
-
-def test_ranks_that_hold_a_cell_are_the_same_ones_at_every_size() -> None:
-    """A coarser rank wants all cells of a set of holders or none, so what shares holders can share a chunk."""
-    shapes: dict[str, tuple[int, ...]]
-    shapes = {f"{LAYER}.self_attn.{part}_proj.weight": (16 if part == "q" else 4, 3) for part in "qkv"}
-    shapes |= {f"{LAYER}.mlp.down_proj.weight": (3, INNER), "lm_head.weight": (1000, 3), "norm": (3,)}
-    model = ModelShape(shapes, num_heads=8, num_kv_heads=2, head_dim=2, vocab_size=1000)
-    cut = cells(model, 8)
-    for count in (1, 2, 4, 8):
-        for rank in range(count):
-            regions = receiver_regions(model, count, rank)
-            wanted = {
-                (cell.holders, name in regions and regions[name].contains(cell.region))
-                for name, found in cut.items()
-                for cell in found
-            }
-            assert len(wanted) == len({holders for holders, _ in wanted})
-
-
-def test_pieces_are_boxes_cut_by_cells() -> None:
-    name = f"{LAYER}.mlp.up_proj.weight"
-    model = ModelShape({name: (4, 3)}, num_heads=2, num_kv_heads=2, head_dim=1, vocab_size=1)
-    held = {name: (Region((1, 1), (2, 3)), Region((2, 0), (4, 3)))}
-    assert pieces(held, cells(model, 1)) == [Piece(name, region, frozenset({0})) for region in held[name]]
-    assert pieces({name: (Region((1, 0), (3, 2)),)}, cells(model, 2)) == [
-        Piece(name, Region((1, 0), (2, 2)), frozenset({0})),
-        Piece(name, Region((2, 0), (3, 2)), frozenset({1})),
-    ]
-
-
 def test_pieces_outside_of_the_model_are_refused() -> None:
     model = vocabulary(10, 1)
     cut = cells(model, 1)
@@ -156,15 +113,6 @@ def test_pieces_outside_of_the_model_are_refused() -> None:
         pieces({"model.embed_tokens.weight": (Region((8, 0), (11, 4)),)}, cut)
     with pytest.raises(TransferError, match="'other': only 0 of the 2 elements"):
         pieces({"other": (Region((0,), (2,)),)}, cut)
-
-
-def test_padding_is_not_published() -> None:
-    model = ModelShape({"lm_head.weight": (64, 4), "lm_head.bias": (64,), "norm": (4,)}, 2, 1, 2, vocab_size=50)
-    assert model.published("lm_head.weight") == Region((0, 0), (50, 4))
-    assert model.published("lm_head.bias") == Region((0,), (50,))
-    assert model.published("norm") == Region((0,), (4,))
-    with pytest.raises(TransferError, match="'lm_tail' is not one of the model's 3"):
-        model.published("lm_tail")
 
 
 @pytest.mark.parametrize(

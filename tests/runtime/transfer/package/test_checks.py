@@ -32,7 +32,7 @@ WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
     "base after version": (lambda: replace(manifest(), base_version=3), "not newer than its base 3"),
     "hash": (lambda: with_piece(2, result_xxh3="1" * 31), "hashes that are none"),
     "chunk hash": (lambda: replace(manifest(), chunks=(Chunk("../x", 50), *manifest().chunks[1:])), "'../x'"),
-    "float": (lambda: with_piece(0, length=50.0), "Expected `int`|fails its own SHA-256"),
+    "float": (lambda: with_piece(0, length=50.0), "Expected `int`"),
     "bool": (lambda: with_piece(0, chunk=False), "Expected `int`, got `bool`"),
     "negative": (lambda: replace(manifest(), encode_ns=-1), "Expected `int` >= 0"),
     "name": (lambda: with_piece(0, name=5), "Expected `str`, got `int`"),
@@ -49,7 +49,5 @@ def test_what_contradicts_itself_is_refused_though_its_sha256_is_right(fault: st
 
 @pytest.mark.parametrize("offset", [39, 41])
 def test_pieces_lie_one_after_the_other(offset: int) -> None:
-    """A file cannot say otherwise: it has lengths only."""
     with pytest.raises(TransferError, match=rf"'c' at \[0\] lies at {offset} of chunk 2, expected 40"):
         check_sound(with_piece(3, offset=offset), whole=True)
-    assert Manifest.from_bytes(with_piece(3, offset=offset).to_bytes()) == manifest()

@@ -16,7 +16,6 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells, pieces, receiver_regions
 from rose.runtime.transfer.layout.trainer_layouts import Layout, fsdp, fsdp_flat, pipeline, replicated, tensor_parallel
 from rose.runtime.transfer.package.manifest import plan
-from rose.runtime.transfer.package.parts import Writer
 from rose.runtime.transfer.store.store import Published, VersionStore
 from tests.runtime.transfer.random_model import random_weights
 from tests.runtime.transfer.training import stage
@@ -102,15 +101,6 @@ def test_each_layout_of_trainers_reaches_each_receiver(memory: Path, layout: Lay
         for have in (None, 0, 1):
             check_receivers(trainer.stores[0], MODEL, receiver, 2, have, memory / "staged")
     assert not list((memory / "store" / "parts").iterdir())
-
-
-def test_a_version_is_not_there_until_its_last_part_is(memory: Path) -> None:
-    trainer = Trainer(memory, MODEL, fsdp(3), TP)
-    for rank in (2, 0):
-        assert trainer.publish(0, rank) is None
-        assert trainer.stores[0].packages() == []
-    assert trainer.publish(0, 1) is not None
-    assert [package.stem for package in trainer.stores[2].packages()] == ["00000000-anchor"]
 
 
 def test_ranks_may_run_ahead_of_each_other(memory: Path) -> None:
@@ -207,12 +197,6 @@ def test_ranks_that_skip_a_version_are_told(memory: Path) -> None:
     # A new attempt of all ranks gets it right.
     trainer.attempt = "again"
     assert trainer.publish_all(3).manifest.base_version == 0
-
-
-@pytest.mark.parametrize(("rank", "ranks", "attempt"), [(2, 2, "0"), (-1, 2, "0"), (0, 2, "../x"), (0, 2, "")])
-def test_a_rank_out_of_range_or_a_strange_attempt_is_refused(rank: int, ranks: int, attempt: str) -> None:
-    with pytest.raises(ValueError, match="expected a rank and a name"):
-        Writer(rank, ranks, attempt)
 
 
 def test_ranks_in_processes_of_their_own(memory: Path) -> None:

@@ -15,7 +15,7 @@ def test_a_way_of_more_than_a_hundred_packages(tmp_path: Path) -> None:
     store = VersionStore(tmp_path / "store", anchor_every=1, anchors_kept=1)
     weights = {"w": torch.zeros(30_000, dtype=torch.bfloat16)}
     store.publish(0, weights)
-    store.acknowledge("slow", 0)
+    store.claims.acknowledge("slow", 0)
     for version in range(1, 102):
         weights["w"][version] = version
         store.publish(version, weights)

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,7 @@ from rose.runtime.transfer.layout.cuts import Cut
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Manifest, TensorInfo
 from rose.runtime.transfer.store.chunks import ChunkFolder
-from rose.runtime.transfer.store.encoder import Held, _in_threads, encode_first, encode_more
+from rose.runtime.transfer.store.encoder import Held, encode_first, encode_more
 
 BOX = Region.whole((40,))
 INFO = TensorInfo("w", "float16", (40,))
@@ -91,21 +88,6 @@ def test_changes_that_do_not_lead_back_are_noticed(tmp_path: Path) -> None:
         encode(2, made[2], held, ChunkFolder(tmp_path), stride_max=8)
 
 
-def test_what_is_held_lies_where_the_version_before_did_and_not_in_the_trainer(tmp_path: Path) -> None:
-    folder, made = ChunkFolder(tmp_path), arrays(3)
-    _, held = encode(0, made[0], None, folder, stride_max=8)
-    before = held.bits["w", BOX]
-    first, now = encode_first(1, cuts(made[1]), held, folder, anchor=True)
-    assert np.array_equal(decode(folder, first, made[0]), made[1])
-    assert now.bits["w", BOX] is before
-    expected = made[1].copy()
-    made[1] += 1
-    assert np.array_equal(before.view(np.int16), expected)
-    (anchor,) = encode_more(cuts(made[1]), now, folder, anchor=True, stride_max=8)
-    assert np.array_equal(decode(folder, anchor, expected), expected)
-    assert np.array_equal(before.view(np.int16), expected)
-
-
 def test_what_does_not_decode_to_what_was_encoded_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = arrays(2)
     _, held = encode(0, made[0], None, ChunkFolder(tmp_path), stride_max=8)
@@ -113,21 +95,3 @@ def test_what_does_not_decode_to_what_was_encoded_is_not_sent(tmp_path: Path, mo
     monkeypatch.setattr(codec, "advance", lambda base, new, **others: advance(base, new ^ 1, **others))
     with pytest.raises(TransferError, match="'w' of version 1 does not decode to what was encoded"):
         encode_first(1, cuts(made[1]), held, ChunkFolder(tmp_path), anchor=False)
-
-
-def test_few_results_wait_to_be_taken_and_failures_come_through() -> None:
-    begun: list[int] = []
-
-    def act(job: int) -> int:
-        begun.append(job)
-        if job == 70:
-            raise ValueError("seventy")
-        return job * job
-
-    results = _in_threads(act, range(100))
-    assert [next(results) for _ in range(3)] == [0, 1, 4]
-    time.sleep(0.05)
-    assert len(begun) <= 4 + 2 * len(os.sched_getaffinity(0))
-    with pytest.raises(ValueError, match="seventy"):
-        list(results)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rose-encode")]

@@ -68,18 +68,6 @@ def test_every_version_is_reached_from_everywhere_by_few_packages(memory: Path) 
         assert same(join(store, version, have, memory / "staged"), weights(version))
 
 
-def test_a_composite_that_saves_nothing_is_left_out_where_an_anchor_is(memory: Path) -> None:
-    store = VersionStore(memory / "store", anchor_every=4)
-    generator = torch.Generator().manual_seed(0)
-    for version in range(5):
-        random_bits = torch.randint(-(2**15), 2**15, (64,), generator=generator, dtype=torch.int16)
-        published = store.publish(version, {"w": random_bits.view(torch.bfloat16)})
-    assert published.anchor is not None
-    assert published.composites == ()
-    assert [manifest.encoding for manifest in published.delta.pieces] == ["dense"] if published.delta else False
-    assert chunks_in(store) == chunks_of(store)
-
-
 def test_the_delta_is_visible_before_what_joiners_need_is_made(memory: Path) -> None:
     store = VersionStore(memory / "store", anchor_every=4)
     found: list[list[str]] = []
@@ -152,7 +140,7 @@ def random_version(model: ModelShape, version: int) -> Weights:
     return {name: torch.from_numpy(array.view(np.float32)) for name, array in arrays.items()}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(models(), st.data())
 def test_each_rank_of_any_receiver_gets_its_boxes_of_any_model(model: ModelShape, data: st.DataObject) -> None:
     sizes = [tp for tp in (1, 2, 3, 4) if runs_on(model, tp)]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk
-from rose.runtime.transfer.wire.download import download, persist
-from rose.runtime.transfer.wire.origin import BrokenError, GoneError, Origin, open_origin
+from rose.runtime.transfer.wire.download import download
+from rose.runtime.transfer.wire.origin import BrokenError, Origin, open_origin
 from tests.runtime.transfer.served import Scripted, noise, put
 
 CONTENT = noise(1, 1_000_000)
@@ -137,30 +137,3 @@ def test_when_stopped_it_keeps_what_came(scripted: tuple[Scripted, Origin], tmp_
         )
     assert CONTENT.startswith(path.read_bytes())
     assert 0 < path.stat().st_size < len(CONTENT)
-
-
-def test_gone_is_not_tried_again(scripted: tuple[Scripted, Origin], tmp_path: Path) -> None:
-    _, origin = scripted
-    absent = Chunk("0" * 64, 5)
-    with pytest.raises(GoneError, match=f"/v1/chunks/{absent.sha256} answered 404"):
-        download(origin, absent, tmp_path / "chunk", retries=5, stopped=threading.Event())
-
-
-def test_a_file_that_cannot_be_written_is_named(scripted: tuple[Scripted, Origin], tmp_path: Path) -> None:
-    path = tmp_path / "absent" / "chunk"
-    with pytest.raises(TransferError, match=f"cannot write chunk {CHUNK.sha256} to {path}: No such file"):
-        download(scripted[1], CHUNK, path, retries=5, stopped=threading.Event())
-
-
-def test_persist_asks_again_only_after_a_break() -> None:
-    answers: list[Exception] = [BrokenError("1"), GoneError("gone")]
-
-    def call() -> None:
-        raise answers.pop(0)
-
-    with pytest.raises(GoneError):
-        persist(call, 5)
-    answers = [BrokenError("1"), BrokenError("2"), BrokenError("3")]
-    with pytest.raises(BrokenError, match="2"):
-        persist(call, 1)
-    assert persist(lambda: 7, 0) == 7

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from rose.runtime.transfer.wire.origin import (
     open_origin,
 )
 from rose.runtime.transfer.wire.server import Server
-from tests.runtime.transfer.served import Scripted, noise, put, send_file, send_nothing, until
+from tests.runtime.transfer.served import Scripted, noise, put, send_nothing, until
 
 #: Larger than what is asked of an object store at a time.
 CONTENTS = [noise(1, 5_000_000), noise(2, 1000)]
@@ -90,25 +88,6 @@ def test_what_is_not_there_is_gone(origin: Origin) -> None:
             ask()
 
 
-def test_a_manifest_made_anew_has_another_tag(tmp_path: Path) -> None:
-    put(tmp_path, 0, None, [b"12"])
-    with Scripted(tmp_path).served() as url:
-        for place in (url, tmp_path.as_uri()):
-            origin = open_origin(place, None)
-            first = origin.manifest_tag(Package(0, None))
-            assert first == origin.manifest_tag(Package(0, None))
-            put(tmp_path, 0, None, [b"34"])
-            os.utime(tmp_path / "00000000-anchor.json", ns=(0, 7))
-            assert origin.manifest_tag(Package(0, None)) != first
-
-
-def test_a_truncated_object_is_refused(tmp_path: Path) -> None:
-    (chunk,) = put(tmp_path, 0, None, [b"123456"]).chunks
-    (tmp_path / "chunks" / chunk.sha256[:2] / chunk.sha256).write_bytes(b"1234")
-    with pytest.raises(TransferError, match=f"{chunk.sha256} ends at byte 4 of 6"):
-        read(open_origin(tmp_path.as_uri(), None), chunk)
-
-
 @pytest.mark.parametrize(
     ("url", "token", "says"),
     [
@@ -134,20 +113,6 @@ def test_what_http_cannot_carry_is_named_without_the_token(url: str, token: str 
     assert refused.value.__cause__ is None
 
 
-def test_pins_and_acknowledgements(folder: Path) -> None:
-    scripted = Scripted(folder)
-    scripted.pin = "abc"
-    with scripted.served() as url:
-        origin = open_origin(url, None)
-        assert origin.route(1, 0) == Route((Package(1, 0),), "abc", 60.0)
-        origin.renew("abc")
-        origin.unpin("abc")
-        origin.acknowledge("me", 1, "f" * 64)
-        origin.close()
-    assert scripted.pins == ["PUT abc", "DELETE abc"]
-    assert scripted.acks == [{"receiver": "me", "version": 1, "weights_sha256": "f" * 64}]
-
-
 def test_a_kept_connection_that_the_server_dropped_is_opened_again(folder: Path) -> None:
     port = free_port()
     app = Scripted(folder).app
@@ -158,25 +123,6 @@ def test_a_kept_connection_that_the_server_dropped_is_opened_again(folder: Path)
         assert len(origin.packages()) == 2
     with pytest.raises(BrokenError, match=f"transfer from {origin.url} broke off .*refused.*try again"):
         origin.packages()
-
-
-def test_one_connection_serves_requests_of_several_threads_one_after_the_other(folder: Path) -> None:
-    scripted, peers = Scripted(folder), set()
-
-    async def noted(request: web.Request, path: Path) -> web.StreamResponse:
-        assert request.transport is not None
-        peers.add(request.transport.get_extra_info("peername"))
-        return await send_file(request, path)
-
-    scripted.send_manifest = scripted.send_chunk = noted
-    with scripted.served() as url, ThreadPoolExecutor(2) as pool:
-        origin = open_origin(url, None)
-        package = origin.packages()[0]
-        manifest = Manifest.from_bytes(pool.submit(origin.manifest_bytes, package).result())
-        for chunk in manifest.chunks:
-            assert len(pool.submit(read, origin, chunk).result()) == chunk.size_bytes
-        origin.close()
-    assert len(peers) == 1
 
 
 def test_a_body_left_in_the_middle_does_not_get_into_the_next_answer(folder: Path) -> None:

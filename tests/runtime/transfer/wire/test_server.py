@@ -135,24 +135,6 @@ def test_an_acknowledgement_is_noted_only_if_the_hash_is_that_of_the_version(sto
         assert json.loads(noted.read_bytes())["version"] == 0
 
 
-def test_a_version_that_was_published_anew_under_its_number_is_known_by_its_new_hash(
-    store: VersionStore, tmp_path: Path
-) -> None:
-    before = store.manifest(Package(0, None)).weights_sha256
-    again = VersionStore(tmp_path / "again").publish(0, {"w": torch.zeros(10)}).manifest.weights_sha256
-    with StoreServer(store) as server:
-
-        def acknowledge(weights_sha256: str) -> int:
-            body = {"receiver": "engine-0", "version": 0, "weights_sha256": weights_sha256}
-            return ask(f"{server.url}/v1/acks", "POST", body)[0]
-
-        assert acknowledge(before) == 200
-        store.folder.rename(tmp_path / "before")
-        (tmp_path / "again").rename(store.folder)
-        assert acknowledge(again) == 200
-        assert acknowledge(before) == 409
-
-
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -215,12 +197,3 @@ def test_a_web_page_may_ask_for_nothing(store: VersionStore) -> None:
         sent = {"token": "token-of-the-store", "Host": "store.example"}
         assert ask(f"{server.url}/v1/packages", **sent)[0] == 200
         assert ask(f"{server.url}/v1/pins/a", "DELETE", **sent, Origin="http://evil.example")[0] == 403
-
-
-def test_a_taken_port_raises_and_stop_frees_it(store: VersionStore) -> None:
-    with StoreServer(store) as server:
-        port = int(server.url.rsplit(":", 1)[1])
-        with pytest.raises(OSError, match="address already in use"):
-            StoreServer(store, port=port).start()
-    with StoreServer(store, port=port) as server:
-        assert ask(f"{server.url}/v1/packages")[0] == 200

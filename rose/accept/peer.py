@@ -1,0 +1,100 @@
+"""Another process that runs the methods of one object on request; requests and answers go over a pipe."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Literal, Self
+
+Start = Literal["spawn", "forkserver"]
+
+
+class PeerError(RuntimeError):
+    """The other process failed, ended or did not answer in time; the message says at what."""
+
+
+class Peer:
+    """A process with the object that `make` returns from its end of the pipe and `arguments`.
+
+    It ends with this object, or when this process does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[..., object],
+        *arguments: object,
+        start: Literal["spawn", "forkserver"] = "spawn",
+    ) -> None:
+        self.name = name
+        context: Any = multiprocessing.get_context(start)
+        if start == "forkserver":
+            context.set_forkserver_preload([make.__module__])
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, make, arguments), name=name, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def tell(self, method: str, *arguments: object, **named: object) -> None:
+        """Have the process run a method. Raises PeerError if it has ended."""
+        try:
+            self.connection.send((method, arguments, named))
+        except OSError as error:
+            self.hear()  # The reason may still be there to read.
+            raise PeerError(f"the process {self.name!r} ended ({error})") from None
+
+    def answers(self, seconds: float) -> bool:
+        """Wait for an answer for so long; return whether `hear` has one."""
+        try:
+            return bool(self.connection.poll(seconds))
+        except OSError:
+            return True
+
+    def hear(self) -> Any:
+        """Return the next answer. Raises PeerError if the method failed or the process ended."""
+        try:
+            answer, failure = self.connection.recv()
+        except (EOFError, OSError):
+            self._process.join(1.0)
+            raise PeerError(f"the process {self.name!r} ended with exit code {self._process.exitcode}") from None
+        if failure is not None:
+            raise PeerError(f"the process {self.name!r} failed {failure}")
+        return answer
+
+    def close(self) -> None:
+        """End the process at once."""
+        self.connection.close()
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(connection: Connection, make: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    """Answer until the other end is closed: with (what the method returned, what failed)."""
+    made: object = None
+    failure: str | None = None
+    try:
+        made = make(connection, *arguments)
+    except Exception as error:
+        traceback.print_exc()
+        failure = f"at its start: {type(error).__name__}: {error}"
+    with suppress(EOFError, OSError):
+        while True:
+            method, positional, named = connection.recv()
+            answer = None
+            failed = failure
+            if failed is None:
+                try:
+                    answer = getattr(made, method)(*positional, **named)
+                except Exception as error:
+                    traceback.print_exc()
+                    failed = f"at {method!r}: {type(error).__name__}: {error}"
+            connection.send((answer, failed))
