@@ -50,9 +50,9 @@ def test_nor_is_an_empty_argument():
 
 
 def test_config_example_can_be_checked(tmp_path):
-    example = CliRunner().invoke(app, ["config", "example"])
+    example = CliRunner().invoke(app, ["config"])
     (tmp_path / "fleet.toml").write_text(example.stdout)
-    assert CliRunner().invoke(app, ["config", "check", str(tmp_path / "fleet.toml")]).exit_code == 0
+    assert CliRunner().invoke(app, ["doctor", "--config", str(tmp_path / "fleet.toml")]).exit_code == 0
 
 
 @pytest.mark.long
@@ -124,10 +124,10 @@ def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named, 
         (BAD_FLEET.format(core=1).replace("cpu-core", "cpu-cores"), "no price for device class 'cpu-cores'"),
     ],
 )
-def test_config_check_looks_at_prices_as_up_does(tmp_path, fleet, named, monkeypatch):
+def test_doctor_looks_at_a_file_s_prices_as_up_does(tmp_path, fleet, named, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.toml").write_text(fleet)
-    assert named in refused("config", "check", "fleet.toml")
+    assert named in refused("doctor", "-c", "fleet.toml")
 
 
 @pytest.mark.skipif(

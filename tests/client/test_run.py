@@ -19,7 +19,7 @@ from rose.client import control
 from rose.events import Turn
 from rose.ledger.layout import LedgerError
 from rose.runtime.engines.ports import free_port
-from rose.runtime.scheduling.gateway import turns
+from rose.runtime.scheduling.gateway import paths
 from tests.client.fleet import MODEL, Engine, Recorded, fleet
 
 
@@ -231,7 +231,7 @@ def test_a_controller_that_says_what_keeps_it_is_waited_for_longer_than_one_that
 def test_turns_of_a_run_with_too_many_wait_until_others_are_answered(tmp_path, monkeypatch, caplog):
     with fleet(tmp_path) as there, open_run(there, away_s=0.2) as run:
         run.publish({})
-        monkeypatch.setattr(turns, "TURNS_MAX", 0)
+        monkeypatch.setattr(paths, "TURNS_MAX", 0)
         threading.Timer(2.5, monkeypatch.undo).start()
         assert run.generate([[1]], {"max_new_tokens": 1})[0].output_ids == [1]
     assert f"run {run.run_id!r} has 0 turns, as many as a run may have" in caplog.text

@@ -126,60 +126,47 @@ async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, sai
         assert len(lost.value.attempts) == 1
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [(500, "out of memory"), (401, "this engine wants its token"), (404, "Not Found"), (408, ""), (429, "")],
-)
-async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again(status, body):
-    broken, engine = BrokenEngine(status, body), FakeEngine()
-    async with serve(broken) as broken_url, serve(engine) as url, play() as run:
-        await run.beat(run.report(broken_url, "broken", capacity=100), run.report(url, "sound", capacity=1))
-        generation = await run.turn(1)
-        seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
-        assert seen == [("broken", "failed"), ("sound", "completed")]
-        alive = {worker["engine_id"]: worker["alive"] for worker in await reported(run.session)}
-        assert alive == {"broken": False, "sound": True}
+async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again():
+    async with serve(FakeEngine()) as url, play() as run:
+        for status, body in ((500, "out of memory"), (401, "this engine wants its token"), (404, ""), (429, "")):
+            async with serve(BrokenEngine(status, body)) as broken_url:
+                name = f"broken{status}"
+                await run.beat(run.report(broken_url, name, capacity=100), run.report(url, "sound", capacity=1))
+                generation = await run.turn(1, trajectory_id=name)
+                seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
+                assert seen == [(name, "failed"), ("sound", "completed")]
+                alive = {engine["engine_id"]: engine["alive"] for engine in await reported(run.session)}
+                assert alive == {name: False, "sound": True}
+                await run.beat(run.report(broken_url, name, alive=False))
 
 
-async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
-    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.4)
-    broken = BrokenEngine(503, "")
+#: Status and body of an engine's answer, and what the turn says of it.
+ANSWERS = [
+    (404, '{"error": {"message": "Not\\n Found \\u0007"}}', "answered 404: Not Found"),
+    (401, "x" * 5000, f"answered 401: {'x' * 286}"),
+    (503, "", "answered 503"),
+    (200, "{}", "made no sense: the answer is none of SGLang's: Object missing required field `meta_info`"),
+    (200, "ok", "made no sense: the answer is none of SGLang's: JSON is malformed: invalid character (byte 0)"),
+]
+
+
+async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts_and_says_what_the_last_engine_answered(
+    monkeypatch,
+):
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.3)
+    broken = BrokenEngine(0, "")
     async with serve(broken) as url, play() as run:
-        turn = asyncio.create_task(run.post({"input_ids": [1]}))
-        while not turn.done():
-            await run.beat(run.report(url))  # the agent keeps calling it alive
-            await asyncio.sleep(0.01)
-        status, answer = await turn
-        assert status == 503
-        assert len(answer["rose"]["attempts"]) == len(broken.requests)
-        assert 3 <= len(broken.requests) <= 8  # waits become longer
-        _, idle = await run.post({"input_ids": [1]})
-        assert "no rollout engine got on with the turn" in idle["error"]
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "error"),
-    [
-        (404, '{"error": {"message": "Not\\n Found \\u0007"}}', "answered 404: Not Found"),
-        (401, "x" * 5000, f"answered 401: {'x' * 286}"),
-        (503, "", "answered 503"),
-        (200, "{}", "made no sense: the answer is none of SGLang's: Object missing required field `meta_info`"),
-        (200, "[]", "made no sense: the answer is none of SGLang's: Expected `object`, got `array`"),
-        (200, "ok", "made no sense: the answer is none of SGLang's: JSON is malformed: invalid character (byte 0)"),
-    ],
-)
-async def test_a_turn_that_gets_nowhere_says_what_the_last_engine_answered(monkeypatch, status, body, error):
-    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.1)
-    async with serve(BrokenEngine(status, body)) as url, play() as run:
-        turn = asyncio.create_task(run.post({"input_ids": [1]}))
-        while not turn.done():
-            await run.beat(run.report(url))
-            await asyncio.sleep(0.01)
-        answered, answer = await turn
-        assert answered == 503
-        assert "what was tried made no token" in answer["error"]
-        assert f"the last engine to try, e0, {error}" in answer["error"]
-        assert {attempt["error"] for attempt in answer["rose"]["attempts"]} == {error}
+        for broken.status, broken.body, error in ANSWERS:
+            broken.requests.clear()
+            turn = asyncio.create_task(run.post({"input_ids": [1]}))
+            while not turn.done():
+                await run.beat(run.report(url))  # the agent keeps calling it alive
+                await asyncio.sleep(0.01)
+            answered, answer = await turn
+            assert (answered, "what was tried made no token" in answer["error"]) == (503, True)
+            assert f"the last engine to try, e0, {error}" in answer["error"]
+            assert [attempt["error"] for attempt in answer["rose"]["attempts"]] == [error] * len(broken.requests)
+            assert 2 <= len(broken.requests) <= 8  # waits become longer
 
 
 async def test_an_attempt_says_why_it_failed():
