@@ -78,8 +78,6 @@ HEARTBEAT = {
     "fault": None,
     "host": "h",
     "host_facts": {
-        "uptime_s": 1.5,
-        "resident_bytes": 5,
         "events_dropped": 0,
         "segments_waiting": 1,
         "waiting_s": 2.5,

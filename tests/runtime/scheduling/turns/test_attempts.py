@@ -10,7 +10,7 @@ from aiohttp import web
 from rose.client.generation import GenerationLost
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import routing
-from rose.runtime.scheduling.engines import engine_calls, workers
+from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turns
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve
@@ -35,18 +35,6 @@ class DyingEngine(FakeEngine):
         self.requests.append(await request.json())
         request.transport.abort()
         return web.Response()
-
-
-class HangingEngine(FakeEngine):
-    """Answers nothing while it hangs."""
-
-    def __init__(self):
-        super().__init__()
-        self.moves = asyncio.Event()
-
-    async def generate(self, request):
-        await self.moves.wait()
-        return await super().generate(request)
 
 
 class HaltingEngine(FakeEngine):
@@ -219,57 +207,6 @@ async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
         first, *_, last = (await turn).attempts
         assert (first.engine_id, first.outcome) == ("hung", "failed")
         assert (last.engine_id, last.outcome) == ("other", "completed")
-
-
-async def test_turns_leave_a_dedicated_engine_that_hangs_and_come_back_when_it_does_not(monkeypatch):
-    """Its agent reports it all the while."""
-    monkeypatch.setattr(workers, "QUIET_NS", 100_000_000)
-    monkeypatch.setattr(engine_calls, "_ANSWER_MAX_S", 0.2)
-    monkeypatch.setattr(engine_calls, "_ASK_AGAIN_S", 0.05)
-    hung, other = HangingEngine(), FakeEngine()
-    async with serve(hung) as url, serve(other) as other_url, play() as run:
-
-        async def keep():
-            while True:
-                await run.beat(run.report(url, "hung", capacity=100), device_id="d0")
-                await run.beat(run.report(other_url, "other", capacity=1), device_id="d1")
-                await asyncio.sleep(0.02)
-
-        async def wait_until_alive():
-            while True:
-                if all(worker["alive"] for worker in await reported(run.session)):
-                    return
-                await asyncio.sleep(0.02)
-
-        keeping = asyncio.create_task(keep())
-        await asyncio.wait_for(wait_until_alive(), 20)
-        turn = run.begin(2)
-        generation = await asyncio.wait_for(turn, 20)
-        assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
-            ("hung", "failed"),
-            ("other", "completed"),
-        ]
-        # None is placed there, whatever its agent says.
-        generations = [await run.turn(2, trajectory_id=f"t{number}") for number in range(5)]
-        assert {a.engine_id for generation in generations for a in generation.attempts} == {"other"}
-        async with run.session.get("/status") as response:
-            reasons = [device["not_lent"] for device in (await response.json())["devices"]]
-        assert reasons == ["engine hung hangs: it answers nothing", None]
-        hung.moves.set()
-        await asyncio.wait_for(wait_until_alive(), 20)
-        assert [a.engine_id for a in (await run.turn(2, trajectory_id="u")).attempts] == ["hung"]
-        keeping.cancel()
-
-
-async def test_an_engine_that_is_only_slow_keeps_its_turns(monkeypatch):
-    monkeypatch.setattr(workers, "QUIET_NS", 50_000_000)
-    slow, other = FakeEngine(pause_s=0.05), FakeEngine()
-    async with serve(slow) as url, serve(other) as other_url, play() as run:
-        await run.beat(run.report(url, "slow", capacity=100), run.report(other_url, "other", capacity=1))
-        generation = await run.turn(20)
-        assert [(a.engine_id, a.outcome) for a in generation.attempts] == [("slow", "completed")]
-        # It was asked whether it hangs.
-        assert "none" in slow.aborted
 
 
 async def test_a_turn_that_waits_on_a_lent_device_moves_to_an_engine_that_is_idle(monkeypatch):
