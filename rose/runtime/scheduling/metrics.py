@@ -56,15 +56,10 @@ class _Figures(Collector):
         self._controller = controller
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
-            **{
-                name: CounterMetricFamily(f"rose_{name}", text, labels=labels)
-                for name, (labels, text) in _COUNTERS.items()
-            },
-            **{
-                name: GaugeMetricFamily(f"rose_{name}", text, labels=labels) for name, (labels, text) in _GAUGES.items()
-            },
-        }
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for kind, figures in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+            for name, (labels, text) in figures.items():
+                families[name] = kind(f"rose_{name}", text, labels=labels)
         for name, labels, value in _samples(self._controller, monotonic_ns()):
             if value is not None:
                 families[name].add_metric(labels, value)

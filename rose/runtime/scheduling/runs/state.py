@@ -91,7 +91,7 @@ class State:
         self._lock: int | None = None
         try:
             if folder is not None:
-                private_files.make_folder(folder)
+                private_files.make(folder)
                 self._lock = _locked(folder / LOCK, wait_s)
                 _keep_private(folder / FILE)
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
