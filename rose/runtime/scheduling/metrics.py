@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 #: A run that ended has its figures for so long, so that the last of them are read; then no more.
 _ENDED_SHOWN_US = 3600 * 1_000_000
 #: Name, less `rose_`, of each figure, its labels and what it is. Those that count up are told apart by their type.
-_COUNTERS = {
+_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "turns": (("run", "outcome"), "Turns that ended."),
     "output_tokens": (("run",), "Tokens of completed turns."),
     "attempts": (("run", "outcome"), "Attempts at turns."),
     "host_events_dropped": (("host",), "Events that its agents' process merged, or only counted."),
 }
-_GAUGES = {
+_GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "turns_open": (("run",), "Turns that are queued or in flight."),
     "run_version": (("run",), "The newest version that a run published."),
     "run_engines": (("run",), "Engines that are assigned to a run."),
@@ -56,10 +56,15 @@ class _Figures(Collector):
         self._controller = controller
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        for kind, figures in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
-            for name, (labels, text) in figures.items():
-                families[name] = kind(f"rose_{name}", text, labels=labels)
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+            **{
+                name: CounterMetricFamily(f"rose_{name}", text, labels=labels)
+                for name, (labels, text) in _COUNTERS.items()
+            },
+            **{
+                name: GaugeMetricFamily(f"rose_{name}", text, labels=labels) for name, (labels, text) in _GAUGES.items()
+            },
+        }
         for name, labels, value in _samples(self._controller, monotonic_ns()):
             if value is not None:
                 families[name].add_metric(labels, value)

@@ -126,8 +126,8 @@ def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guard
                 agent._control.beat,
             ):
                 await asyncio.to_thread(act)
-                async with session.get("/workers") as response:
-                    (worker,) = await response.json()
+                async with session.get("/status") as response:
+                    (worker,) = (await response.json())["devices"][0]["engines"]
                     alive.append(worker["alive"])
         await gateway.stop()
         return alive
