@@ -335,15 +335,6 @@ def test_a_run_that_expired_unheard_is_resumed_by_its_own_client(tmp_path):
         assert run.generate([[1]], {"max_new_tokens": 1})
 
 
-def test_a_run_that_expired_is_resumed_once_the_controller_s_disk_takes_it(tmp_path):
-    with fleet(tmp_path) as there, open_run(there, away_s=0.2) as run:
-        expire(there, run)
-        read_only(there, True)
-        threading.Timer(1.2, lambda: read_only(there, False)).start()
-        assert run.publish({}) == 0
-        assert run.fence == 2
-
-
 def test_a_publisher_whose_folder_and_run_were_taken_over_hears_of_its_run(tmp_path):
     with fleet(tmp_path / "state") as there:
         opened = {"token": there.token, "folder": tmp_path / "weights", "host": "127.0.0.1"}
