@@ -45,7 +45,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything. Takes a few seconds: SGLang is really loaded, in a process of its own."""
-    return [_python(), _cores(), _memory(), _disk(), *_packages(), _sglang_hooks(), *_gpus()]
+    return [*_host(), *_packages(), _sglang_hooks(), *_gpus()]
 
 
 def main(as_json: bool) -> int:
@@ -67,63 +67,47 @@ def main(as_json: bool) -> int:
     return 1 if any(finding.status == "missing" for finding in findings) else 0
 
 
-def _python() -> Finding:
-    version = ".".join(map(str, sys.version_info[:3]))
-    good = sys.version_info >= (3, 11)
-    return Finding("Python", "ok" if good else "missing", version, "" if good else "install Python 3.11 or later")
-
-
-def _cores() -> Finding:
-    cores = sorted(os.sched_getaffinity(0))
-    good = len(cores) >= 2
-    return Finding(
-        "CPU cores",
-        "ok" if good else "missing",
-        f"{len(cores)} available",
-        "" if good else "the demo needs two: one is the serving device, one the rollout device",
-    )
-
-
-def _memory() -> Finding:
+def _host() -> list[Finding]:
     from rose.runtime.preflight import ENGINE_BYTES, REST_BYTES
 
-    needed = 3 * ENGINE_BYTES + REST_BYTES
-    available = psutil.virtual_memory().available
-    good = available >= needed
-    return Finding(
-        "memory",
-        "ok" if good else "missing",
-        f"{available / 2**30:.1f} GiB available",
-        "" if good else f"the demo's three engines need {needed / 2**30:.0f} GiB: close other programs",
-    )
+    folder, cores, needed = Path.cwd(), len(os.sched_getaffinity(0)), 3 * ENGINE_BYTES + REST_BYTES
+    available, free = psutil.virtual_memory().available, shutil.disk_usage(Path.cwd()).free
+    version, gib = ".".join(map(str, sys.version_info[:3])), 1 << 30
+    return [
+        _needed("Python", sys.version_info >= (3, 11), version, "install Python 3.11 or later"),
+        _needed(
+            "CPU cores",
+            cores >= 2,
+            f"{cores} available",
+            "the demo needs two: one is the serving device, one the rollout device",
+        ),
+        _needed(
+            "memory",
+            available >= needed,
+            f"{available / gib:.1f} GiB available",
+            f"the demo's three engines need {needed / gib:.0f} GiB: close other programs",
+        ),
+        _needed(
+            "disk",
+            free >= 2 * gib,
+            f"{free / gib:.0f} GiB free in {folder}",
+            "a run needs up to 2 GiB for models, logs and the ledger: free some",
+        ),
+    ]
 
 
-def _disk() -> Finding:
-    folder = Path.cwd()
-    free = shutil.disk_usage(folder).free
-    good = free >= 2 << 30
-    return Finding(
-        "disk",
-        "ok" if good else "missing",
-        f"{free / 2**30:.0f} GiB free in {folder}",
-        "" if good else "a run needs up to 2 GiB for models, logs and the ledger: free some",
-    )
+def _needed(what: str, good: bool, detail: str, remedy: str) -> Finding:
+    return Finding(what, "ok", detail) if good else Finding(what, "missing", detail, remedy)
 
 
 def _packages() -> list[Finding]:
+    remedy = "with no GPU: `make demo` in a checkout sets everything up; with one: pip install '.[gpu]'"
     findings = []
     for package in ("torch", "sglang", "ray", "duckdb", "polars", "streamlit", "gymnasium"):
         try:
             findings.append(Finding(package, "ok", importlib.metadata.version(package)))
         except importlib.metadata.PackageNotFoundError:
-            findings.append(
-                Finding(
-                    package,
-                    "missing",
-                    "not installed",
-                    "with no GPU: `make demo` in a checkout sets everything up; with one: pip install '.[gpu]'",
-                )
-            )
+            findings.append(Finding(package, "missing", "not installed", remedy))
     return findings
 
 
@@ -158,34 +142,23 @@ def _gpu_names() -> tuple[list[str], str]:
 
 
 def _gpus() -> list[Finding]:
-    names, why = _gpu_names()
-    if names:
-        return [
-            Finding("NVML", "ok", "lists the GPUs"),
-            Finding("GPUs", "ok", ", ".join(names)),
-            _gpu_power(),
-        ]
-    return [
-        Finding("NVML", "absent", why, "not needed on CPU cores; on GPUs it comes with the NVIDIA driver"),
-        Finding("GPUs", "absent", "none found", "devices are CPU cores then; a fleet on GPUs needs the NVIDIA driver"),
-        _cores_power(),
-    ]
-
-
-def _gpu_power() -> Finding:
     import pynvml
 
     from rose.runtime.coserving.meter import meter_gpu
 
-    try:
-        lines = meter_gpu.survey()
-    except pynvml.NVMLError as error:
-        return Finding("power", "absent", f"not measured: {error}", "the price book's figure is assumed meanwhile")
-    good = not any("not measured" in line for line in lines)
-    remedy = "" if good else "the price book's figure is assumed for these"
-    return Finding("power", "ok" if good else "absent", "; ".join(lines), remedy)
-
-
-def _cores_power() -> Finding:
-    detail = "busy share and resident memory of a device's cores are recorded; power is not measured"
-    return Finding("power", "absent", detail, "the price book's figure is assumed; nothing to do")
+    names, why = _gpu_names()
+    if names:
+        looks = [Finding("NVML", "ok", "lists the GPUs"), Finding("GPUs", "ok", ", ".join(names))]
+        try:
+            power = "; ".join(meter_gpu.survey())
+        except pynvml.NVMLError as error:
+            power = f"not measured: {error}"
+    else:
+        looks = [
+            Finding("NVML", "absent", why, "not needed on CPU cores; on GPUs it comes with the NVIDIA driver"),
+            Finding("GPUs", "absent", "none found", "devices are CPU cores then; a fleet on GPUs needs the driver"),
+        ]
+        power = "not measured; the busy share and memory of a device's cores are recorded"
+    if "not measured" in power:
+        return [*looks, Finding("power", "absent", power, "the price book's figure is assumed; nothing to do")]
+    return [*looks, Finding("power", "ok", power)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import shutil
 import stat
@@ -15,8 +14,6 @@ from pathlib import Path
 from types import TracebackType
 
 from rose.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 #: A shorter token could be guessed.
 TOKEN_CHARACTERS_MIN = 16
@@ -61,18 +58,6 @@ def create(path: Path) -> None:
         os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder for this user alone; take others' rights from one that exists. Raises OSError, also for a folder of
-    another user."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = path.stat()
-    if status.st_uid != os.geteuid():
-        raise PermissionError(f"{path} belongs to user {status.st_uid}: name a folder of this user, or `chown` it")
-    if status.st_mode & _OTHERS:
-        path.chmod(0o700)
-        logger.warning("%s was open to other users (mode %04o); now it is not", path, status.st_mode & 0o777)
 
 
 def open_to_others(path: Path) -> str | None:

@@ -36,9 +36,8 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     tempfile.tempdir = str(MEMORY)
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # Workers side by side have a core each; threads of torch that wait for one another would only take it away.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Threads of torch that wait for one another only take the core from other workers, and from what a test starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)

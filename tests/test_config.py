@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -67,48 +68,31 @@ def test_the_demo_needs_two_cores():
     assert (fleet.training.steps, fleet.traffic.trace) == (2, str(Path("t.csv").absolute()))
     with pytest.raises(ConfigError, match="two CPU cores and this process has 1"):
         demo([0], ledger=Path("x"))
-    with pytest.raises(ConfigError, match=r"config of the demo:\n  traffic\.requests_per_s_max: .* \(got inf\)"):
-        demo([0, 1], ledger=Path("x"), requests_per_s_max=float("inf"))
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         ("[serving]\nttft_budget_ms = -1", "serving.ttft_budget_ms"),
-        ("[training]\nstaleness_max = -1", "training.staleness_max"),
         ("[serving]\ntfft_budget_ms = 1", "serving.tfft_budget_ms: no such field; did you mean 'ttft_budget_ms'?"),
-        ("[servin]\nmodel = 'm'", "servin: no such field; did you mean 'serving'?"),
         ("[[host]]\nname = 'h'\nadress = 'x'", "hosts.0.adress: no such field; did you mean 'address'?"),
         ("[gateway]\nzzz = 1", "gateway.zzz: no such field; there is host, port, token"),
-        ("[[device]]\nid = 'c'\ngpus = 1", "device.2.gpus: no such field; did you mean 'gpu'?"),
         ("[coserving]\nheadroom = 1.5", "coserving.headroom"),
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
         ("[coserving]\nmeter_s = 0.01", "meter_s 0.01 must be 0 or at least 0.1"),
         ("[gateway]\nhost = '0.0.0.0'", "set `token`"),
-        ("[gateway]\nhost = '0.0.0.0'\ntoken = ''", "gateway.token: the token has 0 characters and needs 16"),
         ("[gateway]\ntoken = 'x'", "gateway.token: the token has 1 characters and needs 16; `openssl rand -hex 32`"),
-        ("[training]\ngroup_size = 1", "training.group_size"),
         ("[[device]]\nid = 'a'\npool = 'serving'\ndevice_class = 'x'\ncores = [2]\nkv_bytes = 1", "ids must differ"),
         ("[[device]]\nid = 'c'\npool = 'serving'\ndevice_class = 'x'\nkv_bytes = 1", "neither `gpu` nor `cores`"),
         ("nonsense", "not valid TOML"),
         ("[serving]\nttft_budget_ms = true", "serving.ttft_budget_ms: Input should be a valid number (got True)"),
         ("[serving]\nttft_budget_ms = 1e15", "serving.ttft_budget_ms: Input should be less than or equal to 3600000"),
         ("[serving]\ntpot_budget_ms = 1e-9", "serving.tpot_budget_ms: Input should be greater than or equal to 0.001"),
-        ("[serving]\nmax_prompt_tokens = true", "serving.max_prompt_tokens: Input should be a valid integer"),
         ("[serving]\nport = '30000'", "serving.port: Input should be a valid integer (got '30000')"),
-        ("[serving]\nmax_prompt_tokens = 100000000000", "serving.max_prompt_tokens: Input should be less than"),
-        ("[coserving]\nenabled = 1", "coserving.enabled: Input should be a valid boolean (got 1)"),
-        ("[coserving]\nlease_ttl_s = 1e12", "coserving.lease_ttl_s: Input should be less than or equal to 86400"),
-        ("[traffic]\nrequests_per_s_max = 1e300", "traffic.requests_per_s_max"),
         ("[archive]\nto = '/cold'", "archive: to '/cold' is given, and not from what age on"),
         ("[archive]\nafter_days = 90", "archive: after_days 90.0 says nothing of where old events are archived to"),
         ("[archive]\ndelete = true", "archive: delete true says nothing of where old events are archived to"),
-        ("[archive]\nto = ''\nafter_days = 90", "archive.to: String should have at least 1 character (got '')"),
         ("[archive]\nto = '/cold'\nafter_days = 0", "archive.after_days: Input should be greater than 0 (got 0)"),
-        (
-            "[archive]\nto = '/cold'\nafter_days = '90d'",
-            "archive.after_days: Input should be a valid number (got '90d')",
-        ),
     ],
 )
 def test_a_wrong_field_is_named(change, named):
@@ -125,17 +109,11 @@ def test_a_token_that_is_written_wrongly_is_not_repeated(table):
     assert "271828" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "a b", 'a"', "a*", "a\n", "a" * 101])
-def test_a_tag_s_name_can_be_asked_for(name):
-    tags = f'tags = {{ {json.dumps(name)} = "x" }}\n{MINIMAL}'
-    with pytest.raises(ConfigError, match="tags"):
-        config.parse(tags, "fleet.toml")
-
-
-@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden"])
-def test_a_run_s_name_stays_in_its_folder(name):
-    with pytest.raises(ConfigError, match="name"):
-        config.parse(f'name = "{name}"\n{MINIMAL}', "fleet.toml")
+def test_a_tag_s_name_can_be_asked_for_and_a_fleet_s_stays_in_its_folder():
+    tags = [f'tags = {{ {json.dumps(name)} = "x" }}' for name in ("", "a b", 'a"', "a*", "a\n", "a" * 101)]
+    for line in [*tags, *(f'name = "{name}"' for name in ("", "../x", "a/b", ".hidden"))]:
+        with pytest.raises(ConfigError, match=line.split(maxsplit=1)[0]):
+            config.parse(f"{line}\n{MINIMAL}", "fleet.toml")
 
 
 def test_two_devices_on_one_gpu_are_refused_by_their_names():
@@ -155,14 +133,13 @@ def float_fields(model, path=""):
             yield f"{path}{name}"
 
 
-@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
-@pytest.mark.parametrize("field", list(float_fields(FleetConfig)))
-def test_no_number_is_infinite(field, value):
-    section, _, name = field.rpartition(".")
-    line = f"{name} = {value}\n"
-    text = f"[{section}]\n{line}" if section else line
-    with pytest.raises(ConfigError, match=f"{field}: "):
-        config.parse(text + MINIMAL if not section else MINIMAL + text, "fleet.toml")
+def test_no_number_is_infinite():
+    for field, value in itertools.product(float_fields(FleetConfig), ["inf", "-inf", "nan"]):
+        section, _, name = field.rpartition(".")
+        line = f"{name} = {value}\n"
+        text = MINIMAL + f"[{section}]\n{line}" if section else line + MINIMAL
+        with pytest.raises(ConfigError, match=f"{field}: "):
+            config.parse(text, "fleet.toml")
 
 
 @pytest.mark.parametrize("name", ["rack-1/gpu-0", "../../x", "..", ".", "gpu\\n0", "x" * 129])
@@ -200,9 +177,8 @@ def test_a_serving_engine_that_shares_devices_has_one_rank(arguments):
 
 
 @pytest.mark.parametrize("coserving", ["", "[coserving]\nenabled = false\n"], ids=["lent", "dedicated"])
-@pytest.mark.parametrize("arguments", [["--tp-size", "2"], ["--tensor-parallel-size=2"], ["--pp-size=2"]])
-def test_a_rollout_engine_has_one_rank(arguments, coserving):
-    text = f"{MINIMAL}\n[rollout]\nextra_args = {arguments}\n{coserving}"
+def test_a_rollout_engine_has_one_rank(coserving):
+    text = f"{MINIMAL}\n[rollout]\nextra_args = ['--pp-size=2']\n{coserving}"
     with pytest.raises(ConfigError, match=r"rollout\.extra_args has --[a-z-]+ 2: a trainer's versions are not cut"):
         config.parse(text, "fleet.toml")
     config.parse(text.replace("2'", "1'"), "fleet.toml")

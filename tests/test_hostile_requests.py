@@ -78,8 +78,6 @@ HEARTBEAT = {
     "fault": None,
     "host": "h",
     "host_facts": {
-        "uptime_s": 1.5,
-        "resident_bytes": 5,
         "events_dropped": 0,
         "segments_waiting": 1,
         "waiting_s": 2.5,
@@ -205,7 +203,7 @@ def named_in(value: object, names: dict[str, str]) -> object:
     return json.loads(text)
 
 
-@hostile(200, long=4000)
+@hostile(120, long=4000)
 @given(data=st.data())
 def test_the_controller_answers_whatever_it_is_sent(
     controller: tuple[Controller, dict[str, str]], data: st.DataObject
@@ -219,7 +217,7 @@ def test_the_controller_answers_whatever_it_is_sent(
     # Turns wait for an engine, and heartbeats for as long as they say: who asked goes away.
     wait_s = 0.3 if "generate" in path or "heartbeat" in path else 60.0
     check(running.port, request(way, data.draw(paths(path)), data.draw(HEADERS), body), wait_s)
-    for sound in (b"/health", b"/status", b"/metrics"):
+    for sound in (b"/status", b"/metrics"):
         assert answered(running.port, request(b"GET", sound, [], b""))[0] == 200, body[:2000]
     assert running.thread.is_alive()
     assert running.faults == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import subprocess
 import tomllib
 from pathlib import Path
@@ -51,6 +52,11 @@ def relative(path: Path) -> str:
 
 def line_count(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def kept_files() -> list[Path]:
@@ -115,21 +121,22 @@ def test_no_folder_is_too_full_to_look_through():
 
 
 def test_every_module_with_code_says_what_it_is():
-    trees = {relative(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES if path.suffix == ".py"}
+    trees = {relative(path): tree_of(path) for path in SOURCES if path.suffix == ".py"}
     assert [name for name, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []
 
 
 def printing(tree: ast.Module) -> set[str]:
     """What of a module prints or shows text as it is, or as markup."""
-    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    nodes = list(ast.walk(tree))
+    calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     names = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
     return (calls & (PRINTING | SHOWING)) | (names & RICH)
 
 
 def test_text_is_shown_where_nothing_in_it_is_obeyed():
     paths = [path for path in SOURCES if path.suffix == ".py" and relative(path) not in {TERMINAL, DISPLAY, *PRINTERS}]
-    found = {relative(path): printing(ast.parse(path.read_text(encoding="utf-8"))) for path in paths}
+    found = {relative(path): printing(tree_of(path)) for path in paths}
     assert {path: names for path, names in found.items() if names} == {}
     assert printing(ast.parse("from rich.text import Text\ndef f():\n    print('x')")) == {"print", "rich.text.Text"}
 

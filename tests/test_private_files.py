@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
-import tempfile
 import threading
 from pathlib import Path
 
@@ -18,10 +16,6 @@ from rose.private_files import NotPrivateError, SecretError
 from rose.runtime.scheduling.runs.state import FILE, RunFacts, State
 from rose.tokens import TokenError, UnknownTokenError
 from tests import strangers
-
-#: Prints what it can read of the controller's files in a folder, again and again until it is told to end.
-_READER = 'cd "$0"; echo looking; while [ ! -e end ]; do cat controller.* 2>/dev/null; done'
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 
 
 @pytest.fixture
@@ -47,22 +41,10 @@ def test_each_file_is_this_user_s_alone_from_its_first_byte(tmp_path, open_umask
     monkeypatch.setattr(os, "open", looked_at)
     private_files.write(tmp_path / "token", "a")
     private_files.create(tmp_path / "empty")
-    assert seen == [(".token.partial", 0o600), ("empty", 0o600)]
+    (tmp_path / "empty").chmod(0o644)
+    private_files.create(tmp_path / "empty")
+    assert seen == [(".token.partial", 0o600), ("empty", 0o600), ("empty", 0o644)]
     assert modes(tmp_path) == {"token": 0o600, "empty": 0o600}
-
-
-def test_a_file_or_folder_that_was_open_to_others_is_closed_and_said_to_be(tmp_path, open_umask, caplog):
-    folder = tmp_path / "state"
-    folder.mkdir(mode=0o755)
-    (folder / "kept").write_text("kept")
-    private_files.make_folder(folder)
-    private_files.make_folder(tmp_path / "new")
-    private_files.create(folder / "kept")
-    assert ((folder / "kept").read_text(), modes(folder)) == ("kept", {"kept": 0o600})
-    assert modes(tmp_path) == {"state": 0o700, "new": 0o700}
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{folder} was open to other users (mode 0755); now it is not"
-    ]
 
 
 def test_a_link_is_not_followed_to_another_file(tmp_path):
@@ -74,42 +56,11 @@ def test_a_link_is_not_followed_to_another_file(tmp_path):
     assert (tmp_path / "other").read_text() == "other's"
 
 
-@root_only
-def test_a_folder_of_another_user_is_refused(tmp_path):
-    (tmp_path / "state").mkdir()
-    os.chown(tmp_path / "state", 65534, 65534)
-    with pytest.raises(PermissionError, match=r"state belongs to user 65534: name a folder of this user"):
-        private_files.make_folder(tmp_path / "state")
-
-
-@root_only
-def test_another_user_reads_nothing_of_the_controller_s_state_whenever_he_looks(open_umask, monkeypatch):
-    # He may enter the folder, so that the files' own modes are what is tried.
-    monkeypatch.setattr(private_files, "make_folder", lambda path: path.mkdir(exist_ok=True))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-        reader = subprocess.Popen([*user, "sh", "-c", _READER, name], stdout=subprocess.PIPE)
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == b"looking\n"
-        kept = {FILE, f"{FILE}-wal", f"{FILE}-shm", "controller.lock"}
-        for number in range(50):
-            state = State(folder)
-            state.keep(RunFacts(run_id=f"r{number}", name="n", model="m", opened_us=1, token="token-of-a-store"))
-            assert modes(folder) == dict.fromkeys(kept, 0o600)
-            state.close()
-            for path in folder.iterdir():
-                path.unlink()
-        (folder / "end").touch()
-        output, _ = reader.communicate(timeout=60)
-    assert output == b""
-
-
 def test_what_an_older_version_left_open_is_closed_before_it_is_opened(tmp_path, open_umask):
     with_token = RunFacts(run_id="r", name="n", model="m", opened_us=1, token="token-of-a-store")
     state = State(tmp_path)
     state.keep(with_token)
+    assert modes(tmp_path) == dict.fromkeys((FILE, f"{FILE}-wal", f"{FILE}-shm", "controller.lock"), 0o600)
     for name in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
         (tmp_path / name).chmod(0o644)
     tmp_path.chmod(0o755)

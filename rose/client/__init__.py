@@ -10,8 +10,14 @@ It imports torch only where weights are published, and neither Ray nor SGLang.
 
 from __future__ import annotations
 
-from rose.client.address import RunAddress
-from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
+from rose.client.address import (
+    ClientError,
+    ControllerAwayError,
+    RunAddress,
+    RunEndedError,
+    RunExpiredError,
+    RunTakenError,
+)
 from rose.client.generation import Attempt, Generation, GenerationLost, Part, judged, step_over
 from rose.client.run import Run, open_run
 from rose.client.turns import TurnClient

@@ -1,18 +1,46 @@
-"""Where a run is, for the processes of a trainer, and connections there that may be waited on for long."""
+"""Where a run is, what can go wrong there, and connections that may be waited on for long."""
 
 from __future__ import annotations
 
 import socket
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from rose.client.errors import ClientError, RunEndedError, RunExpiredError, RunTakenError
+from rose.errors import UserError
 
 #: How long a controller that is away is tried again.
 AWAY_S = 120.0
 #: A peer whose host does not answer for about so long is gone. Its program may be silent for as long as it likes.
 GONE_S = 30
 _IDLE_S, _PROBE_S = 10, 5
+
+
+class ClientError(UserError):
+    """The base of this package's errors: something that was given is wrong, or the controller refused it."""
+
+
+class ControllerAwayError(ClientError):
+    """The controller did not answer, or not do what it was asked, for as long as the run was to wait for it."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class RunTakenError(ClientError):
+    """A newer client resumed the run: this one may neither publish nor record for it any more."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class RunEndedError(ClientError):
+    """The controller has no such run, or it is closed."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class RunExpiredError(ClientError):
+    """The controller did not hear of the run for too long, and nobody took it over: it can be resumed."""
+
+    exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

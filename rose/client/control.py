@@ -5,18 +5,85 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import random
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
-from rose.client.address import RunAddress, authorization, refusal
-from rose.client.errors import ClientError, ControllerAwayError
-from rose.client.patience import RESUME, RETRIED, Failure, Patience, retried
+from rose.client.address import ClientError, ControllerAwayError, RunAddress, authorization, refusal
 
 _TIMEOUT_S = 10.0
+#: Between two tries, drawn anew each time: clients of a controller that comes back do not all return at once.
+PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0
+#: It cannot answer now: too many turns, a disk that refuses, or something between it and here.
+RETRIED = frozenset({429, 502, 503, 504})
+#: Those of them that the controller gives itself, with the reason.
+_OWN = frozenset({429, 503})
+#: What to do once a controller is back that was away.
+RESUME = "resume the run"
+#: How often a process says why it waits for a controller that answers.
+WARN_S = 30.0
+
+#: What came of a try: no answer; one that says what keeps it; one that says that the run has to be resumed first.
+Failure = Literal["silent", "busy", "expired"]
+
+_log = logging.getLogger("rose.client")
+_warned_s: dict[str, float] = {}
+
+
+def retried(status: int, answer: Any) -> tuple[Failure, str]:
+    """Whose an answer is that says to try again, and its reason."""
+    text = answer.get("error") if isinstance(answer, dict) else None
+    return ("busy", str(text)) if text and status in _OWN else ("silent", f"status {status}")
+
+
+class Patience:
+    """With one thing that is asked of the controller at `url`, from now on.
+
+    It is asked again for `away_s`. With `waits`, one that is busy is asked for as long as it says so: it is there, and
+    what keeps it may take somebody hours to mend. The log has the reason then. `then` is what to do once it is back.
+    """
+
+    def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
+        self._url, self._away_s, self._waits, self._then = url, away_s, waits, then
+        self._since = time.monotonic()
+
+    def begin(self) -> None:
+        """It does what it was asked."""
+        self._since = time.monotonic()
+
+    def pause_s(self, failure: Failure, reason: str, held_s: float = 0.0) -> float:
+        """How long to wait before the next try; `held_s` is how long this one took until it broke.
+
+        Raises ControllerAwayError when there is to be none.
+        """
+        now = time.monotonic()
+        waits = failure == "busy" and self._waits
+        # One that died in the middle of a turn is away from now on, not since the one before it was.
+        if waits or held_s > PAUSE_MAX_S:
+            self._since = now
+        if now - self._since >= self._away_s and not waits:
+            raise self.over(failure, reason)
+        if waits and now - _warned_s.get(self._url, -WARN_S) >= WARN_S:
+            _warned_s[self._url] = now
+            _log.warning("the controller at %s is busy, and is asked again: %s", self._url, reason)
+        return random.uniform(PAUSE_MIN_S, PAUSE_MAX_S)  # noqa: S311 - no secret
+
+    def over(self, failure: Failure, reason: str) -> ControllerAwayError:
+        """The error of who asks no more."""
+        for_s = f" for {self._away_s:.0f} s" if self._away_s else ""
+        if failure == "silent":
+            return ControllerAwayError(
+                f"the controller at {self._url} did not answer{for_s} ({reason}): start it, or correct the URL, and "
+                f"{self._then}"
+            )
+        return ControllerAwayError(
+            f"the controller at {self._url} answers, but is busy or refuses{for_s}: {reason}; {self._then} once that "
+            "is over"
+        )
 
 
 def call(
@@ -78,7 +145,6 @@ def _read(body: bytes) -> dict[str, Any]:
 
 #: The controller is asked so often at most.
 STALLED_S = 10.0
-_log = logging.getLogger("rose.client")
 
 
 class Stalls:
@@ -106,7 +172,6 @@ class Stalls:
 
 _LOOK_S = 0.2
 _SAY_S = 5.0
-_TIMEOUT_S = 5.0
 
 
 def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
@@ -126,18 +191,12 @@ def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], 
 
 def _missing(url: str, token: str | None) -> str | None:
     """What is missing, in words; None: nothing."""
-    request = urllib.request.Request(f"{url.rstrip('/')}/readiness", headers=authorization(token))
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
-            return None
-    except urllib.error.HTTPError as error:
-        with error:
-            try:
-                answer = json.loads(error.read())
-            except ValueError:
-                answer = {}
-        if error.code != 503:
-            raise refusal(url, error.code, answer) from None
-        return "; ".join(answer.get("missing", [])) or "it does not say what is missing"
-    except OSError as error:
+        status, answer = _ask(urllib.request.Request(f"{url.rstrip('/')}/readiness", headers=authorization(token)))
+    except (OSError, http.client.HTTPException) as error:
         return f"its controller does not answer ({getattr(error, 'reason', error)})"
+    if status < 300:
+        return None
+    if status != 503:
+        raise refusal(url, status, answer)
+    return "; ".join(answer.get("missing", [])) or "it does not say what is missing"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
-from rose.client.errors import ClientError
+from rose.client.address import ClientError
 from rose.events import Step, Trajectory, Verdict
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rose import private_files
-from rose.client.errors import ClientError
+from rose.client.address import ClientError
 
 if TYPE_CHECKING:
     import torch

@@ -17,11 +17,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from rose.client.address import AWAY_S, RunAddress
-from rose.client.control import Stalls, call
-from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
+from rose.client.address import (
+    AWAY_S,
+    ClientError,
+    ControllerAwayError,
+    RunAddress,
+    RunEndedError,
+    RunExpiredError,
+    RunTakenError,
+)
+from rose.client.control import RESUME, Stalls, call
 from rose.client.generation import Generation, Part, judged
-from rose.client.patience import RESUME
 from rose.client.publishing import WeightOrigin, address_towards, make_folder
 from rose.client.turns import TurnClient
 from rose.errors import UserError

@@ -12,10 +12,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rose.client.address import RunAddress, notice_gone, refusal
-from rose.client.errors import ClientError, RunExpiredError
+from rose.client.address import ClientError, RunAddress, RunExpiredError, notice_gone, refusal
+from rose.client.control import RETRIED, Failure, Patience, retried
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
-from rose.client.patience import RETRIED, Failure, Patience, retried
 
 if TYPE_CHECKING:
     import aiohttp

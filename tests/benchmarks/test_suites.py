@@ -40,7 +40,6 @@ TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the dev
         ("ledger", ["--folder", "."]),
         ("transfer", ["--folder", "."]),
         ("coverage", ["--ledgers", "12"]),
-        ("controller", []),
         pytest.param("dashboard", ["--folder", "."], marks=SEEN_BY_A_BROWSER),
         pytest.param("coserve", [], marks=[pytest.mark.live, TWO_CORES]),
         pytest.param("faults.runs", ["--engines", "stand-in"], marks=[pytest.mark.live, ON_HOSTS]),

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
+from rose import client
 from rose.client.address import RunAddress
 from rose.client.control import call
 from rose.client.turns import TurnClient
@@ -46,3 +52,51 @@ def test_a_turn_whose_line_breaks_off_is_taken_up_where_it_was(tmp_path):
         assert [value for part in parts for value in getattr(part, name)] == getattr(last.generation, name)
     assert last.generation.output_ids == [1, 2, 3, 4, 5, 6]
     assert last.generation.versions == [7] * 6
+
+
+class Still(BaseHTTPRequestHandler):
+    """A controller that opens a run, and then keeps its connections and answers nothing but that it is `there`."""
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/runs":
+            self.answer({"run_id": "r", "fence": 1, "version": 0})
+        elif self.server.there and len(self.server.keys) == 2:
+            self.answer({"output_ids": [5], "meta_info": {"finish_reason": {"type": "length"}}})
+        else:
+            self.server.keys.append(body["rose"]["key"])
+            self.server.over.wait(20)
+
+    def do_GET(self):
+        if self.server.there:
+            self.answer({})
+        else:
+            self.server.over.wait(20)
+
+    def answer(self, message):
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(message).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_controller_that_stands_still_is_given_up_and_one_that_is_there_is_waited_for(there):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Still) as server:
+        server.there, server.keys, server.over = there, [], threading.Event()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        run = client.open_run(url, name="n", model=MODEL, away_s=0.6)
+        if there:
+            assert run.generate([[1]], progress=None)[0].output_ids == [5]
+        else:
+            with pytest.raises(client.ControllerAwayError, match=r"did not answer for 1 s \(it stands still\).*resume"):
+                run.generate([[1]], progress=None)
+        # The same turn, however often it is sent.
+        assert len(set(server.keys)) == 1
+        server.over.set()
+        run.leave()
+        server.shutdown()

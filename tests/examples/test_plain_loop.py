@@ -1,10 +1,8 @@
-"""The example as its reader runs it: a program of its own, against a real controller and its ledger."""
+"""The example against a real controller and its ledger."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 from rose.ledger import catalog, layout
@@ -14,23 +12,16 @@ from tests.client.fleet import Engine, Fetching, fleet
 PROGRAM = Path(__file__).parents[2] / "examples" / "plain_loop.py"
 
 
-def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy):
+def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy, monkeypatch, capsys):
+    monkeypatch.setenv("ROSE_TOKEN", "token-of-the-tests")
     ledger, fetching = tmp_path / "ledger", Fetching(tmp_path / "staging")
     layout.create(ledger)
     with (
         LedgerWriter.open(ledger, "controller", "fleet") as writer,
         fleet(tmp_path / "state", Engine(fetch=fetching), writer=writer, token="token-of-the-tests") as there,
     ):
-        done = subprocess.run(
-            [sys.executable, PROGRAM, there.url, tiny_policy, "2"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env=os.environ | {"ROSE_TOKEN": "token-of-the-tests"},
-        )
-    assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 0", "step 1"]
+        runpy.run_path(str(PROGRAM))["main"](there.url, tiny_policy, 2)
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["step 0", "step 1"]
     assert [version for _, version, _ in fetching.fetched][:2] == [0, 1]
     with catalog.connect(ledger) as connection:
         steps = connection.execute("SELECT step, policy_version, trajectories FROM step ORDER BY step").fetchall()

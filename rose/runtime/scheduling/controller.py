@@ -357,9 +357,6 @@ class Controller:
         self.devices.forget(now_ns)
         for item in self.workers.lost(now_ns):
             item.give_up()
-        if self._engines is not None:
-            for worker in self.workers.quiet(now_ns):
-                self._engines.watch(worker)
         self._assign(now_ns)
         self.queue.dispatch(now_ns)
         # With turns that wait, nobody has room; those that run are moved once it is others that are idle.

@@ -58,10 +58,7 @@ class ClockReading(Report):
 class HostFacts(Report):
     """A host, as the process of its agents knows it. None: it does not know, or its ledger is no spool."""
 
-    #: Since the process began.
-    uptime_s: Seconds | None = None
-    resident_bytes: Count | None = None
-    #: Events that its writer merged or only counted since then.
+    #: Events that its writer merged or only counted since the process began.
     events_dropped: Count | None = None
     #: Segments of events that the ledger's gateway lacks, and how long the oldest of them has been on disk.
     segments_waiting: Count | None = None

@@ -205,8 +205,6 @@ def _idle(controller: Controller, worker: Worker, now_ns: int) -> str | None:
     report = worker.report
     if not report.alive or worker.suspected:
         return report.fault or f"engine {report.engine_id} is not alive"
-    if worker.hangs:
-        return f"engine {report.engine_id} hangs: it answers nothing"
     if report.failed is not None:
         return f"engine {report.engine_id}: {report.failed}"
     if worker.assigned != report.run_id and worker.assigned is not None:

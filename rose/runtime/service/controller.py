@@ -67,14 +67,11 @@ class ControllerActor:
 
     def _give_way(self) -> None:
         """To serving, on the host's cores. What this user may not set stays as Ray has it."""
-        for set_it, what in (
-            (lambda: os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0)), "the host's cores"),
-            (lambda: os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE), f"niceness {BACKGROUND_NICE}"),
-        ):
-            try:
-                set_it()
-            except OSError as error:
-                self._say(f"cannot have {what} ({error.strerror}), and keeps what Ray gave it")
+        try:
+            os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0))
+            os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
+        except OSError as error:
+            self._say(f"keeps the cores and the niceness that Ray gave it: {error}")
 
     async def _run(self) -> None:
         from rose.runtime.scheduling.gateway import Gateway

@@ -15,8 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import IO
 
-import psutil
-
 from rose import private_files
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
@@ -154,8 +152,6 @@ class HostRunner:
         #: What the forwarder said last, and when; None before it did.
         self._forwarded: tuple[Progress, float] | None = None
         self._upkeep: Scheduler | None = None
-        self._began_s = time.monotonic()
-        self._process = psutil.Process()
         self._lock: IO[str] | None = None
         #: What was not ended in order, and why.
         self.undone: list[str] = []
@@ -186,8 +182,6 @@ class HostRunner:
             waiting = progress.waiting
             waiting_s = progress.lag_s + time.monotonic() - at_s if waiting else 0.0
         return HostFacts(
-            uptime_s=time.monotonic() - self._began_s,
-            resident_bytes=self._process.memory_info().rss,
             events_dropped=None if writer is None else writer.dropped,
             segments_waiting=waiting,
             waiting_s=waiting_s,

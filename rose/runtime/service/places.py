@@ -82,7 +82,7 @@ def ledger(config: FleetConfig) -> Path:
 def make_state(folder: Path) -> None:
     """Make a folder that is in the fleet's `state`, for this user alone. Raises FolderError."""
     try:
-        private_files.make_folder(folder)
+        private_files.make(folder)
     except OSError as error:
         raise FolderError(
             f"state: {folder} cannot be made ({error.strerror or error}): set `state` in the fleet file to a folder "

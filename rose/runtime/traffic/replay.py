@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 
@@ -25,11 +25,10 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The endpoint under load. `url` is the server's root; `api` `completions` adds no chat template to the prompt."""
+    """The endpoint under load; `url` is the server's root."""
 
     url: str
     model: str
-    api: Literal["completions", "chat"] = "completions"
     token: str | None = None
     device_id: str | None = None
     engine_id: str | None = None
@@ -92,11 +91,6 @@ class Replay:
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def in_flight(self) -> int:
-        """Requests sent and not ended."""
-        return len(self._tasks)
-
     def stop(self) -> None:
         """Send no more; `run` returns once those in flight have ended. Cancel `run`'s task to cut those too."""
         self._stopping.set()
@@ -107,7 +101,8 @@ class Replay:
         When cancelled, requests in flight are recorded as failed with the reason "replay cancelled". An exception of
         `record` ends the replay and is raised here.
         """
-        path = "/v1/completions" if self._target.api == "completions" else "/v1/chat/completions"
+        # It adds no chat template to the prompt.
+        url = f"{self._target.url.rstrip('/')}/v1/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
         # Without a connector limit: waiting for a free connection would delay arrivals. Each request has a connection
         # of its own: one that is kept may be closed by the server just as the next request goes out.
@@ -121,7 +116,7 @@ class Replay:
                         if len(self._tasks) >= self._in_flight_max:
                             self._refuse(call)
                             continue
-                        task = group.create_task(self._send(session, self._target.url.rstrip("/") + path, call))
+                        task = group.create_task(self._send(session, url, call))
                         self._tasks.add(task)
                         task.add_done_callback(self._tasks.discard)
             except ExceptionGroup as errors:
@@ -145,13 +140,8 @@ class Replay:
             began_ns += self._fitted.period_ns
 
     def _body(self, request_id: str, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
-        text = prompt_text(request_id, prompt_tokens)
-        if self._target.api == "completions":
-            prompt: dict[str, Any] = {"prompt": text}
-        else:
-            prompt = {"messages": [{"role": "user", "content": text}]}
         return {
-            **prompt,
+            "prompt": prompt_text(request_id, prompt_tokens),
             "model": self._target.model,
             "max_tokens": output_tokens,
             # The trace says how long the answer is, not the model.

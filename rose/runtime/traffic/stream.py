@@ -60,7 +60,7 @@ class Arrivals:
 
 
 async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
-    """Read server-sent events of `/v1/completions` or `/v1/chat/completions` until `[DONE]`, noting arrivals.
+    """Read server-sent events of `/v1/completions` until `[DONE]`, noting arrivals.
 
     With `stream_options.continuous_usage_stats`, as SGLang and vLLM offer, each chunk says how many tokens there are by
     now; otherwise a chunk with text counts as one token. Raises StreamError for an error in the stream, an abort, or a
@@ -103,9 +103,7 @@ def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
             arrivals.tokens = max(arrivals.tokens, usage.get("completion_tokens", 0))
         return None
     choice = choices[0]
-    delta = choice.get("delta") or {}
-    text = choice.get("text") or delta.get("content") or delta.get("reasoning_content")
-    arrivals.add(at_ns, usage.get("completion_tokens", 0) - arrivals.seen if usage else int(bool(text)))
+    arrivals.add(at_ns, usage.get("completion_tokens", 0) - arrivals.seen if usage else int(bool(choice.get("text"))))
     finish: str | None = choice.get("finish_reason")
     return finish
 

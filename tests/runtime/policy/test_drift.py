@@ -12,14 +12,9 @@ times = st.integers(0, 10**12)
 def test_an_engine_that_was_not_looked_at_for_long_is_audited():
     assert next_action(HOLDS, 50, 149) == "wait"
     assert next_action(HOLDS, 50, 150) == "audit"
-
-
-def test_one_that_was_never_found_to_hold_a_version_has_nothing_to_be_held_to():
+    assert next_action(HOLDS, 0, 10**15) == "wait", "audits are turned off"
+    # One that was never found to hold a version has nothing to be held to.
     assert next_action(Standing(held=False, trusted=True, looked_ns=0), 50, 10**9) == "wait"
-
-
-def test_audits_can_be_turned_off():
-    assert next_action(HOLDS, 0, 10**15) == "wait"
 
 
 @given(every=times, looked=times, later=times)

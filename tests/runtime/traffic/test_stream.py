@@ -20,6 +20,9 @@ def run(*lines: str) -> Arrivals:
 
 
 def test_times_of_tokens() -> None:
+    at_once = Arrivals(0)
+    at_once.add(70, 8)
+    assert (at_once.ttft_ns, at_once.tpot_mean_ns, at_once.tpot_max_ns) == (70, 0, 0)
     arrivals = Arrivals(sent_ns=1000)
     assert (arrivals.ttft_ns, arrivals.tpot_mean_ns, arrivals.tpot_max_ns) == (None, None, None)
     arrivals.add(1100, 1)
@@ -29,12 +32,6 @@ def test_times_of_tokens() -> None:
     arrivals.add(1400, 1)
     assert arrivals.tokens == 4
     assert (arrivals.ttft_ns, arrivals.tpot_mean_ns, arrivals.tpot_max_ns) == (100, 100, 250)
-
-
-def test_all_tokens_in_one_chunk_came_at_once() -> None:
-    arrivals = Arrivals(0)
-    arrivals.add(70, 8)
-    assert (arrivals.ttft_ns, arrivals.tpot_mean_ns, arrivals.tpot_max_ns) == (70, 0, 0)
 
 
 def test_the_closing_total_counts_tokens_but_is_no_arrival() -> None:

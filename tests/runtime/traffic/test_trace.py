@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +11,11 @@ from rose.config import TrafficConfig
 from rose.runtime.traffic.trace import Trace, TraceError, fit, load, open_trace, read
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-ROOT = Path(__file__).parents[3]
 
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8", newline="")
     return path
-
-
-def public_trace() -> Trace:
-    """The public code trace of 2023, from $ROSE_TRACES or a folder beside the repository; too large to ship."""
-    folder = Path(os.environ.get("ROSE_TRACES", ROOT.parent / "shared" / "traces"))
-    path = folder / "azure_llm_2023_code.csv"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not there: set ROSE_TRACES to the folder that holds it")
-    return read(path)
 
 
 @st.composite
@@ -161,15 +150,3 @@ def test_nothing_is_scaled_up() -> None:
     assert fitted.period_ns == 2 * 10**9
     with pytest.raises(ValueError, match="time_scale 0 and duration_s None must be positive"):
         fit(trace, TrafficConfig(), time_scale=0)
-
-
-def test_the_public_trace_fits_the_default_configuration() -> None:
-    trace = public_trace()
-    assert len(trace) == 8819
-    assert (trace.arrival_ns[1], trace.prompt_tokens[0], trace.output_tokens[-1]) == (52_000_000, 4808, 173)
-    config = TrafficConfig(requests_per_s_max=0.5)
-    fitted = fit(trace, config)
-    assert 0.15 < fitted.keep_share < 0.25
-    assert len(fitted.trace) / (fitted.period_ns / 1e9) <= config.requests_per_s_max
-    scaled = np.rint(trace.prompt_tokens * fitted.length_scale)
-    assert np.percentile(scaled, 99, method="inverted_cdf") == config.prompt_tokens_max

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from rose.client.address import authorization
 from rose.client.turns import watched_socket
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import question
-from rose.runtime.scheduling.engines.workers import LOST_NS, InFlight, Worker
+from rose.runtime.scheduling.engines.workers import InFlight, Worker
 from rose.runtime.scheduling.messages import EngineReport
 from rose.runtime.scheduling.turns.answer import Answer
 from rose.runtime.scheduling.turns.turn_queue import Placed
@@ -27,10 +27,6 @@ _REPEAT_S = 0.25
 #: ... and after this long the connection is cut: the engine hangs.
 _TAKE_OFF_MAX_S = 10.0
 _ABORT_MAX_S = 2.0
-#: An engine that is asked whether it hangs, and answers nothing for so long, does: a scheduler answers between two
-#: steps. SGLang's own watchdog takes five minutes.
-_ANSWER_MAX_S = 60.0
-_ASK_AGAIN_S = 1.0
 #: What an engine answers to a turn that no engine would take. Any other error is the engine's: a door that another
 #: engine has taken over asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
@@ -175,24 +171,6 @@ class EngineCalls:
         item.taken_off = True
         self._spawn(self._insist(worker, item))
 
-    def watch(self, worker: Worker) -> None:
-        """Ask the engine whether it hangs. If it does, its turns are given up and none is placed there until it answers
-        or breaks the connection."""
-        worker.asked_ns = None
-        self._spawn(self._watch(worker))
-
-    async def _watch(self, worker: Worker) -> None:
-        while not await self._abort(worker.report, "none", _ANSWER_MAX_S):
-            # Of one whose agent is silent, or says that it is gone, all is known already.
-            if not worker.report.alive or worker.overdue_ns(monotonic_ns()) > LOST_NS:
-                break
-            worker.hang(True)
-            for item in list(worker.in_flight.values()):
-                item.give_up()
-            await asyncio.sleep(_ASK_AGAIN_S)
-        worker.hang(False)
-        worker.asked_ns = monotonic_ns()
-
     async def _insist(self, worker: Worker, item: InFlight) -> None:
         deadline = monotonic_ns() + int(_TAKE_OFF_MAX_S * 1e9)
         while item.request_id in worker.in_flight and monotonic_ns() < deadline:
@@ -201,18 +179,13 @@ class EngineCalls:
         if item.request_id in worker.in_flight:
             item.give_up()
 
-    async def _abort(self, engine: EngineReport, request_id: str, within_s: float = _ABORT_MAX_S) -> bool:
-        """False: the engine holds the connection, and says nothing for so long."""
-        try:
+    async def _abort(self, engine: EngineReport, request_id: str) -> None:
+        # An engine that cannot be asked is gone, and its requests with it.
+        with suppress(*_FAILURES):
             # Not SGLang's own abort: that may answer without the tokens that were made.
             body = question("end", request_id)
-            async with asyncio.timeout(within_s), self._generate(engine, body) as response:
+            async with asyncio.timeout(_ABORT_MAX_S), self._generate(engine, body) as response:
                 await response.read()
-        except TimeoutError:
-            return False
-        except _FAILURES:
-            pass  # the engine is gone, and its requests with it
-        return True
 
     def _generate(
         self, engine: EngineReport, body: dict[str, Any]

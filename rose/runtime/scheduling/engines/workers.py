@@ -17,8 +17,6 @@ SILENCE_MAX_NS = 2_000_000_000
 LOST_NS = 10_000_000_000
 #: ... and by this much it is forgotten.
 FORGET_NS = 60_000_000_000
-#: A dedicated engine that has turns and completed none for so long is asked whether it hangs.
-QUIET_NS = 30_000_000_000
 _PACE_WEIGHT = 0.1
 
 
@@ -64,10 +62,6 @@ class Worker:
     in_flight: dict[str, InFlight] = field(default_factory=dict)
     #: Set when a request to it failed; cleared by the next heartbeat that says it is alive.
     suspected: bool = False
-    #: It answers nothing, though its agent may call it alive.
-    hangs: bool = False
-    #: When it last was asked whether it hangs; None: it is being asked.
-    asked_ns: int | None = 0
     #: The lease that is being taken back: a report that was on its way may still name it.
     withdrawn_lease_id: str | None = None
     #: When it was last reported to be lent; 0: never.
@@ -133,7 +127,7 @@ class Worker:
             in_flight=len(self.in_flight),
             capacity=report.capacity,
             slack_ok=report.slack_ok,
-            alive_until_ns=self.due_ns + SILENCE_MAX_NS if report.alive and not (self.suspected or self.hangs) else 0,
+            alive_until_ns=self.due_ns + SILENCE_MAX_NS if report.alive and not self.suspected else 0,
             lease_until_ns=lease_until_ns,
             pace_ns=self.pace_ns,
             pace_turns=self.pace_turns,
@@ -158,10 +152,6 @@ class Worker:
     def suspect(self) -> None:
         """A request to it failed."""
         self.suspected = True
-        self._facts = None
-
-    def hang(self, hangs: bool) -> None:
-        self.hangs = hangs
         self._facts = None
 
     def withdraw(self) -> None:
@@ -264,17 +254,6 @@ class WorkerTable:
             (worker := self._workers[turn.engine_id], worker.in_flight[turn.request_id])
             for run_id, turns in running.items()
             for turn in stalled(turns, self.serving(run_id), now_ns)
-        ]
-
-    def quiet(self, now_ns: int) -> list[Worker]:
-        """Dedicated engines that may hang. A borrowed one may rest for as long as serving wants its device."""
-        return [
-            worker
-            for worker in self._workers.values()
-            if worker.in_flight
-            and not worker.report.borrowed
-            and worker.asked_ns is not None
-            and now_ns - max(worker.asked_ns, worker.completed_ns, worker.oldest_ns) > QUIET_NS
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:

@@ -136,7 +136,7 @@ class Runs:
         facts = RunFacts(
             run_id=_new_id(request.name),
             opened_us=opened_us,
-            opening=self._next_opening(),
+            taken_us=opened_us,
             keys=_keys({}, 1, request),
             **asked,
         )
@@ -148,10 +148,7 @@ class Runs:
     def trainer_of(self, device_id: str) -> Run | None:
         """The open run that trains on the device: of several, the one that was opened or resumed last."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
-        return max(trainers, key=lambda run: run.facts.opening, default=None)
-
-    def _next_opening(self) -> int:
-        return 1 + max((run.facts.opening for run in self), default=0)
+        return max(trainers, key=lambda run: run.facts.taken_us, default=None)
 
     def _opened_under(self, key: str) -> Run | None:
         return next((run for run in self if key in run.facts.keys), None)
@@ -171,7 +168,7 @@ class Runs:
             priority=request.priority,
             expires_s=request.expires_s,
             trainer_device=request.trainer_device,
-            opening=self._next_opening(),
+            taken_us=utc_us(),
             closed_us=None,
             outcome=None,
             reason=None,
@@ -251,7 +248,7 @@ class Runs:
 
     def forget(self) -> list[str]:
         """Forgets runs that ended, beyond those that are kept; returns which: none while the disk refuses."""
-        ended = sorted((run.facts for run in self if not run.is_open), key=_when_ended)
+        ended = sorted((run.facts for run in self if not run.is_open), key=lambda facts: facts.closed_us or 0)
         late = [facts.run_id for facts in ended[: max(0, len(ended) - ENDED_MAX)]]
         if late:
             try:
@@ -267,8 +264,7 @@ class Runs:
     ) -> None:
         closed_us = utc_us()
         was_open = run.is_open
-        ending = 1 + max(other.facts.ending for other in self)
-        facts = replace(run.facts, state=state, outcome=outcome, reason=reason, closed_us=closed_us, ending=ending)
+        facts = replace(run.facts, state=state, outcome=outcome, reason=reason, closed_us=closed_us)
         self._change(run, facts, self._due(facts, outcome, closed_us, reason) if was_open else [])
 
     def _change(self, run: Run, facts: RunFacts, due: list[dict[str, Any]] | None = None) -> None:
@@ -342,10 +338,6 @@ def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
     if run.is_open:
         run.heard_ns = now_ns
     return run
-
-
-def _when_ended(facts: RunFacts) -> tuple[int, int, int, str]:
-    return facts.ending, facts.closed_us or 0, facts.opened_us, facts.run_id
 
 
 def _new_id(name: str) -> str:

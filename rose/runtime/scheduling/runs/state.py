@@ -57,8 +57,8 @@ class RunFacts:
     priority: int = 0
     expires_s: float = 60.0
     trainer_device: str | None = None
-    #: The number of its last opening or resumption among those of all runs.
-    opening: int = 0
+    #: When it was opened or resumed last.
+    taken_us: int = 0
     #: The newest version that was published, and where it is fetched.
     version: int | None = None
     url: str | None = None
@@ -70,8 +70,6 @@ class RunFacts:
     #: The last step that was recorded.
     step: int | None = None
     closed_us: int | None = None
-    #: The number of its last end among those of all runs, whatever the clock said.
-    ending: int = 0
     outcome: Literal["ended", "failed"] | None = None
     reason: str | None = None
     #: The keys that clients opened or resumed it under, the last one last: the fence that they were given, and a digest
@@ -93,7 +91,7 @@ class State:
         self._lock: int | None = None
         try:
             if folder is not None:
-                private_files.make_folder(folder)
+                private_files.make(folder)
                 self._lock = _locked(folder / LOCK, wait_s)
                 _keep_private(folder / FILE)
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)

@@ -91,7 +91,7 @@ class Turn:
         return cls(
             labels,
             request.prompt,
-            labels.trajectory_id or new_id(),
+            str(labels.trajectory_id or new_id()),
             now_ns,
             run_id,
             version_min=version_min if labels.version_min is None else labels.version_min,
@@ -102,7 +102,7 @@ class Turn:
     @property
     def key(self) -> str | None:
         """What the run's client calls it, if anything."""
-        return self.labels.key
+        return None if self.labels.key is None else str(self.labels.key)
 
     @property
     def error(self) -> str | None:

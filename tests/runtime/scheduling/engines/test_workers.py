@@ -60,7 +60,6 @@ _CHANGES = {
     "hear": lambda worker, n: worker.hear(REPORT.model_copy(update=_reported(n)), n * 100, n * 100 + 50),
     "expect": lambda worker, n: worker.expect(n * 10),
     "suspect": lambda worker, n: worker.suspect(),
-    "hang": lambda worker, n: worker.hang(n % 2 == 0),
     "withdraw": lambda worker, n: worker.withdraw(),
     "take": lambda worker, n: put(worker, n * 100),
     "release": lambda worker, n: worker.release(next(iter(worker.in_flight.values()), InFlight("none", 1, 0, "a"))),

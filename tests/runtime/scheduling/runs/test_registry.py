@@ -10,7 +10,7 @@ import pytest
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion
 from rose.runtime.scheduling.runs import registry
 from rose.runtime.scheduling.runs.registry import RunRefusedError, Runs, UnknownRunError
-from rose.runtime.scheduling.runs.state import RunFacts, State
+from rose.runtime.scheduling.runs.state import State
 
 S = 1_000_000_000
 
@@ -210,30 +210,6 @@ def test_runs_that_ended_are_forgotten_some_day_whichever_way_they_did(runs, sta
     kept = {opened[0].run_id, opened[2].run_id, late[1].run_id}
     assert {run.run_id for run in runs} == kept
     assert {facts.run_id for facts in state.runs()} == kept
-
-
-def test_a_run_that_ends_after_the_clock_was_set_back_is_kept_as_the_last_that_ended(runs, state, monkeypatch):
-    monkeypatch.setattr(registry, "ENDED_MAX", 2)
-    opened = [runs.open(request(expires_s=100), 0) for _ in range(3)]
-    for run, hour in zip(opened, (3, 2, 1), strict=True):
-        monkeypatch.setattr(registry, "utc_us", lambda hour=hour: hour * 3_600_000_000)
-        runs.close(run.run_id, 1, "ended", None)
-    assert runs.forget() == [opened[0].run_id]
-    assert {facts.run_id for facts in state.runs()} == {run.run_id for run in opened[1:]}
-    assert runs.open(request(resume=opened[2].run_id), 0).is_open
-
-
-def test_of_runs_from_before_ends_were_counted_those_that_ended_first_go_first(state, monkeypatch):
-    monkeypatch.setattr(registry, "ENDED_MAX", 2)
-    kept = [
-        RunFacts(run_id=f"r{number}", name="n", model="m", opened_us=number, state="closed", closed_us=closed_us)
-        for number, closed_us in enumerate((30, 40, None, 10, 20))
-    ]
-    for facts in kept:
-        state.keep(facts)
-    runs = Runs(state, 0)
-    assert runs.forget() == ["r2", "r3", "r4"]
-    assert state.runs() == kept[:2]
 
 
 def test_what_the_disk_does_not_forget_is_forgotten_once_it_takes_it(runs, state, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import threading
 
 import pytest
@@ -75,11 +74,6 @@ def test_a_controller_that_cannot_begin_lets_go_of_its_state(tmp_path):
     with pytest.raises(StateError, match="completed turns cannot be kept"):
         Controller(state=tmp_path)
     State(tmp_path).close()
-
-
-def test_only_the_owner_reads_it(tmp_path):
-    State(tmp_path / "new").close()
-    assert stat.S_IMODE((tmp_path / "new" / FILE).stat().st_mode) == 0o600
 
 
 def test_a_run_that_is_forgotten_is_gone(tmp_path):

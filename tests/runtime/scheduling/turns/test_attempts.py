@@ -10,7 +10,7 @@ from aiohttp import web
 from rose.client.generation import GenerationLost
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import routing
-from rose.runtime.scheduling.engines import engine_calls, workers
+from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turns
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve
@@ -35,18 +35,6 @@ class DyingEngine(FakeEngine):
         self.requests.append(await request.json())
         request.transport.abort()
         return web.Response()
-
-
-class HangingEngine(FakeEngine):
-    """Answers nothing while it hangs."""
-
-    def __init__(self):
-        super().__init__()
-        self.moves = asyncio.Event()
-
-    async def generate(self, request):
-        await self.moves.wait()
-        return await super().generate(request)
 
 
 class HaltingEngine(FakeEngine):
@@ -126,60 +114,47 @@ async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, sai
         assert len(lost.value.attempts) == 1
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [(500, "out of memory"), (401, "this engine wants its token"), (404, "Not Found"), (408, ""), (429, "")],
-)
-async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again(status, body):
-    broken, engine = BrokenEngine(status, body), FakeEngine()
-    async with serve(broken) as broken_url, serve(engine) as url, play() as run:
-        await run.beat(run.report(broken_url, "broken", capacity=100), run.report(url, "sound", capacity=1))
-        generation = await run.turn(1)
-        seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
-        assert seen == [("broken", "failed"), ("sound", "completed")]
-        alive = {worker["engine_id"]: worker["alive"] for worker in await reported(run.session)}
-        assert alive == {"broken": False, "sound": True}
+async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again():
+    async with serve(FakeEngine()) as url, play() as run:
+        for status, body in ((500, "out of memory"), (401, "this engine wants its token"), (404, ""), (429, "")):
+            async with serve(BrokenEngine(status, body)) as broken_url:
+                name = f"broken{status}"
+                await run.beat(run.report(broken_url, name, capacity=100), run.report(url, "sound", capacity=1))
+                generation = await run.turn(1, trajectory_id=name)
+                seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
+                assert seen == [(name, "failed"), ("sound", "completed")]
+                alive = {engine["engine_id"]: engine["alive"] for engine in await reported(run.session)}
+                assert alive == {name: False, "sound": True}
+                await run.beat(run.report(broken_url, name, alive=False))
 
 
-async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
-    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.4)
-    broken = BrokenEngine(503, "")
+#: Status and body of an engine's answer, and what the turn says of it.
+ANSWERS = [
+    (404, '{"error": {"message": "Not\\n Found \\u0007"}}', "answered 404: Not Found"),
+    (401, "x" * 5000, f"answered 401: {'x' * 286}"),
+    (503, "", "answered 503"),
+    (200, "{}", "made no sense: the answer is none of SGLang's: Object missing required field `meta_info`"),
+    (200, "ok", "made no sense: the answer is none of SGLang's: JSON is malformed: invalid character (byte 0)"),
+]
+
+
+async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts_and_says_what_the_last_engine_answered(
+    monkeypatch,
+):
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.3)
+    broken = BrokenEngine(0, "")
     async with serve(broken) as url, play() as run:
-        turn = asyncio.create_task(run.post({"input_ids": [1]}))
-        while not turn.done():
-            await run.beat(run.report(url))  # the agent keeps calling it alive
-            await asyncio.sleep(0.01)
-        status, answer = await turn
-        assert status == 503
-        assert len(answer["rose"]["attempts"]) == len(broken.requests)
-        assert 3 <= len(broken.requests) <= 8  # waits become longer
-        _, idle = await run.post({"input_ids": [1]})
-        assert "no rollout engine got on with the turn" in idle["error"]
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "error"),
-    [
-        (404, '{"error": {"message": "Not\\n Found \\u0007"}}', "answered 404: Not Found"),
-        (401, "x" * 5000, f"answered 401: {'x' * 286}"),
-        (503, "", "answered 503"),
-        (200, "{}", "made no sense: the answer is none of SGLang's: Object missing required field `meta_info`"),
-        (200, "[]", "made no sense: the answer is none of SGLang's: Expected `object`, got `array`"),
-        (200, "ok", "made no sense: the answer is none of SGLang's: JSON is malformed: invalid character (byte 0)"),
-    ],
-)
-async def test_a_turn_that_gets_nowhere_says_what_the_last_engine_answered(monkeypatch, status, body, error):
-    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.1)
-    async with serve(BrokenEngine(status, body)) as url, play() as run:
-        turn = asyncio.create_task(run.post({"input_ids": [1]}))
-        while not turn.done():
-            await run.beat(run.report(url))
-            await asyncio.sleep(0.01)
-        answered, answer = await turn
-        assert answered == 503
-        assert "what was tried made no token" in answer["error"]
-        assert f"the last engine to try, e0, {error}" in answer["error"]
-        assert {attempt["error"] for attempt in answer["rose"]["attempts"]} == {error}
+        for broken.status, broken.body, error in ANSWERS:
+            broken.requests.clear()
+            turn = asyncio.create_task(run.post({"input_ids": [1]}))
+            while not turn.done():
+                await run.beat(run.report(url))  # the agent keeps calling it alive
+                await asyncio.sleep(0.01)
+            answered, answer = await turn
+            assert (answered, "what was tried made no token" in answer["error"]) == (503, True)
+            assert f"the last engine to try, e0, {error}" in answer["error"]
+            assert [attempt["error"] for attempt in answer["rose"]["attempts"]] == [error] * len(broken.requests)
+            assert 2 <= len(broken.requests) <= 8  # waits become longer
 
 
 async def test_an_attempt_says_why_it_failed():
@@ -232,57 +207,6 @@ async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
         first, *_, last = (await turn).attempts
         assert (first.engine_id, first.outcome) == ("hung", "failed")
         assert (last.engine_id, last.outcome) == ("other", "completed")
-
-
-async def test_turns_leave_a_dedicated_engine_that_hangs_and_come_back_when_it_does_not(monkeypatch):
-    """Its agent reports it all the while."""
-    monkeypatch.setattr(workers, "QUIET_NS", 100_000_000)
-    monkeypatch.setattr(engine_calls, "_ANSWER_MAX_S", 0.2)
-    monkeypatch.setattr(engine_calls, "_ASK_AGAIN_S", 0.05)
-    hung, other = HangingEngine(), FakeEngine()
-    async with serve(hung) as url, serve(other) as other_url, play() as run:
-
-        async def keep():
-            while True:
-                await run.beat(run.report(url, "hung", capacity=100), device_id="d0")
-                await run.beat(run.report(other_url, "other", capacity=1), device_id="d1")
-                await asyncio.sleep(0.02)
-
-        async def wait_until_alive():
-            while True:
-                if all(worker["alive"] for worker in await reported(run.session)):
-                    return
-                await asyncio.sleep(0.02)
-
-        keeping = asyncio.create_task(keep())
-        await asyncio.wait_for(wait_until_alive(), 20)
-        turn = run.begin(2)
-        generation = await asyncio.wait_for(turn, 20)
-        assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
-            ("hung", "failed"),
-            ("other", "completed"),
-        ]
-        # None is placed there, whatever its agent says.
-        generations = [await run.turn(2, trajectory_id=f"t{number}") for number in range(5)]
-        assert {a.engine_id for generation in generations for a in generation.attempts} == {"other"}
-        async with run.session.get("/status") as response:
-            reasons = [device["not_lent"] for device in (await response.json())["devices"]]
-        assert reasons == ["engine hung hangs: it answers nothing", None]
-        hung.moves.set()
-        await asyncio.wait_for(wait_until_alive(), 20)
-        assert [a.engine_id for a in (await run.turn(2, trajectory_id="u")).attempts] == ["hung"]
-        keeping.cancel()
-
-
-async def test_an_engine_that_is_only_slow_keeps_its_turns(monkeypatch):
-    monkeypatch.setattr(workers, "QUIET_NS", 50_000_000)
-    slow, other = FakeEngine(pause_s=0.05), FakeEngine()
-    async with serve(slow) as url, serve(other) as other_url, play() as run:
-        await run.beat(run.report(url, "slow", capacity=100), run.report(other_url, "other", capacity=1))
-        generation = await run.turn(20)
-        assert [(a.engine_id, a.outcome) for a in generation.attempts] == [("slow", "completed")]
-        # It was asked whether it hangs.
-        assert "none" in slow.aborted
 
 
 async def test_a_turn_that_waits_on_a_lent_device_moves_to_an_engine_that_is_idle(monkeypatch):
