@@ -186,7 +186,7 @@ def by_unlent_time(devices: list[Served]) -> Term:
                 if side.any():
                     bins.append(
                         {
-                                    "day": DAY,
+                            "day": DAY,
                             "load_bin": load_bin,
                             "lent": lent,
                             "requests": int(side.sum()),
