@@ -100,28 +100,12 @@ def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float 
         )
         for place in made
     }
-    return Run(grouped(rows), blocks, {place: [int(one) for one in of] for place, of in ns.items()}, tokens)
+    return Run(Groups.of(rows), blocks, {place: [int(one) for one in of] for place, of in ns.items()}, tokens)
 
 
 def _speed(random: np.random.Generator, size: int) -> Floats:
     """Slowness of each group around 1: most of it its own, some of it shared with the group before."""
     return np.exp(0.3 * wandering(random, size, 0.4) - 0.045)
-
-
-def grouped(rows: list[dict[str, Any]]) -> Groups:
-    """Rows as the query `groups` gives them, counted as the report counts them."""
-    judged = [row for row in rows if row["judged"]]
-    return Groups(
-        trajectories=sum(row["trajectories"] for row in rows),
-        judged_groups=len(judged),
-        judged_groups_trajectories=sum(cost_per_correct.size(row) for row in judged),
-        solved_groups=sum(row["accepted"] > 0 for row in judged),
-        judged=sum(row["judged"] for row in rows),
-        accepted=sum(row["accepted"] for row in rows),
-        audited=sum(row["audited"] for row in rows),
-        audited_correct=sum(row["audited_correct"] for row in rows),
-        rows=rows,
-    )
 
 
 def priced(run: Run, random: np.random.Generator | None) -> TokenCost:

@@ -3,12 +3,7 @@
 -- while it has not ended), to its step. `part` is NULL where that is not known. Tokens that a preemption threw away
 -- belong to no trajectory: one row with neither group nor part.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE part = 'version';
-WITH pool AS (
-    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
-    FROM tenure WHERE run_id = getvariable('run_id')
-    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
-),
-judged AS (
+WITH judged AS (
     SELECT
         group_id, trajectory_id,
         arg_max(policy_version, (event_time, writer, seq)) AS policy_version,
@@ -30,7 +25,8 @@ tokens AS (
         coalesce(sum(t.output_tokens) FILTER (p.pool = 'serving'), 0) AS borrowed_tokens,
         coalesce(sum(t.output_tokens) FILTER (p.pool IN ('rollout', 'train')), 0) AS dedicated_tokens
     FROM turn AS t
-    ASOF LEFT JOIN pool AS p ON t.device_id = p.device_id AND epoch_us(t.event_time) * 1000 >= p.since_ns
+    ASOF LEFT JOIN (SELECT device_id, pool, since_ns FROM tenure WHERE run_id = getvariable('run_id')) AS p
+        ON t.device_id = p.device_id AND epoch_us(t.event_time) * 1000 >= p.since_ns
     WHERE t.run_id = getvariable('run_id')
     GROUP BY t.group_id, t.trajectory_id
 ),
@@ -59,7 +55,8 @@ parted AS (
         coalesce(sum(l.tokens_lost) FILTER (p.pool = 'serving'), 0) AS borrowed_tokens,
         coalesce(sum(l.tokens_lost) FILTER (p.pool IN ('rollout', 'train')), 0) AS dedicated_tokens
     FROM preemption AS l
-    ASOF LEFT JOIN pool AS p ON l.device_id = p.device_id AND epoch_us(l.event_time) * 1000 >= p.since_ns
+    ASOF LEFT JOIN (SELECT device_id, pool, since_ns FROM tenure WHERE run_id = getvariable('run_id')) AS p
+        ON l.device_id = p.device_id AND epoch_us(l.event_time) * 1000 >= p.since_ns
     WHERE l.run_id = getvariable('run_id')
 )
 SELECT

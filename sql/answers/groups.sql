@@ -3,12 +3,7 @@
 -- and the audit said. `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted
 -- ones whose truth is known.
 -- By hand: SET VARIABLE run_id = '...';
-WITH pool AS (
-    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
-    FROM tenure WHERE run_id = getvariable('run_id')
-    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
-),
-judged AS (
+WITH judged AS (
     SELECT
         group_id, trajectory_id, min(step) AS step,
         arg_max(accepted AND NOT stale, (event_time, writer, seq)) AS accepted,
@@ -43,7 +38,8 @@ made AS (
         coalesce(p.pool IN ('rollout', 'train'), false) AS dedicated,
         t.outcome = 'failed' OR coalesce(e.outcome = 'lost', false) OR NOT coalesce(j.judged, true) AS wasted
     FROM turn AS t
-    ASOF LEFT JOIN pool AS p ON t.device_id = p.device_id AND epoch_us(t.event_time) * 1000 >= p.since_ns
+    ASOF LEFT JOIN (SELECT device_id, pool, since_ns FROM tenure WHERE run_id = getvariable('run_id')) AS p
+        ON t.device_id = p.device_id AND epoch_us(t.event_time) * 1000 >= p.since_ns
     LEFT JOIN ended AS e USING (trajectory_id)
     LEFT JOIN judged AS j USING (group_id, trajectory_id)
     WHERE t.run_id = getvariable('run_id')

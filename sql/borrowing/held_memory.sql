@@ -6,7 +6,7 @@
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 WITH stay AS (
     SELECT
-        device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns,
+        device_id, pool, since_ns,
         -- An engine is there until it says that it stopped, or its device is something else.
         lead(joined_ns, 1, 9223372036854775807) OVER device AS until_ns
     FROM tenure WHERE run_id = getvariable('run_id')

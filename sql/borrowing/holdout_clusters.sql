@@ -12,12 +12,7 @@
 -- SET VARIABLE penalty_nano = [1000000]; SET VARIABLE curve_at = [[0.5, 1.0]];
 -- SET VARIABLE curve_nano = [[0.0, 1000000.0]];
 CREATE OR REPLACE TEMP TABLE holdout_request AS
-WITH pool AS (
-    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
-    FROM tenure WHERE run_id = getvariable('run_id')
-    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
-),
-arrived AS (
+WITH arrived AS (
     SELECT
         r.*,
         epoch_us(event_time) * 1000 - e2e_ns AS arrival_ns,
@@ -29,7 +24,8 @@ arrived AS (
         (getvariable('curve_at')::DOUBLE[][])[stretch] AS ats,
         (getvariable('curve_nano')::DOUBLE[][])[stretch] AS costs
     FROM request AS r
-    ASOF JOIN pool AS d ON r.device_id = d.device_id AND epoch_us(r.event_time) * 1000 - r.e2e_ns >= d.since_ns
+    ASOF JOIN (SELECT device_id, pool, since_ns FROM tenure WHERE run_id = getvariable('run_id')) AS d
+        ON r.device_id = d.device_id AND epoch_us(r.event_time) * 1000 - r.e2e_ns >= d.since_ns
     WHERE run_id = getvariable('run_id') AND d.pool = 'serving'
 )
 SELECT

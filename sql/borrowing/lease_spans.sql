@@ -4,7 +4,7 @@
 -- part that was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
 -- `lease_part`, which `run/time_on_fleet` makes.
 -- Then leased time by device class and stretch: all of it, and with the number of a `span` that inside the spans in
--- which a device would have been given back to its owner had it not been lent: three lists hold one entry for each span.
+-- which a device would have been given back to its owner had it not been lent: three lists hold an entry for each span.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE span_device = ['...']; SET VARIABLE span_from = [0::BIGINT]; SET VARIABLE span_to = [0::BIGINT];
 CREATE OR REPLACE TEMP TABLE stretch AS
@@ -15,12 +15,7 @@ SELECT n - 1 AS segment, edges[n] AS from_ns, edges[n + 1] AS to_ns
 FROM edge, unnest(range(1, len(edges))) AS numbers(n);
 
 CREATE OR REPLACE TEMP TABLE lease_span AS
-WITH class AS (
-    SELECT device_id, device_class, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
-    FROM tenure WHERE run_id = getvariable('run_id')
-    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
-),
-last AS (
+WITH last AS (
     SELECT lease_id, max(t1_ns) AS last_ns FROM device_slice
     WHERE run_id = getvariable('run_id') AND lease_id IS NOT NULL
     GROUP BY lease_id
@@ -50,7 +45,8 @@ SELECT
     greatest(h.t0_ns, s.from_ns) AS t0_ns, least(h.t1_ns, s.to_ns) AS t1_ns
 FROM held AS h
 JOIN stretch AS s ON h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns
-ASOF LEFT JOIN class AS c ON h.device_id = c.device_id AND h.t0_ns >= c.since_ns
+ASOF LEFT JOIN (SELECT device_id, device_class, since_ns FROM tenure WHERE run_id = getvariable('run_id')) AS c
+    ON h.device_id = c.device_id AND h.t0_ns >= c.since_ns
 WHERE h.t1_ns > h.t0_ns;
 
 WITH kept AS (

@@ -3,12 +3,7 @@
 --   recomputed: prompt tokens computed again because a preemption on a serving device had thrown their KV cache away:
 --               the uncached prompt of each attempt that follows a preempted one.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
-WITH pool AS (
-    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
-    FROM tenure WHERE run_id = getvariable('run_id')
-    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
-),
-attempt AS (
+WITH attempt AS (
     SELECT
         prompt_tokens - cached_tokens AS tokens, epoch_us(event_time) * 1000 AS at_ns,
         lag(outcome) OVER attempts AS outcome_before,
@@ -33,7 +28,8 @@ SELECT
     CAST(sum(syncs) AS BIGINT) AS syncs,
     CAST(sum(tokens) AS BIGINT) AS tokens
 FROM amount AS a
-ASOF JOIN pool AS p ON a.device_id = p.device_id AND a.pool_ns >= p.since_ns
+ASOF JOIN (SELECT device_id, pool, since_ns FROM tenure WHERE run_id = getvariable('run_id')) AS p
+    ON a.device_id = p.device_id AND a.pool_ns >= p.since_ns
 WHERE p.pool = 'serving'
 GROUP BY ALL
 ORDER BY ALL;

@@ -5,10 +5,8 @@
 -- SET VARIABLE blocks = 20;
 WITH own AS (
     SELECT
-        device_id, device_class, CASE pool WHEN 'serving' THEN 'borrowed' ELSE 'dedicated' END AS placement,
-        CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+        device_id, device_class, CASE pool WHEN 'serving' THEN 'borrowed' ELSE 'dedicated' END AS placement, since_ns
     FROM tenure WHERE run_id = getvariable('run_id')
-    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
 ),
 made AS (
     SELECT device_id, t0_ns + ns // 2 AS middle_ns, rollout_ns, ns, 0 AS tokens

@@ -4,9 +4,9 @@
 --   own_time: its time on each device, from its first work or lease there to its last; another run had it next at
 --             `next_ns`, NULL where none did.
 --   other_run_slice: the slices in that time of what was assigned or lent to other runs.
---   lease_part: what of each lease was its own, empty where it was another's. A lease is of the run that its first slice
+--   lease_part: what of each lease was its own, empty where it was another's. It is of the run that its first slice
 --               names from its grant on, then of the next one from where a slice names that, and of the last one to its
---               end, so that the parts of all runs are the lease. The last slice that names it at all ends at `last_ns`.
+--               end, so that the parts of all runs are the lease. The last slice that names it ends at `last_ns`.
 -- By hand: SET VARIABLE run_id = '...';
 CREATE OR REPLACE TEMP TABLE own_time (run_id VARCHAR, device_id VARCHAR, from_ns BIGINT, to_ns BIGINT, next_ns BIGINT);
 CREATE OR REPLACE TEMP TABLE other_run_slice (

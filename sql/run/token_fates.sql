@@ -4,12 +4,7 @@
 --   lost: the attempt failed, the trajectory was lost, or a preemption threw the tokens away before the turn had them.
 --   open: no verdict yet.
 -- By hand: SET VARIABLE run_id = '...';
-WITH pool AS (
-    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
-    FROM tenure WHERE run_id = getvariable('run_id')
-    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
-),
-judged AS (
+WITH judged AS (
     SELECT
         trajectory_id, arg_max(accepted, (event_time, writer, seq)) AS accepted,
         arg_max(stale, (event_time, writer, seq)) AS stale
@@ -43,6 +38,7 @@ SELECT
     m.fate,
     sum(m.tokens) AS tokens
 FROM made AS m
-ASOF LEFT JOIN pool AS p ON m.device_id = p.device_id AND epoch_us(m.event_time) * 1000 >= p.since_ns
+ASOF LEFT JOIN (SELECT device_id, pool, since_ns FROM tenure WHERE run_id = getvariable('run_id')) AS p
+    ON m.device_id = p.device_id AND epoch_us(m.event_time) * 1000 >= p.since_ns
 GROUP BY ALL
 ORDER BY ALL;

@@ -5,6 +5,7 @@
 -- hardware_id: What tells the device from all others, in whatever run. Where an event does not say, what the last one
 --     of the device before said, else the next one; NULL where none says.
 -- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
+-- since_ns: The same, but 0 for the first of a device: what is of the device before it is of the first as well.
 -- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
 CREATE OR REPLACE VIEW tenure AS
 WITH recorded AS (
@@ -57,6 +58,7 @@ SELECT
     run_id, provenance, min(event_time) AS event_time,
     device_id, pool, device_class, hardware_id,
     min(t_ns) AS joined_ns,
+    CASE WHEN tenure = 1 THEN 0 ELSE min(t_ns) END AS since_ns,
     CASE WHEN count(until_ns) = count(*) THEN max(until_ns) END AS left_ns
 FROM numbered
 GROUP BY run_id, provenance, device_id, tenure, pool, device_class, hardware_id;

@@ -28,12 +28,13 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.run import report
 from rose.pricing.table import Section
+from tests.long_form import usual
 from tests.pricing.random_ledger import BOOK as BOOK_TEXT
 from tests.pricing.random_ledger import ledgers
 from tests.pricing.recorded import HOUR_NS, Made, Recorded
 
 BOOK = pricebook.parse(BOOK_TEXT, "awkward.toml")
-EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", usual(2, long=8)))
 #: One for all tests of a session, another in the next one.
 SEED = random.randrange(2**32)
 #: A ledger takes a while to write, so one that fails is shown as it is. Take `phases` out to have it made smaller.

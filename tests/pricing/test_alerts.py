@@ -20,7 +20,7 @@ from rose.pricing import alerts
 from rose.pricing.alerts import AlertsConfig, AlertsError
 from rose.pricing.closing import period
 from rose.pricing.watch import budget
-from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, T0_NS, S, begun, us, write
+from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, NEXT_DAY_US, T0_NS, S, begun, us, write
 
 #: An hour into 2026-06-17.
 NOW_US = (T0_NS + 16 * DAY_NS) // 1000 + 3_600_000_000
@@ -105,24 +105,33 @@ def config(tmp_path: Path, hook: Hook) -> Any:
     return make
 
 
-def test_a_budget_is_sent_once_and_when_it_rises_or_begins_again(weeks: Path, config: Any, hook: Hook) -> None:
+def test_a_budget_is_sent_once_and_when_it_rises_or_begins_again(fleet: Path, config: Any, hook: Hook) -> None:
     asked, month = config({"kind": "budget", "forecast": False}), period.of_month("2026-06")
-    assert alerts.check(weeks, asked, NOW_US).sent == 0
-    # 16 days at $86.40.
-    budget.set_budget(weeks, "chat", "1500", month)
-    budget.set_budget(weeks, "research", "500", month)
-    assert alerts.check(weeks, asked, NOW_US).sent == 1
+
+    def sent(usd: str, checked: AlertsConfig = asked) -> int:
+        """Messages of a round with a budget of chat, which spent $2.77."""
+        budget.set_budget(fleet, "chat", usd, month)
+        return alerts.check(fleet, checked, NEXT_DAY_US).sent
+
+    budget.set_budget(fleet, "research", "50", month)
+    assert sent("3") == 1
     assert hook.titles == ["ROSE: chat has spent 80% of its budget for 2026-06"]
-    assert "of $1,500.00 in 2026-06 (amortized" in hook.bodies[0]
-    assert alerts.check(weeks, asked, NOW_US).sent == 0
-    budget.set_budget(weeks, "chat", "1000", month)
-    alerts.check(weeks, asked, NOW_US)
-    budget.set_budget(weeks, "chat", "9000", month)
-    assert alerts.check(weeks, asked, NOW_US).entries == ()
+    assert "of $3.00 in 2026-06 (amortized" in hook.bodies[0]
+    # What is not known ends no alert.
+    done = alerts.check(fleet, asked.model_copy(update={"price_book": "nowhere.toml"}), NEXT_DAY_US)
+    assert "nowhere.toml" in str(done.outcomes[0].unknown)
+    assert (done.sent, len(done.entries)) == (0, 1)
+    assert sent("3") == 0
+    assert sent("2") == 1
     assert hook.titles[1:] == ["ROSE: chat has spent 100% of its budget for 2026-06"]
-    budget.set_budget(weeks, "chat", "1500", month)
-    # It ended, and begins again.
-    assert alerts.check(weeks, asked, NOW_US).sent == 1
+    assert sent("90") == 0
+    assert alerts.entries(fleet) == []
+    # It ended, and begins again; one that never arrived may end.
+    hook.code = 503
+    assert sent("3") == 0
+    assert [entry.level for entry in alerts.entries(fleet)] == [None]
+    assert sent("90") == 0
+    assert alerts.entries(fleet) == []
 
 
 def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(weeks: Path, config: Any, hook: Hook) -> None:
@@ -141,46 +150,26 @@ def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(weeks: Path, confi
     assert hook.titles[1:] == ["ROSE: chat has spent 100% of its budget for 2026-06"]
 
 
-def test_a_message_that_does_not_arrive_is_sent_by_the_next_round(weeks: Path, config: Any, hook: Hook) -> None:
+def test_a_message_that_does_not_arrive_is_sent_by_the_next_round(fleet: Path, config: Any, hook: Hook) -> None:
     asked, hook.code = config({"kind": "ledger"}), 503
-    done = alerts.check(weeks, asked, NOW_US)
+    done = alerts.check(fleet, asked, NOW_US)
     (failed,) = done.failed
     assert (done.sent, failed.level) == (0, None)
     assert "503" in str(failed.error)
     assert SECRET not in str(failed)
-    (weeks.parent / "alerts.toml").write_text(
+    (fleet.parent / "alerts.toml").write_text(
         f'urls_file = "{asked.urls_file}"\n[[rule]]\nname = "ledger"\nkind = "ledger"\nto = ["hook"]\n'
     )
     with pytest.raises(AlertsError, match=r"the ledger was verified never -> hook: .*503"):
-        alerts.job(weeks, file=weeks.parent / "alerts.toml")
+        alerts.job(fleet, file=fleet.parent / "alerts.toml")
     hook.code = 200
-    assert alerts.check(weeks, asked, NOW_US).sent == 1
-    assert alerts.check(weeks, asked, NOW_US).sent == 0
+    assert alerts.check(fleet, asked, NOW_US).sent == 1
+    assert alerts.check(fleet, asked, NOW_US).sent == 0
     assert hook.titles == ["ROSE: the ledger was verified never"] * 3
 
 
-def test_an_alert_that_never_arrived_may_end(weeks: Path, config: Any, hook: Hook) -> None:
-    asked, hook.code = config({"kind": "budget", "forecast": False}), 503
-    budget.set_budget(weeks, "chat", "1000", period.of_month("2026-06"))
-    assert alerts.check(weeks, asked, NOW_US).failed
-    budget.set_budget(weeks, "chat", "9000", period.of_month("2026-06"))
-    assert alerts.check(weeks, asked, NOW_US).entries == ()
-    assert len(hook.titles) == 1
-
-
-def test_what_is_not_known_ends_no_alert(weeks: Path, config: Any, hook: Hook) -> None:
-    asked = config({"kind": "budget", "forecast": False})
-    budget.set_budget(weeks, "chat", "1000", period.of_month("2026-06"))
-    assert alerts.check(weeks, asked, NOW_US).sent == 1
-    unpriced = asked.model_copy(update={"price_book": "nowhere.toml"})
-    done = alerts.check(weeks, unpriced, NOW_US)
-    assert "nowhere.toml" in str(done.outcomes[0].unknown)
-    assert (done.sent, len(done.entries)) == (0, 1)
-    assert alerts.check(weeks, asked, NOW_US).sent == 0
-
-
-def test_a_missed_target_is_an_alert_and_too_few_requests_are_not_known(weeks: Path, config: Any) -> None:
-    (outcome,) = alerts.evaluate(weeks, config({"kind": "serving", "target": 0.99}), NOW_US)
+def test_too_few_requests_are_not_known(fleet_kept: Path, config: Any) -> None:
+    (outcome,) = alerts.evaluate(fleet_kept, config({"kind": "serving", "target": 0.99}), NOW_US)
     assert outcome.unknown == "0 requests since 2026-06-17T00:00:00Z; 100 needed"
 
 

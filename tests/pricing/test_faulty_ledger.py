@@ -12,8 +12,8 @@ from rose.events import KINDS, Event
 from rose.ledger import rows, segments
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.document import Report
 from rose.pricing.run import report
+from rose.pricing.run.report import Report
 from tests.long_form import usual
 from tests.pricing.conftest import sample_events
 

@@ -77,6 +77,15 @@ def test_section_5_break_even_provision(tau_ratio: float, wasted: float, provisi
     assert break_even == pytest.approx(provision, abs=5e-4)
 
 
+def test_section_5_the_provision_accrues_and_rolls_forward() -> None:
+    assert reference.provision_usd_per_device_s(
+        burst_hazard=0.01, extra_violations=3, penalty_usd=0.5
+    ) == pytest.approx(0.015)
+    # Fewer violations while lent give a negative figure, which stays.
+    assert reference.realised_violations_usd([(100, 0.02, 0.01), (50, 0.0, 0.04)], 2.0) == pytest.approx(-2.0)
+    assert f.provision_closing(opening=10, accrued=7, realised=4, released=1) == 12
+
+
 @pytest.mark.parametrize(
     ("gain", "ratio", "multiplier"), [(1.20, 0, 0.833), (3.31, 0, 0.302), (1.20, 1, 1.667), (3.31, 1, 0.604)]
 )

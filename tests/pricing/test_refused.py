@@ -90,19 +90,6 @@ def test_a_run_without_device_time(write_ledger: Any) -> None:
     refused(rose(write_ledger([], root=root.with_name("empty")), "report", "--json"), "no run")
 
 
-@pytest.mark.long
-def test_provenances_in_one_figure(
-    sample: Path, sample_made: list[events.Event], write_ledger: Any, tmp_path: Path
-) -> None:
-    write_ledger(sample_made, root=sample, writer="b", run_id="made-up", provenance="simulated")
-    for command in list(asked(tmp_path, EXAMPLE))[1:]:
-        refused(rose(sample, *command), "replay, simulated", "choose one")
-    assert not (tmp_path / "focus.parquet").exists()
-    # In one run even the report, which is of one run, refuses.
-    write_ledger([events.Preemption(action="cut", reason="r")], root=sample, writer="c", provenance="simulated")
-    refused(rose(sample, "report", "--run", "run", "--json"), "mixes", "simulated")
-
-
 @pytest.fixture
 def changed(sample: Path) -> Path:
     """The sample's ledger with a byte changed that no reader of Parquet minds: the writing software's name."""

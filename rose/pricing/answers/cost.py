@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rose.pricing.answers import breakdown, cost_per_correct, levers
 from rose.pricing.answers.breakdown import By
 from rose.pricing.answers.cost_per_correct import Resamples
-from rose.pricing.answers.levers import Lever, Move
+from rose.pricing.answers.levers import Lever
 from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
 from rose.pricing.stats import bootstrap
 from rose.pricing.table import Paragraph, Row, Section, Table, columns
@@ -48,8 +48,8 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
     if at is None or not at.cost:
         parts["says"] = Paragraph("No lever can be weighed: a factor of C3 is not known, or C3 is nothing.")
     else:
-        ranked = levers.levers(at, levers.standard_errors(drawn, run.groups, at))
-        parts |= _levers(run, ranked)
+        ranked = levers.levers(at)
+        parts["levers"] = _levers(run, ranked)
         parts["says"] = Paragraph(levers.in_words(ranked))
     if by is not None:
         parts["parts"] = _parts(run, by, tables["lines"].row("blended")["per accepted"])
@@ -194,54 +194,33 @@ def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None
     )
 
 
-def _levers(run: PricedRun, ranked: tuple[Lever, ...]) -> dict[str, Table | Paragraph]:
-    """What each factor moved alone would save, the one that saves most first, and how well each factor is known."""
-    saves, errors = zip(*(_lever(run, lever) for lever in ranked), strict=True)
-    return {
-        "levers": Table(
-            title="Which lever moves it most, dollars per million answer tokens",
-            view=BLENDED,
-            stamp=run.stamp,
-            columns=columns("lever", "value", "elasticity", "a tenth better", "saves"),
-            rows=saves,
-            notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
-        ),
-        "errors": Table(
-            title="The same levers, by one standard error of each",
-            view=BLENDED,
-            stamp=run.stamp,
-            columns=columns("lever", "derivative", "standard error", "moved by it", "saves then"),
-            rows=errors,
-        ),
-    }
+def _levers(run: PricedRun, ranked: tuple[Lever, ...]) -> Table:
+    """What each factor moved alone would save, the one that saves most first."""
+    return Table(
+        title="Which lever moves it most, dollars per million answer tokens",
+        view=BLENDED,
+        stamp=run.stamp,
+        columns=columns("lever", "value", "derivative", "elasticity", "a tenth better", "saves"),
+        rows=tuple(_lever(run, lever) for lever in ranked),
+        notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
+    )
 
 
-def _lever(run: PricedRun, lever: Lever) -> tuple[Row, Row]:
+def _lever(run: PricedRun, lever: Lever) -> Row:
     unit = "share" if lever.name in ("alpha", "phi", "waste") else "ratio"
-    no_error = "does not apply: a price" if lever.name == "cpm" else "none: it did not vary between groups"
 
-    def value(amount: float | None, why: str | None = None) -> Figure:
+    def value(amount: float) -> Figure:
         if lever.name != "cpm":
-            return run.make.measure(amount, unit, why=why)
-        usd = None if amount is None else Fraction(amount)
-        return run.make.money(usd, AMORTIZED, per="million tokens", basis="price book", why=why)
+            return run.make.measure(amount, unit)
+        return run.make.money(Fraction(amount), AMORTIZED, per="million tokens", basis="price book")
 
-    def saves(move: Move | None) -> Figure:
-        usd = None if move is None else Fraction(bootstrap.rounded(move.saves))
-        return run.make.money(usd, BLENDED, per=_PER, basis="price book", why=no_error)
-
-    words = levers.WORDS[lever.name]
-    derivative = run.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book")
-    moved = value(None if lever.error is None else lever.error.to, no_error)
     return (
-        (
-            words,
-            value(lever.value),
-            run.make.measure(bootstrap.rounded(lever.elasticity)),
-            value(lever.tenth.to),
-            saves(lever.tenth),
-        ),
-        (words, derivative, value(lever.standard_error, no_error), moved, saves(lever.error)),
+        levers.WORDS[lever.name],
+        value(lever.value),
+        run.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book"),
+        run.make.measure(bootstrap.rounded(lever.elasticity)),
+        value(lever.to),
+        run.make.money(Fraction(lever.saves), BLENDED, per=_PER, basis="price book"),
     )
 
 

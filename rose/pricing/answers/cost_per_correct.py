@@ -182,12 +182,6 @@ class Resamples:
     def phi(self) -> Floats:
         return _ratio(self.borrowed_useful, self.borrowed_useful + self.dedicated_useful)
 
-    @property
-    def useful_share(self) -> Floats:
-        """Useful tokens over those that turns made; tokens that a preemption threw away belong to no group."""
-        useful = self.borrowed_useful + self.dedicated_useful
-        return _ratio(useful, self.borrowed_tokens + self.dedicated_tokens)
-
 
 _COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "alpha", "ppv"))
 
@@ -196,15 +190,30 @@ _COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "
 class Groups:
     """Counts over the groups of a run, and the same per group for resampling."""
 
-    trajectories: int
-    judged_groups: int
-    judged_groups_trajectories: int
-    solved_groups: int
-    judged: int
-    accepted: int
-    audited: int
-    audited_correct: int
     rows: Sequence[Mapping[str, Any]]
+    trajectories: int = 0
+    judged_groups: int = 0
+    judged_groups_trajectories: int = 0
+    solved_groups: int = 0
+    judged: int = 0
+    accepted: int = 0
+    audited: int = 0
+    audited_correct: int = 0
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> Groups:
+        """Counted over rows of the query `groups`."""
+        judged = [row for row in rows if row["judged"]]
+        return cls(
+            judged_groups=len(judged),
+            judged_groups_trajectories=sum(size(row) for row in judged),
+            solved_groups=sum(row["accepted"] > 0 for row in judged),
+            rows=rows,
+            **{
+                name: sum(row[name] for row in rows)
+                for name in ("trajectories", "judged", "accepted", "audited", "audited_correct")
+            },
+        )
 
     @property
     def rho(self) -> Fraction | None:
@@ -236,19 +245,7 @@ class Groups:
 def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
     """What the verifier said, group by group."""
     set_variables(connection, run_id=run_id)
-    counted = rows(connection, "answers/groups")
-    judged = [row for row in counted if row["judged"]]
-    return Groups(
-        trajectories=sum(row["trajectories"] for row in counted),
-        judged_groups=len(judged),
-        judged_groups_trajectories=sum(size(row) for row in judged),
-        solved_groups=sum(row["accepted"] > 0 for row in judged),
-        judged=sum(row["judged"] for row in counted),
-        accepted=sum(row["accepted"] for row in counted),
-        audited=sum(row["audited"] for row in counted),
-        audited_correct=sum(row["audited_correct"] for row in counted),
-        rows=counted,
-    )
+    return Groups.of(rows(connection, "answers/groups"))
 
 
 def size(group: Mapping[str, Any]) -> int:
@@ -363,13 +360,6 @@ def no_formula_interval(cost: TokenCost, line: str) -> str | None:
     return None if line == "serving" else cost.no_interval(line) or cost.no_interval("serving")
 
 
-def partials(cpm_usd: float, r: Fraction | None, groups: Groups) -> formulas.Partials | None:
-    """The partials of the formula at pi = 1; None where a factor is not known or CPM is 0."""
-    if r is None or groups.rho is None or not groups.alpha or not cpm_usd:
-        return None
-    return formulas.cost_correct_partials(cpm_usd, float(r), float(groups.rho), float(groups.alpha))
-
-
 def cpm(book: PriceBook, at_ns: int) -> float:
     """The price book's blended price of a million serving tokens at `at_ns`, UTC. Raises PriceBookError for none."""
     prices = book.tokens_at(at_ns)
@@ -379,11 +369,8 @@ def cpm(book: PriceBook, at_ns: int) -> float:
 def _columns(group: Mapping[str, Any]) -> list[int]:
     """A group's part of each sum of Resamples, in their order."""
     judged = bool(group["judged"])
-    rates = {
-        "judged_groups": int(judged),
-        "judged_groups_trajectories": size(group) if judged else 0,
-    }
-    return [int(rates[name] if name in rates else group[name]) for name in _COLUMNS]
+    own = {**group, "judged_groups": judged, "judged_groups_trajectories": size(group) if judged else 0}
+    return [int(own[name]) for name in _COLUMNS]
 
 
 def _pi(cost: TokenCost, drawn: Resamples, line: str) -> Floats | float:

@@ -7,11 +7,10 @@ C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / 
     d/d phi = CPM * R * rho / alpha * (c_O - c_D) / c_S,
     d/dw = CPM * R * rho / alpha * pi / (1 - w): rollout tokens cost 1 / (1 - w), and what serving's own cost is held;
 - the elasticity, d ln C / d ln x: the percentage that one percent brings;
-- what two moves for the better bring in dollars, worked out anew rather than along the tangent: by a tenth (times or
-  divided by 1.1, which treats a factor and its inverse alike), and by one bootstrap standard error of the factor, which
-  is as far as it is known. A move stops where the factor has its end.
+- what a move for the better by a tenth brings in dollars, worked out anew rather than along the tangent: times or
+  divided by 1.1, which treats a factor and its inverse alike. A move stops where the factor has its end.
 
-Levers are ranked by the tenth, then by the standard error.
+Levers are ranked by what it saves.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rose.pricing import formulas
-from rose.pricing.answers.cost_per_correct import Groups, Resamples, TokenCost
+from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 
@@ -98,26 +97,16 @@ class Factors:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Move:
-    """A factor moved for the better: to what, what that saves in dollars per million answer tokens, and whether the
-    factor's own end cut the move short."""
-
-    to: float
-    saves: float
-    cut_short: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Lever:
-    """One factor of C3 and how the cost moves with it. `error` is None where the factor is a price or does not vary."""
+    """One factor of C3 and how the cost moves with it: to what a tenth moves it, and what that saves, dollars per
+    million answer tokens."""
 
     name: str
     value: float
     derivative: float
     elasticity: float
-    tenth: Move
-    standard_error: float | None
-    error: Move | None
+    to: float
+    saves: float
 
 
 def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups) -> Factors | None:
@@ -141,71 +130,37 @@ def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: G
     )
 
 
-def standard_errors(drawn: Resamples | None, groups: Groups, at: Factors) -> dict[str, float | None]:
-    """One bootstrap standard error of each factor; None for a price and where there are too few groups."""
-    if drawn is None:
-        return dict.fromkeys(WORDS)
-    # What a preemption threw away belongs to no group: it stays as it is beside what the turns made.
-    useful = sum(int(row["borrowed_useful"]) + int(row["dedicated_useful"]) for row in groups.rows)
-    made = sum(int(row["borrowed_tokens"]) + int(row["dedicated_tokens"]) for row in groups.rows)
-    kept = (1 - at.waste) * made / useful if useful else 1.0
-    return {
-        "alpha": bootstrap.standard_error(drawn.alpha),
-        "cpm": None,
-        "r": bootstrap.standard_error(drawn.r),
-        "one_plus_rho": bootstrap.standard_error(drawn.rho + 1),
-        "phi": bootstrap.standard_error(drawn.phi),
-        "waste": bootstrap.standard_error(1 - kept * drawn.useful_share),
-    }
-
-
-def levers(at: Factors, errors: Mapping[str, float | None]) -> tuple[Lever, ...]:
+def levers(at: Factors) -> tuple[Lever, ...]:
     """Every lever, the one whose tenth saves most first."""
     moves = []
     for name in WORDS:
-        value, slope, error = getattr(at, name), at.derivative(name), errors.get(name)
-        up = slope < 0
+        value, slope = getattr(at, name), at.derivative(name)
+        low, high = _ENDS[name]
+        to = min(max(value * TENTH if slope < 0 else value / TENTH, low), high)
         moves.append(
             Lever(
                 name=name,
                 value=value,
                 derivative=slope,
                 elasticity=slope * value / at.cost if at.cost else 0.0,
-                tenth=_move(at, name, value * TENTH if up else value / TENTH),
-                standard_error=error,
-                error=_move(at, name, value + error if up else value - error) if error else None,
+                to=to,
+                saves=bootstrap.rounded(at.cost - at.moved(name, to).cost),
             )
         )
-    return tuple(sorted(moves, key=lambda move: (-_saving(move.tenth), -_saving(move.error))))
+    return tuple(sorted(moves, key=lambda move: -move.saves))
 
 
 def in_words(ranked: tuple[Lever, ...]) -> str:
     """Which lever saves most, for a reader who knows none of the symbols."""
-    best = _saving(ranked[0].tenth)
+    best = ranked[0].saves
     if best <= 0:
         return "No lever saves anything: every factor is at its end, or the tokens are free."
-    first = [lever for lever in ranked if round(_saving(lever.tenth) / best, 6) == 1]
+    first = [lever for lever in ranked if round(lever.saves / best, 6) == 1]
     named = " or ".join(
         f"a tenth {'more of' if lever.derivative < 0 else 'off'} the {WORDS[lever.name]}" for lever in first
     )
     text = f"{named[0].upper()}{named[1:]} saves ${best:,.4g} on each million answer tokens, more than any other lever."
-    widest = max(ranked, key=lambda lever: _saving(lever.error))
-    if _saving(widest.error) > 0:
-        text += (
-            f" Least certain is the {WORDS[widest.name]}: one standard error of it is worth "
-            f"${_saving(widest.error):,.4g}."
-        )
     dear = next(lever for lever in ranked if lever.name == "phi")
     if dear.derivative > 0:
         text += " Borrowing more would raise the cost: a borrowed token costs more than a dedicated one."
     return text
-
-
-def _move(at: Factors, name: str, wanted: float) -> Move:
-    low, high = _ENDS[name]
-    to = min(max(wanted, low), high)
-    return Move(to=to, saves=at.cost - at.moved(name, to).cost, cut_short=to != wanted)
-
-
-def _saving(move: Move | None) -> float:
-    return 0.0 if move is None else bootstrap.rounded(move.saves)

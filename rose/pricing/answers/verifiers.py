@@ -30,7 +30,7 @@ import numpy as np
 
 from rose.pricing.answers import cost_per_correct, probes
 from rose.pricing.answers.probes import Probe
-from rose.pricing.figures import BLENDED, Figure
+from rose.pricing.figures import BLENDED
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.query import rows
@@ -48,21 +48,8 @@ PROBES_MIN = 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bin:
-    """Probes reported within [low, high): how many, the mean report, and the share that was correct."""
-
-    low: float
-    high: float
-    probes: int
-    reported: float
-    correct: float
-    #: What the mean leaves out: sum of (p - mean p)^2 - 2 (p - mean p) (y - mean y).
-    within: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """One verifier on a set of probes. Rates are None where there was nothing to divide by."""
+    """One verifier on a set of probes."""
 
     probes: int
     brier: float
@@ -73,31 +60,23 @@ class Scores:
     resolution: float
     uncertainty: float
     within_bins: float
-    calibration: tuple[Bin, ...]
+    #: Of each bin that has any, by its number: probes, mean report, share that was correct.
+    calibration: Mapping[int, tuple[int, float, float]]
     accepted: int
     correct: int
     accepted_correct: int
 
     @property
-    def accept_rate(self) -> Fraction:
-        """alpha at the verifier's threshold."""
-        return Fraction(self.accepted, self.probes)
-
-    @property
-    def tpr(self) -> Fraction | None:
-        """Accepted among the correct."""
-        return Fraction(self.accepted_correct, self.correct) if self.correct else None
-
-    @property
-    def fpr(self) -> Fraction | None:
-        """Accepted among the wrong."""
+    def rates(self) -> tuple[float | None, ...]:
+        """alpha at the verifier's threshold, TPR, FPR and PPV; None where there is nothing to divide by."""
         wrong = self.probes - self.correct
-        return Fraction(self.accepted - self.accepted_correct, wrong) if wrong else None
-
-    @property
-    def ppv(self) -> Fraction | None:
-        """Correct among the accepted."""
-        return Fraction(self.accepted_correct, self.accepted) if self.accepted else None
+        pairs = (
+            (self.accepted, self.probes),
+            (self.accepted_correct, self.correct),
+            (self.accepted - self.accepted_correct, wrong),
+            (self.accepted_correct, self.accepted),
+        )
+        return tuple(part / whole if whole else None for part, whole in pairs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,25 +111,35 @@ def score(probes: Sequence[Probe]) -> Scores:
         raise ValueError("no probes to score")
     size = len(probes)
     correct = sum(probe.correct for probe in probes)
-    brier = fsum((probe.probability - probe.correct) ** 2 for probe in probes) / size
     given = [probe.probability if probe.correct else 1 - probe.probability for probe in probes]
-    wrong = sum(chance == 0 for chance in given)
-    bins = _calibration(probes)
-    rate = correct / size
+    wrong, rate = sum(chance == 0 for chance in given), correct / size
+    bins, within = {}, 0.0
+    for number in sorted({_bin(probe) for probe in probes}):
+        members = [probe for probe in probes if _bin(probe) == number]
+        reported = fsum(probe.probability for probe in members) / len(members)
+        true = sum(probe.correct for probe in members) / len(members)
+        bins[number] = (len(members), reported, true)
+        # What the means leave out.
+        off = ((probe.probability - reported, probe.correct - true) for probe in members)
+        within += fsum(p * p - 2 * p * y for p, y in off)
     return Scores(
         probes=size,
-        brier=brier,
+        brier=fsum((probe.probability - probe.correct) ** 2 for probe in probes) / size,
         logarithmic=None if wrong else fsum(-log(chance) for chance in given) / size + 0.0,
         certain_and_wrong=wrong,
-        reliability=sum(part.probes * (part.reported - part.correct) ** 2 for part in bins) / size,
-        resolution=sum(part.probes * (part.correct - rate) ** 2 for part in bins) / size,
+        reliability=sum(count * (reported - true) ** 2 for count, reported, true in bins.values()) / size,
+        resolution=sum(count * (true - rate) ** 2 for count, _, true in bins.values()) / size,
         uncertainty=rate * (1 - rate),
-        within_bins=sum(part.within for part in bins) / size,
+        within_bins=within / size,
         calibration=bins,
         accepted=sum(probe.accepted for probe in probes),
         correct=correct,
         accepted_correct=sum(probe.accepted and probe.correct for probe in probes),
     )
+
+
+def _bin(probe: Probe) -> int:
+    return min(int(probe.probability * BINS), BINS - 1)
 
 
 def compare(
@@ -202,27 +191,6 @@ def compare(
     )
     cheapest, says = _cheapest(verifiers, len(shared))
     return Comparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
-
-
-def _calibration(probes: Sequence[Probe]) -> tuple[Bin, ...]:
-    members: dict[int, list[Probe]] = defaultdict(list)
-    for probe in probes:
-        members[min(int(probe.probability * BINS), BINS - 1)].append(probe)
-    return tuple(_bin(number, members[number]) for number in sorted(members))
-
-
-def _bin(number: int, probes: Sequence[Probe]) -> Bin:
-    reported = fsum(probe.probability for probe in probes) / len(probes)
-    correct = sum(probe.correct for probe in probes) / len(probes)
-    off = [(probe.probability - reported, probe.correct - correct) for probe in probes]
-    return Bin(
-        low=number / BINS,
-        high=(number + 1) / BINS,
-        probes=len(probes),
-        reported=reported,
-        correct=correct,
-        within=fsum(p * p - 2 * p * y for p, y in off),
-    )
 
 
 def _draws(
@@ -297,18 +265,16 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     source = "verdicts of the run whose truth is known" if file is None else f"file {file.name}"
-    judgements = (
-        probes.from_ledger(rows(run.connection, "answers/probes"))
-        if file is None
-        else probes.from_file(file, threshold)
-    )
-    if not judgements:
-        raise PricingError(
+    if file is None:
+        judgements = probes.from_ledger(rows(run.connection, "answers/probes"))
+        none = (
             f"no verdict of run {run.run.run_id!r} has its truth recorded (`correct`), so no verifier can be scored: "
             "give probes with --probes"
-            if file is None
-            else f"probes {file} has no rows"
         )
+    else:
+        judgements, none = probes.from_file(file, threshold), f"probes {file} has no rows"
+    if not judgements:
+        raise PricingError(none)
     judged = run.groups.judged
     trajectory_usd = sum(run.cost.paid.values(), Fraction(0)) / judged if judged else None
     prices, why = _prices(run, judgements)
@@ -363,13 +329,12 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
                 rows=tuple(
                     (
                         v.name,
-                        f"{part.low:.1f} to {part.high:.1f}",
-                        run.make.number(part.probes, "probes"),
-                        run.make.measure(part.reported, "share", basis=source),
-                        run.make.measure(part.correct, "share", basis=source),
+                        f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}",
+                        run.make.number(count, "probes"),
+                        *(run.make.measure(share, "share", basis=source) for share in shares),
                     )
                     for v in made
-                    for part in v.scores.calibration
+                    for number, (count, *shares) in v.scores.calibration.items()
                 ),
                 grouped=True,
             ),
@@ -392,39 +357,31 @@ def _prices(run: PricedRun, judgements: Sequence[Probe]) -> tuple[dict[str, Frac
 def _scores(run: PricedRun, verifier: Verifier, source: str) -> Row:
     scores = verifier.scores
     infinite = f"infinite: {scores.certain_and_wrong} reported as certain turned out otherwise"
+    each = (scores.brier, scores.logarithmic, scores.reliability, scores.resolution, scores.uncertainty)
     return (
         verifier.name,
         run.make.number(verifier.saw, "probes"),
         run.make.number(scores.probes, "probes"),
-        run.make.measure(scores.brier, basis=source),
-        run.make.measure(scores.logarithmic, basis=source, why=infinite),
-        *(
-            run.make.measure(value, basis=source)
-            for value in (scores.reliability, scores.resolution, scores.uncertainty, scores.within_bins)
-        ),
+        *(run.make.measure(value, basis=source, why=infinite) for value in (*each, scores.within_bins)),
     )
 
 
 def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, held: str | None) -> Row:
     """`held` says why what a trajectory cost has no interval, so that a correct answer has none either."""
-    scores, usd = verifier.scores, verifier.usd_per_correct
-
-    def rate(value: Fraction | None, why: str) -> Figure:
-        return run.make.measure(None if value is None else float(value), "share", basis=source, why=why)
-
+    whys = ("", "no probe was correct", "no probe was wrong", "it accepted nothing")
     return (
         verifier.name,
-        rate(scores.accept_rate, ""),
-        rate(scores.tpr, "not enough data: no probe was correct"),
-        rate(scores.fpr, "not enough data: no probe was wrong"),
-        rate(scores.ppv, "not enough data: it accepted nothing"),
+        *(
+            run.make.measure(rate, "share", basis=source, why=f"not enough data: {why}")
+            for rate, why in zip(verifier.scores.rates, whys, strict=True)
+        ),
         run.make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
         run.make.money(
-            usd,
+            verifier.usd_per_correct,
             BLENDED,
             per="correct answer",
             why=no_cost or "not enough data: it accepted nothing that was correct",
-            interval=verifier.interval if usd is not None and not held else None,
+            interval=None if held else verifier.interval,
             no_interval=held or bootstrap.TOO_FEW,
         ),
         run.make.measure(

@@ -95,11 +95,6 @@ def student(freedom: float) -> float:
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
-def standard_error(values: Floats) -> float | None:
-    """How far resampled values lie from their mean; None where one of them is undefined."""
-    return rounded(values.std(ddof=1)) if np.isfinite(values).all() else None
-
-
 def rounded(value: float) -> float:
     """To as many digits as are the same on any machine."""
     return float(f"{value:.{_DIGITS}g}")

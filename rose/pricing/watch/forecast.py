@@ -71,9 +71,8 @@ def forecast(
             over_share=None if budget_nano is None else float(spent_nano > budget_nano),
         )
     if len(history) < DAYS_MIN:
-        return Forecast(
-            method=f"not enough days: {len(history)} of {DAYS_MIN} are known, each from midnight to midnight UTC"
-        )
+        known = f"{len(history)} {'is' if len(history) == 1 else 'are'} known"
+        return Forecast(method=f"not enough days: it takes {DAYS_MIN} whole ones (UTC), and {known}")
     charged = sum(cost != 0 for cost in history.values())
     if charged < CHARGED_MIN:
         return Forecast(

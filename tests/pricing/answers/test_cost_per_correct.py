@@ -285,15 +285,7 @@ def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(sample_cos
 def test_a_share_of_everything_is_not_certain() -> None:
     groups = [{"judged": 8, "accepted": 8, "audited": 4, "audited_correct": 4}] * 12
     even = Groups(
-        trajectories=96,
-        judged_groups=12,
-        judged_groups_trajectories=96,
-        solved_groups=12,
-        judged=96,
-        accepted=96,
-        audited=48,
-        audited_correct=48,
-        rows=groups,
+        rows=groups, judged_groups=12, solved_groups=12, judged=96, accepted=96, audited=48, audited_correct=48
     )
     for columns in (("solved", "one"), ("accepted", "judged"), ("audited_correct", "audited")):
         interval = cost_per_correct.share_interval(even, *columns)

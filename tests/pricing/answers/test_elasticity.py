@@ -21,17 +21,7 @@ def groups(pairs: list[tuple[int, int]], step: int | None = 0) -> Groups:
     group_rows: list[dict[str, Any]] = [
         {"trajectories": size, "judged": size, "accepted": accepted, "step": step} for size, accepted in pairs
     ]
-    return Groups(
-        trajectories=0,
-        judged_groups=0,
-        judged_groups_trajectories=0,
-        solved_groups=0,
-        judged=0,
-        accepted=0,
-        audited=0,
-        audited_correct=0,
-        rows=group_rows,
-    )
+    return Groups(rows=group_rows)
 
 
 @given(st.integers(0, 8).flatmap(lambda m: st.tuples(st.just(m), st.integers(0, m), st.integers(0, m))))
@@ -174,14 +164,6 @@ def test_too_little_gives_no_elasticity_in_training(judged: list[Step], says: st
 
 def test_a_step_was_made_with_the_updates_before_it() -> None:
     run_groups = Groups(
-        trajectories=0,
-        judged_groups=0,
-        judged_groups_trajectories=0,
-        solved_groups=0,
-        judged=0,
-        accepted=0,
-        audited=0,
-        audited_correct=0,
         rows=[
             {"step": step, "judged": judged, "accepted": accepted}
             for step, judged, accepted in [(0, 4, 1), (0, 4, 0), (1, 4, 4), (3, 4, 2), (3, 0, 0), (None, 4, 1)]

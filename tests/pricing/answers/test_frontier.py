@@ -48,35 +48,6 @@ def golden_spend(phi: float = 0, ratio: float = 0.1) -> Spend:
     )
 
 
-@pytest.mark.parametrize(
-    ("phi", "ratio", "kappa"), [(0, 0.1, 0.6667), (0.5, 0.1, 0.9732), (1, 0.1, 1.8018), (1, 0, 2.2222)]
-)
-def test_the_golden_thresholds(phi: float, ratio: float, kappa: float) -> None:
-    spend = golden_spend(phi, ratio)
-    assert spend.rollout_share == Fraction(7, 10)
-    assert spend.threshold == pytest.approx(0.6667, abs=5e-5)
-    assert spend.kappa3 == pytest.approx(kappa, abs=5e-5)
-
-
-def test_the_golden_gains() -> None:
-    # n 8 at 2 each, T 100 at 0.5 each.
-    spend = Spend(
-        inference_usd=Fraction(16),
-        rollouts_usd=Fraction(30),
-        other_training_usd=Fraction(20),
-        borrowed_share=Fraction(0),
-        cost_ratio=Fraction(1),
-    )
-    assert frontier.left(eta(1.4), eta(0.3), spend, 8) == pytest.approx(1.3333, abs=5e-5)
-    assert spend.threshold == pytest.approx(0.32)
-    answer = frontier.next_dollar(eta(1.4), eta(0.3), 16, 50)
-    assert (answer.side, answer.gain_inference, answer.gain_training) == ("inference", 0.025, 0.006)
-    assert answer.says == (
-        "The next dollar lowers cost per correct faster on inference than on training. "
-        "One more rollout for each answer lowers it and more training lowers it."
-    )
-
-
 @given(st.floats(0.01, 3), st.floats(0.01, 2), st.floats(0.1, 100), st.floats(0.1, 100))
 def test_where_both_are_known_the_answer_is_the_author_s(
     eta_n: float, eta_t: float, inference: float, training: float
@@ -246,8 +217,6 @@ def test_what_a_slack_second_yields() -> None:
         solved_groups=2,
         judged=38,
         accepted=2,
-        audited=0,
-        audited_correct=0,
         rows=[],
     )
     # 50 of the 200 tokens were made in the 8 borrowed seconds: 9.5 of the 38 trajectories.

@@ -52,7 +52,7 @@ def test_murphy_s_terms_sum_to_brier(pairs: list[tuple[float, bool]]) -> None:
     scores = verifiers.score(reports(pairs))
     terms = scores.reliability - scores.resolution + scores.uncertainty + scores.within_bins
     assert terms == pytest.approx(scores.brier, abs=1e-12)
-    assert sum(bin_.probes for bin_ in scores.calibration) == len(pairs)
+    assert sum(count for count, _, _ in scores.calibration.values()) == len(pairs)
     assert scores.reliability >= 0
     assert 0 <= scores.resolution <= scores.uncertainty + 1e-12
 
@@ -61,11 +61,8 @@ def test_scores_by_hand() -> None:
     scores = verifiers.score(reports([(0.9, True), (0.9, False), (0.2, False), (0.2, True), (0.6, True)]))
     assert scores.brier == pytest.approx((0.01 + 0.81 + 0.04 + 0.64 + 0.16) / 5)
     assert scores.logarithmic == pytest.approx(-(2 * log(0.9 * 0.1) / 2 + log(0.8) + log(0.2) + log(0.6)) / 5)
-    assert (scores.accept_rate, scores.tpr, scores.fpr) == (Fraction(3, 5), Fraction(2, 3), Fraction(1, 2))
-    assert scores.ppv == Fraction(2, 3)
-    high = scores.calibration[-1]
-    assert (high.low, high.high, high.probes, high.correct) == (0.9, 1.0, 2, 0.5)
-    assert high.reported == pytest.approx(0.9)
+    assert scores.rates == (3 / 5, 2 / 3, 1 / 2, 2 / 3)
+    assert scores.calibration[9] == (2, pytest.approx(0.9), 0.5)
 
 
 def test_certainty_that_turns_out_wrong_is_infinite_and_not_cut_off() -> None:
@@ -77,9 +74,8 @@ def test_certainty_that_turns_out_wrong_is_infinite_and_not_cut_off() -> None:
 
 
 def test_rates_that_have_nothing_to_divide_by_are_none() -> None:
-    scores = verifiers.score(reports([(0.1, False)]))
-    assert (scores.tpr, scores.ppv, scores.fpr) == (None, None, 0)
-    assert verifiers.score(reports([(0.1, True)])).fpr is None
+    assert verifiers.score(reports([(0.1, False)])).rates == (0, None, 0, None)
+    assert verifiers.score(reports([(0.1, True)])).rates == (0, 0, None, None)
     with pytest.raises(ValueError, match="no probes"):
         verifiers.score([])
 

@@ -18,6 +18,7 @@ from rose.pricing.borrowing.provision import BREAK_EVEN_TIME, provision
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from rose.pricing.run.priced import priced
 from rose.pricing.run.report import HARVEST, build
+from tests.long_form import usual
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import T0_NS, S, slice_, turn, us, verdict
 from tests.pricing.charges.test_tenures import device, run
@@ -158,7 +159,7 @@ def test_idle_time_put_to_work_is_what_was_measured(write_ledger: Any) -> None:
     assert build(root, "run", BOOK).section.figure("glance", HARVEST).value == pytest.approx(1200 / 5400)
 
 
-@pytest.mark.parametrize("worked_s", [(3600, 900), (1800, 1800)])
+@pytest.mark.parametrize("worked_s", usual([(3600, 900)], long=[(3600, 900), (1800, 1800)]))
 def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(
     write_ledger: Any, worked_s: tuple[int, int]
 ) -> None:

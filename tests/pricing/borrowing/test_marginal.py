@@ -163,8 +163,6 @@ def starts(role: Literal["serving", "rollout"], after_s: int, took_s: int) -> ev
     ("started", "serving_s"),
     [
         ([], 0),
-        ([starts("serving", 40, 30)], 36),
-        ([starts("rollout", 40, 30)], 0),
         ([starts("serving", 30, 27), starts("rollout", 40, 9)], 27),
     ],
 )

@@ -113,7 +113,7 @@ def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(sample_
 
 
 def test_a_few_groups_say_nothing(sample_groups: Groups) -> None:
-    few = groups.grouped([dict(row) for row in sample_groups.rows[: bootstrap.UNITS_MIN - 1]])
+    few = Groups.of([dict(row) for row in sample_groups.rows[: bootstrap.UNITS_MIN - 1]])
     assert why(saved(energy(), few)) == (None, bootstrap.TOO_FEW)
 
 

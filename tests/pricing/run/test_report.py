@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,25 @@ from rose import events
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.borrowing.report import ADDED, ADDED_THERE, CAPACITY, CASH, IDLE, NEEDED, WOULD, WOULD_NOT
+from rose.pricing.borrowing.alternatives import compare
+from rose.pricing.borrowing.report import (
+    ADDED,
+    ADDED_THERE,
+    CAPACITY,
+    CASH,
+    IDLE,
+    NEEDED,
+    WOULD,
+    WOULD_NOT,
+    savings_table,
+)
 from rose.pricing.console import WIDTH
 from rose.pricing.money import PricingError
 from rose.pricing.run import priced, report
 from rose.pricing.run.report import ACCEPTED, HARVEST, UNUSED, Report
 from rose.pricing.table import Section
 from tests.pricing.borrowing.conftest import book_with
-from tests.pricing.conftest import OURS, T0_NS, S, joined, printed, shown, work
+from tests.pricing.conftest import T0_NS, S, joined, printed, shown, work
 
 
 def figures(node: Any) -> list[dict[str, Any]]:
@@ -135,20 +147,25 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
     assert "not enough data" in printed(built.elements())
 
 
-def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_full_price(sample_kept: Path) -> None:
-    book = book_with(("idle_anyway = true", "idle_anyway = false"))
-    made = report.build(sample_kept, price_book=book).section
-    # The device time that could have been avoided, and the terms of the borrow on top.
-    token = made.figure("lines", "opportunistic", "a million of them").value
-    assert token == round((940_000_000 + 62_715_000) / 1400 * 10**6)
-    assert made.figure("savings", CASH).value == 164_500_000 - 940_000_000 - 62_715_000
+@pytest.mark.parametrize(
+    ("stated", "avoidable_nano"),
+    [
+        ("idle_anyway = false", 940_000_000),
+        ("idle_anyway = 0.9\nidle_anyway_low = 0.5\nidle_anyway_high = 1", 94_000_000),
+    ],
+)
+def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_price(
+    sample_kept: Path, stated: str, avoidable_nano: int
+) -> None:
+    """The device time that could have been avoided, and the terms of the borrow on top."""
+    with priced.priced(sample_kept, price_book=book_with(("idle_anyway = true", stated))) as run:
+        saved = {row["what"]: row["value"].value for row in savings_table(run.make, compare(run), run.borrow).records()}
+        assert run.cost.by_line["opportunistic"] == Fraction(avoidable_nano + 62_715_000, 1400 * 10**9)
+    assert saved[ADDED] == avoidable_nano + 62_715_000
+    assert saved[CASH] == 164_500_000 - avoidable_nano - 62_715_000
 
 
-def test_a_stated_probability_charges_in_proportion_and_silence_shows_both_ends(sample_kept: Path) -> None:
-    likely = book_with(("idle_anyway = true", "idle_anyway = 0.9\nidle_anyway_low = 0.5\nidle_anyway_high = 1"))
-    saved = values(report.build(sample_kept, price_book=likely).section, "savings")
-    assert saved[ADDED] == 94_000_000 + 62_715_000
-    assert saved[CASH] == 164_500_000 - 94_000_000 - 62_715_000
+def test_where_the_book_is_silent_both_ends_are_shown(sample_kept: Path) -> None:
     built = report.build(sample_kept, price_book=book_with(("idle_anyway = true", "")))
     saved = values(built.section, "savings")
     assert saved[CASH] is None
@@ -204,29 +221,15 @@ def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) 
         events.Device(action="left", device_id="s0", t_ns=T0_NS + 3600 * 10**9, pool="serving", device_class="h200"),
     ]
     write_ledger(made, root=sample, writer="second", run_id="later", provenance="simulated")
-    built = report.build(sample)
-    assert (built.run.run_id, built.stamp.provenance) == ("later", "simulated")
-    assert built.section.figure("time", "fleet", "amortized").value == 2_500_000_000
+    with priced.priced(sample) as run:
+        assert (run.run.run_id, run.stamp.provenance) == ("later", "simulated")
+        assert run.allocation.cost_nano_usd == 2_500_000_000
 
 
-def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path) -> None:
-    segment = sorted((sample / "live").rglob("*.parquet"))[-1]
-    content = bytearray(segment.read_bytes())
-    # A byte that no reader of Parquet minds: it is in the name of the software that wrote the file.
-    at = content.rindex(b"parquet-cpp")
-    content[at] = ord("q")
-    segment.write_bytes(content)
-    with pytest.raises(PricingError, match="does not verify"):
-        report.build(sample)
-    built = report.build(sample, allow_unverified=True)
-    assert {figure["verified"] for figure in figures(built.to_json())} == {False}
-    assert "UNVERIFIED LEDGER" in printed(built.elements())
-
-
-def test_the_tables_fit_and_show_view_currency_and_provenance(sample_kept: Path) -> None:
-    text = shown(report.build(sample_kept, price_book=OURS).elements())
+def test_the_tables_fit_and_show_view_currency_and_provenance(sample_report: Report) -> None:
+    text = shown(sample_report.elements())
     assert max(len(line) for line in text.splitlines()) <= WIDTH
-    titles = [line for line in text.splitlines() if "USD, replay]" in line]
+    titles = [line for line in text.splitlines() if "USD, replay, EXAMPLE PRICES" in line]
     assert len(titles) > 8
     assert "trace bursty, prompts x0.1, outputs x0.5, gaps x2" in text
     assert "$0.102 (partly assumed)" in text

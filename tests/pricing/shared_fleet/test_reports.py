@@ -16,8 +16,13 @@ from tests.pricing.closing.conftest import S
 from tests.pricing.shared_fleet.ledger import BOOK, RUNS, fleet_events, turn, us
 
 
-def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(root: Path) -> None:
-    made = report.build(root, "fleet", BOOK)
+@pytest.fixture(scope="module")
+def reports(root: Path) -> dict[str, report.Report]:
+    return {run_id: report.build(root, run_id, BOOK) for run_id in RUNS}
+
+
+def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(reports: dict[str, report.Report]) -> None:
+    made = reports["fleet"]
     shares = made.section.table("runs").records()
     assert {row["run"]: (row["team"], row["amortized"].value) for row in shares[:-1]} == {
         "fleet": ("infra", 4_400_000_000),
@@ -38,8 +43,8 @@ def steps(made: report.Report) -> list[str]:
     return [row["value"].text for row in rows if row["what"].endswith(" step")]
 
 
-def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(root: Path, tmp_path: Path) -> None:
-    assert steps(report.build(root, "fleet", BOOK)) == []
+def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, report.Report], tmp_path: Path) -> None:
+    assert steps(reports["fleet"]) == []
     alone = tmp_path / "ledger"
     with LedgerWriter.open(alone, "controller", "fleet") as writer:
         for event in fleet_events():
@@ -63,9 +68,9 @@ def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(root: Path, tmp_path:
         assert steps(made) == ["100.0%", "0.0%"]
 
 
-def test_what_reports_of_the_runs_count_sums_to_the_fleets(root: Path) -> None:
+def test_what_reports_of_the_runs_count_sums_to_the_fleets(reports: dict[str, report.Report]) -> None:
     """The lease is granted once, for red, and each run has half of its time."""
-    made = [report.build(root, run_id, BOOK).section for run_id in RUNS]
+    made = [reports[run_id].section for run_id in RUNS]
     for name, counts in (
         ("time leased", [2000 * S, 1000 * S, 1000 * S]),
         ("leases granted", [1, 1, 0]),
@@ -77,8 +82,10 @@ def test_what_reports_of_the_runs_count_sums_to_the_fleets(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("run_id", "accepted", "borrowed_s"), [("red", 300, 700), ("blue", 0, 600)])
-def test_a_report_of_an_rl_run_is_of_its_own_part(root: Path, run_id: str, accepted: int, borrowed_s: int) -> None:
-    made = report.build(root, run_id, BOOK)
+def test_a_report_of_an_rl_run_is_of_its_own_part(
+    reports: dict[str, report.Report], run_id: str, accepted: int, borrowed_s: int
+) -> None:
+    made = reports[run_id]
     assert "runs" not in made.section.parts
     assert made.run.run_id == run_id
     assert made.section.figure("fates", "borrowed", "accepted").value == accepted

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 from rose import events
 from rose.cli import app
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.borrowing.report import alternatives
+from rose.pricing.borrowing.report import CASH, saved_in_run
 from rose.pricing.closing.period import Period
 from rose.pricing.spend.saved import LET_GO, RunSaved, saved
+from tests.long_form import usual
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
 from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, us
 
@@ -25,7 +26,7 @@ def test_what_was_saved_counts_once_and_for_the_run_whose_borrow_it_was(root: Pa
     assert {run["run"] for run in json.loads(done.stdout)["runs"]} == {"red", "blue"}
 
 
-@pytest.mark.parametrize("decided_for", ["fleet", "red"])
+@pytest.mark.parametrize("decided_for", usual(["red"], long=["fleet", "red"]))
 def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_saved(
     tmp_path: Path, decided_for: str
 ) -> None:
@@ -55,11 +56,12 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
             at_us=us(1),
         )
         writer.record(decided)
-    made = {run_id: alternatives.build(root, run_id, BOOK) for run_id in RUNS}
-    whole, red, blue = (one.cash_saved.value or 0 for one in made.values())
-    assert "$3.60 of dedicated devices that recorded decisions let go" in made["fleet"].rests_on["cash_saved"]
+    made = {run_id: saved_in_run(root, run_id, BOOK) for run_id in RUNS}
+    cash = {run_id: table.row(CASH) for run_id, table in made.items()}
+    whole, red, blue = (cash[run_id]["value"].value or 0 for run_id in RUNS)
+    assert "$3.60 of dedicated devices that recorded decisions let go" in cash["fleet"]["rests on"]
     counted = "dedicated devices that recorded decisions let go count for the fleet, not for a run on it"
-    assert all(counted in made[run_id].rests_on["cash_saved"] for run_id in RUNS[1:])
+    assert all(counted in cash[run_id]["rests on"] for run_id in RUNS[1:])
     book, kept = tmp_path / "book.toml", dict[str, RunSaved]()
     book.write_text(BOOK_TEXT)
     runs = {run.run_id: run for run in saved(root, Period(T0_NS, T0_NS + 24 * HOUR_NS), str(book), kept=kept).runs}

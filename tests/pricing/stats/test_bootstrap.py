@@ -79,11 +79,6 @@ def test_an_interval_holds_its_ends() -> None:
     assert Interval(low=1, high=None).holds(1e9)
 
 
-def test_standard_error() -> None:
-    assert bootstrap.standard_error(np.array([1.0, 2.0, 3.0])) == 1
-    assert bootstrap.standard_error(np.array([1.0, np.inf])) is None
-
-
 def test_figures_are_cut_to_the_digits_that_every_machine_has() -> None:
     assert bootstrap.rounded(math.pi) == 3.14159265359
     assert bootstrap.rounded(math.pi * (1 + 2e-16)) == bootstrap.rounded(math.pi)

@@ -49,7 +49,7 @@ def test_growth_goes_on() -> None:
 @pytest.mark.parametrize(
     ("costs", "why"),
     [
-        ([USD] * 27, "not enough days: 27 of 28 are known, each from midnight to midnight UTC"),
+        ([USD] * 27, "not enough days: it takes 28 whole ones (UTC), and 27 are known"),
         ([0] * 31 + [USD] * 9, "not enough days: 9 of 40 cost anything, and it takes 10"),
     ],
 )
