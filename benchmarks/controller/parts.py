@@ -17,15 +17,15 @@ from typing import Any
 import aiohttp
 import uvloop
 from aiohttp import web
+from rose.runtime.scheduling.engines.engine_connections import EngineConnections
+from rose.runtime.scheduling.gateway.answers import read
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.client.address import authorization
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling import collector
-from rose.runtime.scheduling.engines.engine_connections import EngineConnections
 from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.scheduling.gateway.answers import read
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
