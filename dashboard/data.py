@@ -39,7 +39,6 @@ from rose.pricing.closing import charge_algebra, records, store
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds
-from rose.pricing.closing.period import of_day as period_of_day
 from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
 from rose.pricing.price_books import choice
@@ -51,8 +50,7 @@ from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.saved import Saved
-from rose.pricing.watch import anomaly, budget
-from rose.pricing.watch.anomaly import Watch
+from rose.pricing.watch import budget
 from rose.pricing.watch.budget import TeamBudget
 
 T = TypeVar("T")
@@ -477,15 +475,8 @@ def _loaded(scope: Scope, billed: Bill) -> pl.DataFrame:
 
 
 def bill_with_history(scope: Scope) -> Priced[Bill]:
-    """The bill of a period with what it is compared with: the period before, and the days before the month's.
-
-    Of the period alone where earlier hours cannot be priced.
-    """
-    earliest = min(
-        period_before(scope.period).from_ns,
-        month_at(scope.period.to_ns - 1).from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY,
-    )
-    whole = bill(replace(scope, period=Period(earliest, scope.period.to_ns)))
+    """The bill of a period with the period before; of the period alone where earlier hours cannot be priced."""
+    whole = bill(replace(scope, period=Period(period_before(scope.period).from_ns, scope.period.to_ns)))
     return bill(scope) if whole.value is None else whole
 
 
@@ -524,20 +515,6 @@ def budgets(scope: Scope) -> Priced[list[TeamBudget]]:
         return budget.show(scope.ledger, month, scope.book, provenance=scope.provenance)
 
     return kept(compare, scope.ledger, "budgets", *scope.key, f"{datetime.now(UTC):%Y-%m-%dT%H}")
-
-
-def watched(scope: Scope, billed: Bill) -> Priced[Watch] | None:
-    """Days of the period that cost other than the days before them; None where no charged day is over.
-
-    `billed` is `bill_with_history`.
-    """
-    today_ns = period_of_day(datetime.now(UTC).date()).from_ns
-    if scope.period.from_ns >= today_ns:
-        return None
-    over = Period(scope.period.from_ns, min(scope.period.to_ns, today_ns))
-    if charge_algebra.within(billed.frame, over).is_empty():
-        return None
-    return kept(lambda: anomaly.watch(billed, over), scope.ledger, "watched", over, billed.period, *scope.key)
 
 
 def not_closed(ledger: Path, provenance: str) -> list[Period]:

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.coverage import forecasts, groups, holdouts, lending, on_disk, saved
+from benchmarks.coverage import forecasts, groups, holdouts, lending, saved
 from benchmarks.coverage.shown import Shown, Simulation
 from benchmarks.shared import arguments, at_least_one, measured, show
 from rose.accept.report import Report
@@ -35,15 +35,12 @@ CASES: dict[str, tuple[Simulation, int]] = {
     "saved": (saved.saved, 1000),
     "forecast": (forecasts.forecasts, 600),
 }
-#: Ledgers that are written to disk and reported on.
-ON_DISK = "on-disk"
-ON_DISK_LEDGERS = 20
-QUICK_LEDGERS, QUICK_ON_DISK = 12, 1
+QUICK_LEDGERS = 12
 
 
 def main(given: list[str] | None = None) -> None:
     """Simulate, count and report; the exit code is 0 when the simulating itself worked."""
-    parser = arguments(__doc__, only=[*CASES, ON_DISK])
+    parser = arguments(__doc__, only=list(CASES))
     parser.add_argument(
         "--ledgers", type=at_least_one, metavar="N", help="ledgers a case; a claim about coverage takes 300"
     )
@@ -54,12 +51,6 @@ def main(given: list[str] | None = None) -> None:
             if not chosen.only or name in chosen.only:
                 count = chosen.ledgers or (QUICK_LEDGERS if chosen.quick else full)
                 _claim(report, name, _run(name, simulation, count))
-        if not chosen.only or ON_DISK in chosen.only:
-            count = min(chosen.ledgers or ON_DISK_LEDGERS, QUICK_ON_DISK if chosen.quick else ON_DISK_LEDGERS)
-            _run(ON_DISK, on_disk.ledgers, count)
-            # The simulation raises where a report shows another interval than the functions give.
-            report.claim("reports of ledgers on disk that show the same intervals", 100.0, "%", 100.0, "higher")
-            report.detail[ON_DISK] = {"ledgers": count}
         _show(report)
 
 

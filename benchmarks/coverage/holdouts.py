@@ -24,11 +24,13 @@ from rose.pricing.stats.bootstrap import Floats, Ints
 
 DAY = date(2026, 6, 1)
 FROM_NS = 1_780_272_000_000_000_000
-STRETCHES = Stretches(((FROM_NS, FROM_NS + 86_400 * 10**9),))
 NANO = 10**9
 MISS_NANO, CURVE_AT, CURVE_NANO = 1_000_000, (0.5, 1.0), (0.0, 500_000.0)
 LENDING = f"violation_usd = {MISS_NANO / NANO}\nlatency_usd = [[0.5, 0], [1.0, 0.0005]]\n"
-BOOK = pricebook.parse(pricebook.load("example").text.replace("violation_usd = 0\n", LENDING), "simulated")
+BOOK = Stretches(
+    pricebook.parse(pricebook.load("example").text.replace("violation_usd = 0\n", LENDING), "simulated"),
+    ((FROM_NS, FROM_NS + 86_400 * 10**9),),
+)
 #: What a fleet file has without a word about it.
 USUAL = CoservingConfig()
 WINDOW_S, WASHOUT_S = int(USUAL.holdout_window_s), int(USUAL.holdout_washout_s)
@@ -135,7 +137,6 @@ def measured(devices: list[Served]) -> Harm:
                 named
                 | {
                     "day": DAY,
-                    "lease_id": None,
                     "requests": int(side.sum()),
                     "misses": int(one.missed[side].sum()),
                     "cost_nano": int(one.cost[side].sum()),
@@ -185,7 +186,6 @@ def by_unlent_time(devices: list[Served]) -> Term:
                 if side.any():
                     bins.append(
                         {
-                            "lease_id": None,
                             "day": DAY,
                             "load_bin": load_bin,
                             "lent": lent,
@@ -193,7 +193,7 @@ def by_unlent_time(devices: list[Served]) -> Term:
                             "violations": int(one.missed[side].sum()),
                         }
                     )
-    return provision.confounded(bins, STRETCHES, BOOK, "confounded: leases were never withheld at random")
+    return provision.confounded(bins, BOOK, "confounded: leases were never withheld at random")
 
 
 FLEETS = {
@@ -213,7 +213,7 @@ def holdouts(random: np.random.Generator) -> Iterator[Shown]:
         truth = sum(int((one.cost - one.cost_alone).sum()) for one in devices) / NANO
         measures = measured(devices)
         if measures.confounded is None:
-            term = harm.realised(measures, STRETCHES, BOOK)
+            term = harm.realised(measures, BOOK)
             yield shown(f"harm, {name}", truth, term.interval, term.no_interval)
         unlent = by_unlent_time(devices)
         yield shown(f"harm against unlent time, {name}", truth, unlent.interval, unlent.no_interval, never=True)
@@ -229,6 +229,6 @@ def _besides(name: str, one: Served, measures: Harm) -> Iterator[Shown]:
         "busy": (float((one.busy - one.busy_alone).sum()) * NANO, None),
     }
     for measure, (truth, bound) in truths.items():
-        if (compared := measures.compared(measure)) is not None:
+        if (compared := measures.strata.get(measure)) is not None:
             effect = holdout.effect(compared, bound)
             yield Shown(f"{measure}, {name}", truth, effect.low, effect.high)

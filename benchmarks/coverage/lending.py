@@ -14,14 +14,14 @@ from benchmarks.coverage.shown import Shown, shown, wandering, within_range
 from rose.pricing.borrowing import harm, power, provision
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.terms import Stretches, Term, term
+from rose.pricing.borrowing.terms import Stretches, Term
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.stats import holdout
 
 DAY = date(2026, 6, 1)
 FROM_NS = 1_780_272_000_000_000_000
-STRETCHES = Stretches(((FROM_NS, FROM_NS + 86_400 * 10**9),))
+SPANS = ((FROM_NS, FROM_NS + 86_400 * 10**9),)
 CLASS = "h100-sxm"
 #: Ends of the ranges of the book's power and tariff, as shares of their figures.
 POWER_RANGE, TARIFF_RANGE = (0.7, 1.2), (0.75, 1.4)
@@ -37,11 +37,9 @@ REQUESTS = 20
 MISS_UNLENT, MISS_LENT = 0.05, 0.075
 
 
-def book(*, penalty: bool = True, ranges: bool = True) -> PriceBook:
+def book(*, ranges: bool = True) -> PriceBook:
     """The example book with ranges of this benchmark's own, or with none."""
-    text = pricebook.load("example").text
-    if penalty:
-        text = text.replace("violation_usd = 0\n", f"violation_usd = {PENALTY_USD}\n")
+    text = pricebook.load("example").text.replace("violation_usd = 0\n", f"violation_usd = {PENALTY_USD}\n")
     lines = [line for line in text.splitlines() if not line.startswith(("low_share", "high_share"))]
     text = "\n".join(lines)
     if ranges:
@@ -50,7 +48,7 @@ def book(*, penalty: bool = True, ranges: bool = True) -> PriceBook:
     return pricebook.parse(text, "simulated")
 
 
-BOOK, UNRANGED = book(), book(ranges=False)
+BOOK, UNRANGED = (Stretches(book(ranges=ranges), SPANS) for ranges in (True, False))
 
 
 def metered(random: np.random.Generator, stretches: int) -> list[dict[str, Any]]:
@@ -83,7 +81,7 @@ def metered(random: np.random.Generator, stretches: int) -> list[dict[str, Any]]
 
 def leased(work: float = 1) -> list[dict[str, Any]]:
     """Rows of `leased_time`, for as much work as usual or another share of it."""
-    return [{"device_class": CLASS, "lease_id": None, "segment": 0, "leased_ns": round(work * LEASED_S * 10**9)}]
+    return [{"device_class": CLASS, "segment": 0, "leased_ns": round(work * LEASED_S * 10**9)}]
 
 
 def lent(work: float = 1) -> list[dict[str, Any]]:
@@ -91,7 +89,6 @@ def lent(work: float = 1) -> list[dict[str, Any]]:
     ns = round(work * 1000) * 5 * 10**9
     return [
         {
-            "lease_id": None,
             "device_class": CLASS,
             "segment": 0,
             "t0_ns": None,
@@ -112,12 +109,12 @@ def assumed_w() -> float:
     return (LOAD_W - IDLE_W) * 3 / 5
 
 
-def energy_term(random: np.random.Generator, stretches: int, prices: PriceBook, work: float = 1) -> tuple[Term, float]:
+def energy_term(random: np.random.Generator, stretches: int, prices: Stretches, work: float = 1) -> tuple[Term, float]:
     """The energy term of some work, and the truth for the usual work, dollars; assumed without a metered stretch."""
     tariff = within_range(random, *TARIFF_RANGE) if prices is BOOK else 1.0
     readings = power.metered(metered(random, stretches)) if stretches else {}
     joules = EXTRA_W * LEASED_S if stretches else assumed_w() * 5000 * within_range(random, *POWER_RANGE)
-    return power.energy(lent(work), leased(work), readings, STRETCHES, prices), joules * USD_PER_J * tariff
+    return power.energy(lent(work), leased(work), readings, prices), joules * USD_PER_J * tariff
 
 
 def energy(random: np.random.Generator) -> Iterator[Shown]:
@@ -158,7 +155,6 @@ def provision_term(
                 "device_id": "d",
                 "withheld": side,
                 "day": DAY,
-                "lease_id": None,
                 "measure": "cost",
                 "requests": int(x.sum()),
                 "misses": int(y.sum()),
@@ -175,10 +171,10 @@ def provision_term(
     truth = float(count[~drawn].sum()) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
     if not withheld:
         bins = [{**row, "load_bin": 0, "lent": not row["withheld"], "violations": row["misses"]} for row in rows]
-        return provision.confounded(bins, STRETCHES, BOOK, "confounded: no lease was withheld"), truth
+        return provision.confounded(bins, BOOK, "confounded: no lease was withheld"), truth
     strata = holdout.strata(rows)
     assert strata is not None, "so many windows are enough"
-    return harm.realised(Harm(sums=rows, clusters=rows, strata={"cost": strata}), STRETCHES, BOOK), truth
+    return harm.realised(Harm(sums=rows, clusters=rows, strata={"cost": strata}), BOOK), truth
 
 
 def provided(random: np.random.Generator) -> Iterator[Shown]:
@@ -208,7 +204,7 @@ def bursts(random: np.random.Generator) -> Iterator[Shown]:
 
 def marginal(energy_is: Term, provision_is: Term) -> Marginal:
     """m of these two terms; the others are nothing."""
-    nothing = term({}, "price book", "nothing")
+    nothing = Term(usd=Fraction(0), basis="price book", explained="nothing")
     terms = dict.fromkeys(("transfer", "scheduler", "kv_recompute"), nothing)
     return Marginal(
         terms={"energy": energy_is, **terms, "provision": provision_is},

@@ -16,7 +16,7 @@ from benchmarks.coverage.groups import Run
 from benchmarks.coverage.shown import Shown, shown, within_range
 from rose.pricing.borrowing import savings
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative
+from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Bought
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run import token_spread
 from rose.pricing.stats.bootstrap import Interval

@@ -26,8 +26,6 @@ from rose.pricing.watch.budget import TeamBudget
 
 #: What so many runs saved is worked out without a click.
 _RUNS_MAX = 8
-#: So many days that stand out, the newest, are listed.
-_DAYS_SHOWN = 5
 _CARDS = ("cost", "saved", "harvest", "budget", "serving", "trust")
 #: What each effect on the cost is, for who points at it.
 _WHY = {
@@ -387,7 +385,6 @@ def _listed(shown: _Shown) -> Iterator[str]:
     for row in shown.budgets:
         if int(row.left.value or 0) < 0:
             yield f"**Over budget**: {escape.markdown(f'{row.team}, {row.spent.text} of {row.budget.text}')}."
-    yield from _days_that_stand_out(shown)
     entries = data.attempt(lambda: alerts.entries(ledger))
     if entries.value is None:
         yield f"Whether alerts arrived is not known: {escape.prose(entries.error or '')}"
@@ -397,21 +394,6 @@ def _listed(shown: _Shown) -> Iterator[str]:
     for month in data.not_closed(ledger, shown.scope.provenance):
         label = month.label
         yield f"**{label} is not closed**: its cost may still change. `rose books close --period {label}` closes it."
-
-
-def _days_that_stand_out(shown: _Shown) -> Iterator[str]:
-    watch = data.watched(shown.scope, shown.bill)
-    if watch is None:
-        return
-    if watch.value is None:
-        yield f"Days that stand out are not known: {escape.prose(watch.error or words.NOT_ENOUGH_DATA)}"
-        return
-    newest = watch.value.anomalies[::-1]
-    for anomaly in newest[:_DAYS_SHOWN]:
-        head = escape.markdown(f"{anomaly.day}: {anomaly.metric} {anomaly.value.text}")
-        yield f"**{head}** of the fleet, from {escape.markdown(f'{anomaly.median.text} on {anomaly.compared_with}')}."
-    if len(newest) > _DAYS_SHOWN:
-        yield f"{len(newest) - _DAYS_SHOWN} more days that stand out."
 
 
 frame.ledger_page(

@@ -28,9 +28,8 @@ from rose.ledger import catalog, layout, verified
 from rose.ledger.address import is_loopback
 from rose.ledger.layout import LedgerError
 from rose.pricing import query
-from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, of_day
 from rose.pricing.money import format_money
-from rose.pricing.watch import anomaly, budget
+from rose.pricing.watch import budget
 from rose.private_files import open_to_others
 
 if TYPE_CHECKING:
@@ -68,13 +67,6 @@ class BudgetRule(_Rule):
     forecast: bool = True
 
 
-class AnomalyRule(_Rule):
-    """A recent day stands out from the days before it."""
-
-    kind: Literal["anomaly"]
-    days: Annotated[int, Field(ge=1, le=28)] = 3
-
-
 class ServingRule(_Rule):
     """Serving kept fewer of its latency promises than the target."""
 
@@ -91,7 +83,7 @@ class LedgerRule(_Rule):
     hours: Annotated[int, Field(ge=1, le=8760)] = 26
 
 
-AnyRule = BudgetRule | AnomalyRule | ServingRule | LedgerRule
+AnyRule = BudgetRule | ServingRule | LedgerRule
 
 
 class AlertsConfig(Section):
@@ -353,24 +345,6 @@ def _budgets(root: Path, config: AlertsConfig, rule: BudgetRule, now_us: int) ->
     return Outcome(rule=rule, alerts=tuple(alerts))
 
 
-def _days(root: Path, config: AlertsConfig, rule: AnomalyRule, now_us: int) -> Outcome:
-    today_ns = of_day(day_of(now_us * 1000)).from_ns
-    judged = Period(today_ns - rule.days * NS_PER_DAY, today_ns)
-    watched = anomaly.find(root, judged, config.price_book, provenance=config.provenance)
-    if not watched.judged:
-        return Outcome(rule=rule, unknown="too few charged days come before the last days")
-    alerts = tuple(
-        Alert(
-            key=f"{rule.name}/{one.day}/{one.metric}",
-            title=f"{one.metric} of {one.day} stands out",
-            text=f"It was {one.value.text} ({one.value.view}; {one.value.stamp}), {anomaly.roughly(one.change_nano)} "
-            f"from {one.median.text} on {one.compared_with}. `{one.why}` says what drove the change.",
-        )
-        for one in watched.anomalies
-    )
-    return Outcome(rule=rule, alerts=alerts)
-
-
 def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -> Outcome:
     from_us = now_us - rule.hours * 3_600_000_000
     with catalog.connect(root) as connection:
@@ -404,7 +378,6 @@ def _ledger(root: Path, config: AlertsConfig, rule: LedgerRule, now_us: int) -> 
 
 _LOOK: Mapping[str, Callable[[Path, AlertsConfig, Any, int], Outcome]] = {
     "budget": _budgets,
-    "anomaly": _days,
     "serving": _serving,
     "ledger": _ledger,
 }

@@ -14,7 +14,7 @@ from rose import events
 from rose.ledger.writer import LedgerWriter
 
 #: Pages on which this ledger has nothing to draw.
-WITHOUT_CHARTS = {"Runs", "Books", "Trust"}
+WITHOUT_CHARTS = {"Borrowing", "Runs", "Books", "Trust"}
 #: Streamlit's tables number their cells from 0 each; newer versions of axe no longer ask.
 STREAMLITS_OWN = {"duplicate-id-active"}
 

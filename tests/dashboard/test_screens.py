@@ -21,7 +21,6 @@ from rose.pricing.answers import report as answers_report
 from rose.pricing.borrowing import report as borrowing_report
 from rose.pricing.borrowing import risk
 from rose.pricing.borrowing.report import CASH
-from rose.pricing.borrowing.waterfall import waterfall
 from rose.pricing.closing import close, period, restate, store
 from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
@@ -39,7 +38,7 @@ CLOSE = "2026-06-simulated-1"
 SCREENS = {
     "overview": 1,
     "cost": 1,
-    "borrowing": 1,
+    "borrowing": 0,
     "cost_per_correct": 1,
     "serving": 2,
     "fleet": 3,
@@ -211,10 +210,9 @@ def test_leases_of_two_fleets_that_are_called_alike_stay_apart(tmp_path: Path, o
 def test_borrowing_has_every_answer_of_pricing(ended: Path, drawn: OpenPage) -> None:
     app = drawn(ended, "borrowing")
     with priced(ended) as run:
-        sections, steps = borrowing_report.sections(run), waterfall(run)
+        sections = borrowing_report.sections(run)
     for name in ("price", "provision", "compare", "spikes", "risk"):
         shows(app, Section({key: part for key, part in sections[name].parts.items() if key != "saves"}))
-    shows(app, Section({key: part for key, part in steps.parts.items() if key != "tokens"}))
     assert sections["risk"].text("saves") in page_text(app)
 
 
@@ -237,9 +235,7 @@ def test_cost_per_correct_has_every_answer_of_pricing(ended: Path, drawn: OpenPa
     assert "of the judged answers were accepted in the last 2 steps of 8" in page_text(app)
 
 
-def test_serving_and_fleet_need_no_prices(
-    ended: Path, built: Report, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serving_and_fleet_need_no_prices(ended: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK")
     serving = open_page(ended, "serving")
     assert not serving.exception
@@ -262,8 +258,7 @@ def test_serving_and_fleet_need_no_prices(
 def test_runs_have_their_report(ended: Path, built: Report, drawn: OpenPage) -> None:
     app = drawn(ended, "runs", **LINKS["runs"])
     assert [*table(app, "run id", "accepted share")["run id"]] == ["run"]
-    parts = [part for part in built.elements() if isinstance(part, Table)]
-    shows(app, Section({str(number): part for number, part in enumerate(parts)}))
+    shows(app, built.section)
     assert {"Download CSV", "Download JSON"} <= {button.proto.label for button in app.get("download_button")}
 
 

@@ -27,6 +27,7 @@ from rose.pricing.closing import store
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.run import report
+from rose.pricing.table import Section
 from tests.pricing.random_ledger import BOOK as BOOK_TEXT
 from tests.pricing.random_ledger import ledgers
 from tests.pricing.recorded import HOUR_NS, Made, Recorded
@@ -75,13 +76,13 @@ def runs_reported(made: Made) -> dict[str, str]:
 
 
 @functools.cache
-def reported(made: Made, run_id: str) -> dict[str, Any] | None:
-    """The report of a run, or None where it has no device time."""
+def reported(made: Made, run_id: str) -> Section | None:
+    """The tables of the report of a run, or None where it has no device time."""
     if not priced(made).frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))["ns"].sum():
         with pytest.raises(PricingError, match=run_id):
             report.build(root_of(made), run_id, BOOK)
         return None
-    return report.build(root_of(made), run_id, BOOK).to_json()
+    return report.build(root_of(made), run_id, BOOK).section
 
 
 def content(frame: pl.DataFrame) -> bytes:

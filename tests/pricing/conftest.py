@@ -194,6 +194,20 @@ def slice_(device_id: str, half_hour: int, **seconds: int) -> events.DeviceSlice
     return events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HALF_HOUR, **buckets)
 
 
+def work(device_id: str, from_s: float, lease_id: str | None = None, **seconds: float) -> events.DeviceSlice:
+    """A slice that begins at a second after T0 and lasts as long as its buckets together."""
+    buckets: dict[str, Any] = {f"{bucket}_ns": round(seconds.get(bucket, 0) * S) for bucket in events.BUCKETS}
+    t0_ns = T0_NS + round(from_s * S)
+    return events.DeviceSlice(
+        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), **buckets
+    )
+
+
+def joined(device_id: str, pool: Any = "serving", device_class: str = "h100-sxm") -> events.Device:
+    """A device that joins at T0."""
+    return events.Device(action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class=device_class)
+
+
 def sync(device_id: str, wire_gb: int, dense_gb: int, route: str, *, ok: bool = True) -> events.Sync:
     return events.Sync(
         device_id=device_id,

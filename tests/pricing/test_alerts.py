@@ -22,7 +22,7 @@ from rose.pricing.closing import period
 from rose.pricing.watch import budget
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, T0_NS, S, begun, us, write
 
-#: An hour into 2026-06-17, whose two days before end with the odd one.
+#: An hour into 2026-06-17.
 NOW_US = (T0_NS + 16 * DAY_NS) // 1000 + 3_600_000_000
 SECRET = "s3cret-path-of-the-hook"
 
@@ -139,14 +139,6 @@ def test_a_forecast_over_budget_is_an_alert_until_it_is_spent(weeks: Path, confi
     budget.set_budget(weeks, "chat", "1000", month)
     alerts.check(weeks, asked, now_us)
     assert hook.titles[1:] == ["ROSE: chat has spent 100% of its budget for 2026-06"]
-
-
-def test_days_that_stand_out_are_alerts(weeks: Path, config: Any) -> None:
-    (outcome,) = alerts.evaluate(weeks, config({"kind": "anomaly"}), NOW_US)
-    assert [alert.title for alert in outcome.alerts] == [
-        "idle of 2026-06-15 stands out",
-        "cost per million useful tokens of 2026-06-15 stands out",
-    ]
 
 
 def test_a_message_that_does_not_arrive_is_sent_by_the_next_round(weeks: Path, config: Any, hook: Hook) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,10 @@ def _damaged(event: Event) -> list[rows.Row]:
 
 @pytest.mark.parametrize("kind", sorted({event.kind for event in sample_events()})[:: usual(12, long=1)])
 def test_a_report_is_that_of_the_events(kind: str, sample: Path, sample_report: Report) -> None:
-    before = dataclasses.asdict(sample_report)
     example = next(event for event in sample_events() if event.kind == kind)
     LedgerWriter.open(sample, "damage", "run", "replay").close()
     tail = segments.recover(sample, "damage")
     assert tail is not None
     segments.append(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
     assert verify(sample).ok
-    after = dataclasses.asdict(report.build(sample))
-    assert {name for name in before if before[name] != after[name]} <= {"verified", "made_at"}, "the same figures"
+    assert report.build(sample).to_json() == sample_report.to_json()

@@ -22,6 +22,7 @@ from rose.pricing.charges import fully_load
 from rose.pricing.charges.measured import shared
 from rose.pricing.charges.state import cut
 from rose.pricing.closing import charge_algebra
+from rose.pricing.run import report
 from tests.pricing.any_ledger import (
     BOOK,
     DEVICE,
@@ -202,7 +203,9 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
     for run_id, fleet in runs_reported(made).items():
         if (out := reported(made, run_id)) is None:
             continue
-        leases = {name: figure["value"] for name, figure in out["leases"].items()}
+        leases = {
+            name: out.figure("events", f"leases {name}", "how many").value for name in ("granted", *report.CLOSINGS)
+        }
         owner: dict[str | None, str] = {}
         last: dict[str | None, str] = {}
         for _, _, _, change in sorted(
@@ -216,9 +219,7 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
         # A lease counts for the RL run that it was first granted for.
         last = {lease: action for lease, action in last.items() if run_id in (fleet, owner.get(lease))}
         counts = Counter(last.values())
-        assert (
-            leases["granted"] == len(last) == sum(leases[name] for name in ("released", "preempted", "expired", "open"))
-        )
+        assert leases["granted"] == len(last) == sum(int(leases[name] or 0) for name in report.CLOSINGS)
         assert [leases[name] for name in ("released", "preempted", "expired")] == [
             counts[name] for name in ("released", "preempted", "expired")
         ]
@@ -245,7 +246,11 @@ def test_a_lease_that_was_granted_for_nobody_counts_for_the_fleet_alone() -> Non
         ),
     )
     made = Made(tuple(Recorded(0, "f0", "f", event) for event in recorded))
-    granted = {run_id: out["leases"]["granted"]["value"] for run_id in ("f", "rl") if (out := reported(made, run_id))}
+    granted = {
+        run_id: out.figure("events", "leases granted", "how many").value
+        for run_id in ("f", "rl")
+        if (out := reported(made, run_id))
+    }
     assert granted == {"f": 1, "rl": 0}
 
 
@@ -279,7 +284,7 @@ def test_identity_5_tokens_generated_have_one_fate_each(made: Made) -> None:
     for run_id in runs_reported(made):
         if out := reported(made, run_id):
             for fate in ("accepted", "rejected", "stale", "lost", "open"):
-                tokens_told = sum(tokens[fate]["value"] for tokens in out["tokens"].values())
+                tokens_told = sum(row[fate].value for row in out.table("fates").records())
                 counts = (count for (r, _, f), count in fates.items() if run_id in (r, fleets[r]) and f == fate)
                 assert tokens_told == sum(counts)
 
@@ -430,11 +435,11 @@ def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Ma
             bill += alone.total_nano
             loaded += alone.fully_loaded()["loaded_nano"].sum()
             if tenant in runs_reported(made) and (out := reported(made, tenant)) is not None:
-                assert out["amortized"]["total"]["value"] == alone.total_nano
-                assert out["fully_loaded"]["total"]["value"] == alone.fully_loaded()["loaded_nano"].sum()
+                assert out.figure("time", "fleet", "amortized").value == alone.total_nano
+                assert out.figure("time", "fleet", "fully loaded").value == alone.fully_loaded()["loaded_nano"].sum()
         assert bill == loaded == of_fleet["cost_nano"].sum()
         if out := reported(made, fleet):
-            assert out["amortized"]["total"]["value"] == bill
+            assert out.figure("time", "fleet", "amortized").value == bill
 
 
 @on_any_ledger

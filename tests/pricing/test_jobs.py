@@ -78,8 +78,8 @@ def test_a_report_s_csv_has_every_figure_with_what_it_must_carry(sample: Path, t
         "run_2026-06-01.json",
     ]
     rows = {row["figure"]: row for row in csv.DictReader(io.StringIO((tmp_path / "run_2026-06-01.csv").read_text()))}
-    total = report.build(sample).amortized["total"]
-    row = rows["amortized.total"]
+    total = report.build(sample).section.figure("time", "fleet", "amortized")
+    row = rows["report.time.fleet.amortized"]
     assert (row["value"], row["unit"], row["view"], row["currency"]) == (
         str(total.value),
         "nano_usd",
@@ -87,7 +87,7 @@ def test_a_report_s_csv_has_every_figure_with_what_it_must_carry(sample: Path, t
         "USD",
     )
     assert (row["run_id"], row["provenance"], row["verified"]) == ("run", "replay", "True")
-    assert "devices.0.cost" in rows
+    assert "report.lines.blended.per accepted" in rows
     assert (tmp_path / "run_2026-06-01.json").read_text().count('"unit"') == len(rows)
 
 

@@ -57,12 +57,12 @@ def test_a_snapshot_does_not_see_what_is_written_later(sample: Path, write_ledge
     with closing(catalog.connect(sample)) as connection:
         query.set_variables(connection, run_id="run")
         query.snapshot(connection, sample, "run")
-        before = query.rows(connection, "run/preemption_totals")
+        before = query.rows(connection, "run/totals")
         write_ledger([events.Preemption(action="cut", reason="later", tokens_lost=5)], root=sample)
-        assert query.rows(connection, "run/preemption_totals") == before
+        assert query.rows(connection, "run/totals") == before
     with closing(catalog.connect(sample)) as connection:
         query.set_variables(connection, run_id="run")
-        assert query.rows(connection, "run/preemption_totals") != before
+        assert query.rows(connection, "run/totals") != before
 
 
 def test_a_variable_that_no_query_reads_is_refused(sample_kept: Path) -> None:

@@ -20,10 +20,9 @@ from rose.pricing.money import PricingError
 THRESHOLD = 0.5
 
 _NEEDED = ("probe", "verifier", "probability", "correct")
-_OPTIONAL = ("accepted",)
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
-#: Problems of a file that are told at once.
-_TOLD = 10
+#: Faults of a file that an error names.
+_FAULTS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,110 +46,74 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
     that cannot be used, with its number, field and value.
     """
     frame = _read(path)
-    columns = frame.columns
-    if missing := [name for name in _NEEDED if name not in columns]:
+    if missing := [name for name in _NEEDED if name not in frame.columns]:
         raise PricingError(
-            f"probes {path} has no column {', '.join(missing)} (it has {', '.join(map(str, columns)) or 'none'}); "
-            f"it needs {', '.join(_NEEDED)}"
+            f"probes {path} has no column {', '.join(missing)} (it has {', '.join(frame.columns) or 'none'}); it needs "
+            f"{', '.join(_NEEDED)}"
         )
-    if other := [str(name) for name in columns if name not in (*_NEEDED, *_OPTIONAL)]:
+    if other := [name for name in frame.columns if name not in (*_NEEDED, "accepted")]:
         raise PricingError(
-            f"probes {path}: column {', '.join(other)} is not known; the columns are {', '.join(_NEEDED)} and, if the "
-            f"file has decisions, {_OPTIONAL[0]}"
+            f"probes {path}: unknown column {', '.join(other)}; the columns are {', '.join(_NEEDED)} and, if the file "
+            "has decisions, accepted"
         )
-    decided = "accepted" in columns
+    decided = "accepted" in frame.columns
     if decided and threshold is not None:
         raise PricingError(f"probes {path} has a column accepted, so there is nothing for --threshold to decide")
     limit = THRESHOLD if threshold is None else threshold
     if not 0 <= limit <= 1:
         raise PricingError(f"--threshold {limit} is no probability; give one from 0 to 1")
-    rows = enumerate(frame.iter_rows(named=True), start=1)
-    return _checked(f"probes {path}", (_row(f"row {n}", row, None if decided else limit) for n, row in rows))
+    truths = ("correct", "accepted") if decided else ("correct",)
+    faults, rows = [], []
+    for number, row in enumerate(frame.iter_rows(named=True), start=1):
+        values: dict[str, Any] = {name: _TRUTHS.get(row[name].lower()) for name in truths}
+        values["probability"] = _probability(row["probability"])
+        wrong = [f"{name} {row[name]!r}" for name in ("probe", "verifier") if not row[name]]
+        wrong += [f"{name} {row[name]!r}" for name in (*truths, "probability") if values[name] is None]
+        if wrong:
+            faults.append(f"row {number}: {', '.join(wrong)} cannot be used")
+        else:
+            accepted = {} if decided else {"accepted": values["probability"] >= limit}
+            rows.append({"where": f"row {number}", **row, "group": row["probe"], **values, **accepted})
+    return _checked(f"probes {path}", rows, faults)
 
 
 def from_ledger(records: Iterable[Mapping[str, Any]]) -> list[Probe]:
-    """Probes from the rows of `sql/answers/probes.sql`.
-
-    Raises PricingError for a reward that is no probability.
-    """
-    return _checked("verdicts of the ledger", (_verdict(row) for row in records))
-
-
-def _verdict(row: Mapping[str, Any]) -> tuple[str, Probe | str]:
-    where, reward = f"trajectory {row['probe']}", row["reward"]
-    if reward is None or not 0 <= reward <= 1:
-        return where, f"{where}: reward {reward!r} of verifier {row['verifier']!r} is no probability from 0 to 1"
-    return where, Probe(
-        probe=row["probe"],
-        verifier=row["verifier"],
-        probability=reward,
-        correct=row["correct"],
-        accepted=row["accepted"],
-        group=row["group_id"],
-    )
+    """Probes from the rows of `sql/answers/probes.sql`. Raises PricingError for a reward that is no probability."""
+    rows = [{**row, "where": f"trajectory {row['probe']}", "group": row["group_id"]} for row in records]
+    faults = [
+        f"{row['where']}: reward {row['reward']!r} of verifier {row['verifier']!r} is no probability from 0 to 1"
+        for row in rows
+        if row["reward"] is None or not 0 <= row["reward"] <= 1
+    ]
+    return _checked("verdicts of the ledger", [row | {"probability": row["reward"]} for row in rows], faults)
 
 
-def _row(where: str, row: Mapping[str, Any], limit: float | None) -> tuple[str, Probe | str]:
-    """The probe of a row, or what is wrong with it."""
-    wrong = []
-    for name in ("probe", "verifier"):
-        if not row[name]:
-            wrong.append(f"{name} is missing")
-    probability = _probability(row["probability"])
-    if isinstance(probability, str):
-        wrong.append(f"probability {probability}")
-    truths = {}
-    for name in ("correct",) if limit is not None else ("correct", "accepted"):
-        truths[name] = _TRUTHS.get(row[name].lower())
-        if truths[name] is None:
-            wrong.append(f"{name} {row[name]!r} is neither true nor false" if row[name] else f"{name} is missing")
-    if wrong:
-        return where, f"{where}: {', '.join(wrong)}"
-    assert isinstance(probability, float)
-    return where, Probe(
-        probe=row["probe"],
-        verifier=row["verifier"],
-        probability=probability,
-        correct=bool(truths["correct"]),
-        accepted=bool(truths["accepted"]) if limit is None else probability >= limit,
-        group=row["probe"],
-    )
-
-
-def _probability(text: str) -> float | str:
-    if not text:
-        return "is missing"
+def _probability(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        return f"{text!r} is no number"
+        return None
     # Not a number fails the comparison too.
-    return value if 0 <= value <= 1 else f"{text} is not from 0 to 1"
+    return value if 0 <= value <= 1 else None
 
 
-def _checked(source: str, records: Iterable[tuple[str, Probe | str]]) -> list[Probe]:
-    """The probes in the order of the file, if nothing is wrong with any of them, alone or beside the others."""
+def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
+    """The probes in order. Raises PricingError for faults, a probe that a verifier saw twice, and one of two truths."""
     probes: list[Probe] = []
-    problems: list[str] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}
-    for where, probe in records:
-        if isinstance(probe, str):
-            problems.append(probe)
-            continue
+    for row in rows:
+        where, probe = row["where"], Probe(**{name: row[name] for name in Probe.__slots__})
         first = seen.setdefault((probe.probe, probe.verifier), where)
         if first != where:
-            problems.append(f"{where}: probe {probe.probe!r} of verifier {probe.verifier!r} was there at {first}")
+            faults.append(f"{where}: probe {probe.probe!r} of verifier {probe.verifier!r} is at {first} already")
         known, at = truth.setdefault(probe.probe, (probe.correct, where))
         if known != probe.correct:
-            problems.append(
-                f"{where}: correct is {str(probe.correct).lower()} for probe {probe.probe!r} and {str(known).lower()} "
-                f"at {at}: a probe has one truth"
-            )
+            faults.append(f"{where}: correct of probe {probe.probe!r} differs from that at {at}")
         probes.append(probe)
-    if problems:
-        more = f"\n  and {len(problems) - _TOLD:,} more" if len(problems) > _TOLD else ""
-        lines = "\n".join(f"  {problem}" for problem in problems[:_TOLD])
+    if faults:
+        more = f"\n  and {len(faults) - _FAULTS_MAX:,} more" if len(faults) > _FAULTS_MAX else ""
+        lines = "\n".join(f"  {fault}" for fault in faults[:_FAULTS_MAX])
         raise PricingError(f"{source} cannot be used:\n{lines}{more}")
     return probes
 

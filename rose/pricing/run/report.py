@@ -159,7 +159,8 @@ def _time(run: PricedRun) -> Table:
     shares a fleet the fully loaded one has its part of the idle time too."""
     make, bucket_ns = run.make, run.allocation.bucket_ns()
     amortized, loaded = run.allocation.amortized_nano_usd(), run.allocation.fully_loaded_nano_usd()
-    whole_ns, marginal = sum(bucket_ns.values()), added(make, run.borrow)
+    whole_ns = sum(bucket_ns.values())
+    marginal = make.amount(sum(run.borrow.nano_usd.values()), MARGINAL, basis=run.borrow.basis)
     shown = [bucket for bucket in amortized if bucket in bucket_ns or amortized[bucket]]
     marks: dict[int, Mark] = {
         number: "alarm" for number, bucket in enumerate(shown) if bucket == "unaccounted" and bucket_ns.get(bucket)

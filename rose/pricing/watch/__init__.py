@@ -1,1 +1,1 @@
-"""What to keep an eye on: budgets, forecasts of a month, days that stand out and what drove the change."""
+"""What to keep an eye on: budgets, and forecasts of a month."""

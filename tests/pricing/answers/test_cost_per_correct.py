@@ -33,6 +33,7 @@ SampleCosts = tuple[Groups, TokenCost, dict[str, Tokens]]
 EXACT = {"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)}
 #: Midnight UTC at which the sample's run begins.
 RUN_NS = 1_780_272_000 * 10**9
+KNOWN = Spread(0, 1)
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +100,6 @@ def test_the_formula_at_each_line(sample_costs: SampleCosts) -> None:
     assert cost_per_correct.formula(2.0, None, groups, pi) is None
     assert cost_per_correct.formula(2.0, r, replace(groups, solved_groups=0), pi) is None
     assert cost_per_correct.formula(2.0, r, replace(groups, judged_groups=0), pi) is None
-    partials = cost_per_correct.partials(2.0, r, groups)
-    assert partials is not None
-    assert partials.alpha == pytest.approx(-36 / (2 / 3))
 
 
 def test_the_interval_is_seeded_and_holds_the_figure(sample_costs: SampleCosts) -> None:
@@ -303,3 +301,52 @@ def test_a_share_of_everything_is_not_certain() -> None:
         assert (interval.low, interval.high) == (pytest.approx(0.7575, abs=1e-4), 1.0)
     nothing = replace(even, rows=[{**groups[0], "audited": 0, "audited_correct": 0}])
     assert cost_per_correct.share_interval(nothing, "audited_correct", "audited") is None
+
+
+# What a token's price may be -----------------------------------------------------------------------------------------
+
+
+def token_cost(borrow: Estimate | None, spreads: dict[str, Spread], share: Fraction = Fraction(1, 2)) -> TokenCost:
+    return TokenCost(
+        by_line=dict(zip(cost_per_correct.LINES, map(Fraction, (2, 3, 1, 2)), strict=True)),
+        paid={},
+        borrowed_share=share,
+        useful=20,
+        borrow=borrow,
+        no_borrow_interval=None if borrow else "a guess",
+        spreads=spreads,
+    )
+
+
+def test_prices_that_are_known_exactly_do_not_move() -> None:
+    known = token_cost(Estimate(10.0, 10.0, 10.0), {"borrowed": KNOWN, "dedicated": KNOWN})
+    for line, borrowed, dedicated in (
+        ("serving", 2, 2),
+        ("dedicated", 3, 3),
+        ("opportunistic", 1, 1),
+        ("blended", 1, 3),
+    ):
+        drawn = known.price_draws(line)
+        assert known.no_interval(line) is None
+        assert (drawn["borrowed"] == borrowed).all()
+        assert (drawn["dedicated"] == dedicated).all()
+
+
+def test_the_borrow_s_own_interval_moves_the_price_of_its_tokens() -> None:
+    drawn = token_cost(Estimate(10.0, 5.0, 20.0), {"borrowed": KNOWN, "dedicated": KNOWN}).price_draws("blended")
+    # Half of the 20 useful tokens are borrowed.
+    assert np.quantile(drawn["borrowed"], [0.025, 0.5, 0.975]) == pytest.approx([0.5, 1, 2], abs=0.1)
+    assert (drawn["dedicated"] == 3).all()
+
+
+def test_what_is_not_known_leaves_its_lines_without_an_interval() -> None:
+    guess = token_cost(None, {"borrowed": KNOWN, "dedicated": KNOWN})
+    assert [guess.no_interval(line) for line in ("serving", "dedicated", "opportunistic", "blended")] == [
+        None,
+        None,
+        "a guess",
+        "a guess",
+    ]
+    # Where nothing was borrowed, the blend rests on dedicated tokens alone.
+    assert token_cost(None, {"dedicated": KNOWN}, Fraction(0)).no_interval("blended") is None
+    assert token_cost(None, {}, Fraction(0)).no_interval("blended") == UNKNOWN

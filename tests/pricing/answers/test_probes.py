@@ -41,7 +41,7 @@ def test_a_parquet_file_says_the_same(tmp_path: Path) -> None:
     frame.write_parquet(path)
     assert probes.from_file(path) == probes.from_file(written(tmp_path, GOOD))
     frame.with_columns(probability=pl.Series([0.5, 1.5])).write_parquet(path)
-    with pytest.raises(PricingError, match=r"row 2: probability 1\.5 is not from 0 to 1"):
+    with pytest.raises(PricingError, match=r"row 2: probability '1\.5' cannot be used"):
         probes.from_file(path)
     path.write_bytes(b"no parquet")
     with pytest.raises(PricingError, match="cannot read probes"):
@@ -51,17 +51,17 @@ def test_a_parquet_file_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("p3,v,1.01,true", "row 3: probability 1.01 is not from 0 to 1"),
-        ("p3,v,-0.1,true", "row 3: probability -0.1 is not from 0 to 1"),
-        ("p3,v,nan,true", "row 3: probability nan is not from 0 to 1"),
-        ("p3,v,high,true", "row 3: probability 'high' is no number"),
-        ("p3,v,,true", "row 3: probability is missing"),
-        ("p3,v,0.5,", "row 3: correct is missing"),
-        ("p3,v,0.5", "row 3: correct is missing"),
-        ("p3,v,0.5,yes", "row 3: correct 'yes' is neither true nor false"),
-        (",,0.5,true", "row 3: probe is missing, verifier is missing"),
-        ("p1,v,0.5,true", "row 3: probe 'p1' of verifier 'v' was there at row 1"),
-        ("p1,w,0.5,false", "row 3: correct is false for probe 'p1' and true at row 1: a probe has one truth"),
+        ("p3,v,1.01,true", "row 3: probability '1.01' cannot be used"),
+        ("p3,v,-0.1,true", "row 3: probability '-0.1' cannot be used"),
+        ("p3,v,nan,true", "row 3: probability 'nan' cannot be used"),
+        ("p3,v,high,true", "row 3: probability 'high' cannot be used"),
+        ("p3,v,,true", "row 3: probability '' cannot be used"),
+        ("p3,v,0.5,", "row 3: correct '' cannot be used"),
+        ("p3,v,0.5", "row 3: correct '' cannot be used"),
+        ("p3,v,0.5,yes", "row 3: correct 'yes' cannot be used"),
+        (",,0.5,true", "row 3: probe '', verifier '' cannot be used"),
+        ("p1,v,0.5,true", "row 3: probe 'p1' of verifier 'v' is at row 1 already"),
+        ("p1,w,0.5,false", "row 3: correct of probe 'p1' differs from that at row 1"),
         ("p3,v,0.5,true,1", "cannot read probes"),
     ],
 )
@@ -82,7 +82,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     [
         ("probe,verifier,correct\n", "has no column probability"),
         ("", r"has no column probe, verifier, probability, correct \(it has none\)"),
-        ("probe,verifier,probability,correct,acepted\n", "column acepted is not known"),
+        ("probe,verifier,probability,correct,acepted\n", "unknown column acepted"),
     ],
 )
 def test_columns_that_are_missing_or_not_known_are_named(tmp_path: Path, text: str, says: str) -> None:

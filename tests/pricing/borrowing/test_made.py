@@ -14,12 +14,10 @@ from rose.pricing.answers import frontier
 from rose.pricing.borrowing.alternatives import DEDICATED, LOADED, Comparison, compare
 from rose.pricing.borrowing.made import Made, made, together
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report.marginal import charged
-from rose.pricing.borrowing.report.provision import BREAK_EVEN_TIME, provision
-from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.borrowing.provision import BREAK_EVEN_TIME, provision
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from rose.pricing.run.priced import priced
-from rose.pricing.run.report import build
+from rose.pricing.run.report import HARVEST, build
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import T0_NS, S, slice_, turn, us, verdict
 from tests.pricing.charges.test_tenures import device, run
@@ -78,11 +76,10 @@ def ours(tokens: int = 1000) -> list[events.Event]:
     )
 
 
-def seen(root: Path, book: PriceBook = BOOK, spans: tuple[Span, ...] = (), run_id: str = "run") -> Seen:
+def seen(root: Path, book: PriceBook = BOOK, run_id: str = "run") -> Seen:
     with priced(root, run_id, book) as run:
-        borrow = charged(run, spans)
-        compared = compare(run.charged, run.allocation, borrow, run.groups, [], {}, market=False)
-        return Seen(made(run.charged), compared, borrow, frontier.slack(run.allocation, run.tokens, run.groups))
+        compared, slack = compare(run, market=False), frontier.slack(run.allocation, run.tokens, run.groups)
+        return Seen(made(run.charged), compared, run.borrow, slack)
 
 
 def with_another(write_ledger: Any, *made: events.Event) -> Path:
@@ -140,9 +137,17 @@ def test_what_the_borrow_kept_from_being_avoided_is_charged_for_the_run_s_part(w
     )
     assert seen(root, gone).borrow.avoidable_usd == PRICE * 600 / 3600
     assert seen(root, silent).borrow.unstated_usd == PRICE * 600 / 3600
-    kept = (Span("s", T0_NS + 900 * S, T0_NS + 3600 * S),)
-    shared = seen(root, spans=kept).borrow
-    assert (shared.avoidable_usd, shared.gave_back_ns) == (PRICE * 450 / 3600, 900 * S)
+    kept = events.ScaleDown(
+        device_id="s",
+        device_class="h100-sxm",
+        decision="kept",
+        t0_ns=T0_NS + 900 * S,
+        t1_ns=T0_NS + 3600 * S,
+        decided_by="Kim",
+    )
+    shared = seen(write_ledger([kept], root=root, writer="kim")).borrow
+    # The lease ended at 1,800 s.
+    assert (shared.avoidable_usd, shared.kept) == (PRICE * 450 / 3600, True)
 
 
 def test_idle_time_put_to_work_is_what_was_measured(write_ledger: Any) -> None:
@@ -150,7 +155,7 @@ def test_idle_time_put_to_work_is_what_was_measured(write_ledger: Any) -> None:
     made = [*ours(), device("joined", 3600, "s", hardware_id="GPU-s"), slice_(3600, "s", idle=3600)]
     made.append(device("left", 7200, "s", hardware_id="GPU-s"))
     root = write_ledger(made, root=with_another(write_ledger, *holding(s="serving")))
-    assert build(root, "run", BOOK).harvest_share.value == pytest.approx(1200 / 5400)
+    assert build(root, "run", BOOK).section.figure("glance", HARVEST).value == pytest.approx(1200 / 5400)
 
 
 @pytest.mark.parametrize("worked_s", [(3600, 900), (1800, 1800)])

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from fractions import Fraction
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,38 +16,64 @@ from rose import events
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
-from rose.pricing.borrowing.marginal import TERMS, Marginal, marginal
-from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.borrowing.marginal import Marginal, marginal, plain, price
+from rose.pricing.borrowing.power import TOO_SHORT
 from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost, allocate
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import snapshot
+from rose.pricing.stats.bootstrap import Interval
 from tests.pricing import reference
+from tests.pricing.borrowing.conftest import book_with
+from tests.pricing.conftest import T0_NS, S, joined, printed, rests_on, section, work
 
-EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
-T0_NS = 1_780_272_000 * 10**9
-S = 10**9
 MIDNIGHT_NS = T0_NS + 86_400 * S
 SOURCED = 'source = "made up"\nsource_date = 2026-01-01\n'
+BOOK = book_with()
+#: Every term is charged, at rates that do not come out even.
+UNEVEN = book_with(
+    ("scheduler_usd_per_lease_s = 0\n", "scheduler_usd_per_lease_s = 0.000333333333\n"),
+    ("kv_recompute_usd_per_million_tokens = 0\n", "kv_recompute_usd_per_million_tokens = 7.77\n"),
+    ("violation_usd = 0\n", "violation_usd = 0.111111111\n"),
+)
+PRICE = Fraction(BOOK.device_at("h100-sxm", "serving", T0_NS).usd_per_hour)
 
 
-def book(*changes: tuple[str, str]) -> PriceBook:
-    text = EXAMPLE
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new, 1)
-    return pricebook.parse(text, "book.toml")
-
-
-def priced(root: Path, prices: PriceBook, gave_back: Sequence[Span] = (), by_lease: bool = False) -> Marginal:
-    allocation = allocate(charges.price(root, prices, run_id="run"))
+@contextmanager
+def opened(root: Path) -> Iterator[Callable[[PriceBook], Marginal]]:
+    """What the borrow of the run added to the bill, by price book."""
+    allocation = allocate(charges.price(root, BOOK, run_id="run"))
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "run")
-        return marginal(connection, "run", allocation, prices, gave_back, by_lease=by_lease)
+        yield lambda prices: marginal(connection, "run", allocation, prices)
 
 
-def test_the_sample_by_hand(sample: Path) -> None:
-    result = priced(sample, book())
+def priced(root: Path, prices: PriceBook) -> Marginal:
+    with opened(root) as priced_by:
+        return priced_by(prices)
+
+
+@pytest.fixture(scope="module")
+def sample_by(sample_kept: Path) -> Iterator[Callable[[PriceBook], Marginal]]:
+    """What the borrow of the sample added to the bill, by price book."""
+    with opened(sample_kept) as priced_by:
+        yield priced_by
+
+
+def kept(from_s: int, to_s: int) -> events.ScaleDown:
+    """A decision to keep the sample's serving device."""
+    return events.ScaleDown(
+        device_id="s0",
+        device_class="h100-sxm",
+        decision="kept",
+        t0_ns=T0_NS + from_s * S,
+        t1_ns=T0_NS + to_s * S,
+        decided_by="Kim",
+    )
+
+
+def test_the_sample_by_hand(sample_by: Callable[[PriceBook], Marginal]) -> None:
+    result = sample_by(BOOK)
     assert result.borrowed_ns == 1440 * S
     # (680 - 267) W over 1584 s of rollout, sync and activation; PUE 1.25 at $0.10/kWh.
     assert result.terms["energy"].usd == Fraction(413 * 1584) * Fraction(5, 4) / 3_600_000 / 10
@@ -56,14 +82,13 @@ def test_the_sample_by_hand(sample: Path) -> None:
     assert result.terms["transfer"].usd == Fraction(4, 100)
     assert result.sent_bytes == 2 * 10**9
     assert result.usd == result.charged_usd == sum(term.usd for term in result.terms.values())
-    assert result.usd_per_device_hour() == result.usd / Fraction(1440, 3600)
-    assert (result.basis, result.missing, result.leases, result.no_interval) == ("partly measured", (), (), None)
+    assert (result.basis, result.missing, result.no_interval) == ("partly measured", (), None)
     # Energy is a guess, and the book says how good a one: watts from 70% to 120%, the tariff from 60% to 160%.
     energy_usd, usd = float(result.terms["energy"].usd), float(result.usd)
     assert result.interval is not None
     assert result.interval.low == pytest.approx(usd - energy_usd * math.hypot(0.3, 0.4))
     assert result.interval.high == pytest.approx(usd + energy_usd * math.hypot(0.2, 0.6))
-    bare = priced(sample, book(("low_share = 0.7\nhigh_share = 1.2\n", "")))
+    bare = sample_by(book_with(("low_share = 0.7\nhigh_share = 1.2\n", "")))
     assert (bare.interval, bare.estimate) == (None, None)
     assert bare.no_interval == "energy: power of h100-sxm is assumed, and the price book gives no range for it"
     energy = reference.energy_usd_per_device_s(413 * 1584 / 1440, 1.25, 0.10)
@@ -71,19 +96,13 @@ def test_the_sample_by_hand(sample: Path) -> None:
     assert float(result.usd / 1440) == pytest.approx(energy + transfer)
 
 
-@pytest.mark.parametrize(("gb", "usd_per_hour"), [(16, 0.48), (1.6, 0.048)])
-def test_transfer_is_the_first_cost_to_watch(gb: float, usd_per_hour: float) -> None:
-    # One copy of the weights every 300 s for eight devices.
-    assert reference.transfer_usd_per_device_s(gb, 0.02, 8 * 300) * 3600 == pytest.approx(usd_per_hour)
-
-
-def test_every_term_is_charged_when_the_book_sets_it(sample: Path) -> None:
-    prices = book(
+def test_every_term_is_charged_when_the_book_sets_it(sample_by: Callable[[PriceBook], Marginal]) -> None:
+    prices = book_with(
         ("scheduler_usd_per_lease_s = 0", "scheduler_usd_per_lease_s = 0.001"),
         ("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 2"),
         ("violation_usd = 0", "violation_usd = 0.5"),
     )
-    result = priced(sample, prices, by_lease=True)
+    result = sample_by(prices)
     # L1 to L3 lasted 3000 s; L4 is open and counts to the end of the hour, not to its expiry after it.
     assert result.terms["scheduler"].usd == Fraction(3600, 1000)
     # The attempt after the preempted one had 450 uncached prompt tokens.
@@ -95,42 +114,20 @@ def test_every_term_is_charged_when_the_book_sets_it(sample: Path) -> None:
     assert result.interval is None
     assert result.no_interval is not None
     assert result.no_interval.startswith("provision: confounded: leases were never withheld at random")
-    leases = {lease.lease_id: lease for lease in result.leases}
-    # The sync under no lease served L1 to L4, by the time each was in force after it: 1170, 1200, 600 and 600 s.
-    assert [leases[name].terms["transfer"] for name in ("L1", "L2", "L3", "L4")] == [
-        Fraction(part * 2, 100 * 10**9) for part in (655_462_185, 672_268_907, 336_134_454, 336_134_454)
-    ]
-    assert leases["L1"].terms["provision"] == Fraction(1, 2)
-    assert leases["L2"].terms["scheduler"] == Fraction(12, 10)
-    # Slices of the sample carry no lease, and neither does the attempt that was preempted.
-    assert leases[None].terms["energy"] == result.terms["energy"].usd
-    assert leases[None].borrowed_ns == result.borrowed_ns
 
 
-def test_a_route_or_a_power_figure_the_book_lacks_is_refused(sample: Path) -> None:
+def test_a_route_or_a_power_figure_the_book_lacks_is_refused(sample_by: Callable[[PriceBook], Marginal]) -> None:
     with pytest.raises(PriceBookError, match="route 'inter-region'"):
-        priced(sample, book(('route = "inter-region"', 'route = "by ship"')))
-    without_power = EXAMPLE.replace('[[power]]\nclass = "h100-sxm"', '[[power]]\nclass = "other"')
+        sample_by(book_with(('route = "inter-region"', 'route = "by ship"')))
     with pytest.raises(PriceBookError, match=r"\[\[power\]\] for device class 'h100-sxm'"):
-        priced(sample, pricebook.parse(without_power, "book.toml"))
+        sample_by(book_with(('[[power]]\nclass = "h100-sxm"', '[[power]]\nclass = "other"')))
 
 
 def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger: Any) -> None:
     # The sample leases the whole hour, so the unlent side comes from a second serving device with the same load.
     second = [
-        events.Device(action="joined", device_id="s1", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),
-        events.DeviceSlice(
-            device_id="s1",
-            t0_ns=T0_NS,
-            t1_ns=T0_NS + 100 * S,
-            serving_ns=40 * S,
-            rollout_ns=0,
-            train_ns=0,
-            sync_ns=0,
-            activation_ns=0,
-            headroom_ns=0,
-            idle_ns=60 * S,
-        ),
+        joined("s1"),
+        work("s1", 0, serving=40, idle=60),
         events.Power(device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, power_mw=300_000, source="rapl"),
         events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000, source="rapl"),
         events.Power(device_id="s0", t0_ns=T0_NS + 60 * S, t1_ns=T0_NS + 80 * S, power_mw=400_000, source="rapl"),
@@ -140,7 +137,7 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
         ),
     ]
     write_ledger(second, root=sample, writer="second")
-    result = priced(sample, book())
+    result = priced(sample, BOOK)
     # Lent (60 * 520 + 20 * 400) / 80 = 490 W, unlent 300 W: 190 W over 3600 leased seconds.
     assert result.terms["energy"].usd == Fraction(190 * 3600) * Fraction(5, 4) / 3_600_000 / 10
     assert result.terms["energy"].basis == "measured"
@@ -177,35 +174,40 @@ def test_an_engine_s_start_is_charged_to_what_needed_it(
     """Of 72 s of activation, the first 36 are the engines' that started meanwhile; whose the rest are is unknown."""
     if started:
         write_ledger(started, root=sample, writer="agent")
-    energy = priced(sample, book()).terms["energy"]
+    energy = priced(sample, BOOK).terms["energy"]
     assert energy.usd == Fraction(413 * (1584 - serving_s)) * Fraction(5, 4) / 3_600_000 / 10
     assert f"whose engine started for {36 if started else 72}.0 s of it is unknown" in energy.explained
 
 
-def test_a_lease_that_blocked_a_scale_down_is_charged_the_device(sample: Path) -> None:
-    span = Span("s0", T0_NS + 1000 * S, T0_NS + 1300 * S)
-    result = priced(sample, book(), [span], by_lease=True)
-    assert result.idle_anyway
-    assert result.gave_back_ns == 300 * S
-    price = Fraction(book().device_at("h100-sxm", "serving", T0_NS).usd_per_hour)
-    assert result.avoidable_usd == price * 300 / 3600
+def test_where_the_fleet_would_not_have_existed_device_time_is_charged(
+    sample_by: Callable[[PriceBook], Marginal], sample: Path, write_ledger: Any
+) -> None:
+    """Borrowed time by the stated probability, and leased time in which a device was kept for the rest."""
+    whole = PRICE * 1440 / 3600
+    gone = sample_by(book_with(("idle_anyway = true", "idle_anyway = false")))
+    assert (gone.idle_anyway, gone.avoidable_usd) == (0, whole)
+    silent = sample_by(book_with(("idle_anyway = true", "")))
+    assert (silent.idle_anyway, silent.avoidable_usd, silent.unstated_usd) == (None, 0, whole)
+    likely = book_with(("idle_anyway = true", "idle_anyway = 0.75\nidle_anyway_low = 0.5\nidle_anyway_high = 1"))
+    stated = sample_by(likely)
+    assert (stated.idle_anyway, stated.avoidable_usd, stated.unstated_usd) == (Fraction(3, 4), whole / 4, 0)
+    assert stated.avoidable_interval == Interval(low=0, high=float(whole / 2))
+    ends = [interval.high for interval in (stated.charged_interval, stated.interval) if interval is not None]
+    assert (ends[0] or 0) - (ends[1] or 0) > 0.4
+    # Decisions that overlap count once.
+    write_ledger([kept(1000, 1300), kept(1200, 1600)], root=sample, writer="kim")
+    with opened(sample) as priced_by:
+        result, partly, again = (
+            priced_by(book) for book in (BOOK, likely, book_with(("idle_anyway = true", "idle_anyway = false")))
+        )
+    assert (result.idle_anyway, result.kept, result.avoidable_usd) == (1, True, PRICE * 600 / 3600)
     assert result.charged_usd == result.usd + result.avoidable_usd
-    assert {lease.lease_id: lease.avoidable_usd for lease in result.leases if lease.avoidable_usd} == {
-        "L1": price * 200 / 3600,
-        "L2": price * 100 / 3600,
-    }
+    assert partly.avoidable_usd == whole / 4 + Fraction(3, 4) * PRICE * 600 / 3600
+    # A decision adds nothing where the book says of all time that it was there for the leases.
+    assert (again.kept, again.avoidable_usd) == (False, whole)
 
 
-def test_without_the_gate_borrowed_time_is_charged_its_amortized_price(sample: Path) -> None:
-    span = Span("s0", T0_NS, T0_NS + 3600 * S)
-    result = priced(sample, book(("idle_anyway = true", "idle_anyway = false")), [span])
-    assert not result.idle_anyway
-    # A span adds nothing where the book says of all time that it was there for the leases.
-    assert result.gave_back_ns == 0
-    assert result.avoidable_usd == Fraction(book().device_at("h100-sxm", "serving", T0_NS).usd_per_hour) * 1440 / 3600
-
-
-# Property: leases sum to the run, and a change to the same price changes nothing -------------------------------------
+# Property: a change to the same price changes nothing --------------------------------------------------------------
 
 
 def terms_of_lending(change: str, after: str) -> str:
@@ -241,30 +243,18 @@ ONE, SAME, OTHER = (
 def borrows(draw: st.DrawFn) -> list[events.Event]:
     """A serving device around a midnight: leased and not, metered or not, with syncs, requests and cut turns."""
     at_ns = MIDNIGHT_NS - draw(st.integers(1, 120)) * S
-    made: list[events.Event] = [
-        events.Device(action="joined", device_id="s0", t_ns=at_ns, pool="serving", device_class="owned")
-    ]
+    made: list[events.Event] = [replace(joined("s0", device_class="owned"), t_ns=at_ns)]
     for n in range(draw(st.integers(3, 8))):
         lease_id = draw(st.sampled_from([None, "L1", "L2", f"L{n}"]))
         times = [draw(st.integers(0, 40 * S)) for _ in range(4)]
         end_ns = at_ns + sum(times) + 1000
         if lease_id is not None:
             made += [lease_event(action, lease_id, ns) for action, ns in (("granted", at_ns), ("released", end_ns))]
-        made.append(
-            events.DeviceSlice(
-                device_id="s0",
-                lease_id=lease_id,
-                t0_ns=at_ns,
-                t1_ns=end_ns,
-                serving_ns=times[0],
-                rollout_ns=times[1],
-                train_ns=0,
-                sync_ns=times[2],
-                activation_ns=1000,
-                headroom_ns=0,
-                idle_ns=times[3],
-            )
-        )
+        ns: dict[str, Any] = dict.fromkeys((f"{bucket}_ns" for bucket in events.BUCKETS), 0)
+        ns |= dict(zip(("serving_ns", "rollout_ns", "sync_ns", "idle_ns"), times, strict=True)) | {
+            "activation_ns": 1000
+        }
+        made.append(events.DeviceSlice(device_id="s0", lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, **ns))
         for k in range(draw(st.integers(0, 3))):
             when_ns = draw(st.integers(at_ns, end_ns - 1))
             made.append(asked_for(f"{n}/{k}", lease_id, when_ns, draw(st.booleans())))
@@ -370,28 +360,29 @@ def fleet_of(made: list[events.Event]) -> Allocation:
 
 
 @given(borrows())
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
-def test_leases_sum_to_the_run_and_an_equal_price_is_no_change(
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+def test_an_equal_price_is_no_change_and_terms_sum_to_the_run(
     tmp_path_factory: pytest.TempPathFactory, made: list[events.Event]
 ) -> None:
     root, allocation = tmp_path_factory.mktemp("ledger"), fleet_of(made)
+    span = events.ScaleDown(
+        device_id="s0",
+        device_class="owned",
+        decision="kept",
+        t0_ns=allocation.period_ns[0] + 5 * S,
+        t1_ns=MIDNIGHT_NS + 20 * S,
+        decided_by="Kim",
+    )
     with LedgerWriter.open(root, "test", "run", "simulated") as writer:
-        for event in made:
+        for event in (*made, span):
             writer.record(event, durable=False)
-    span = Span("s0", allocation.period_ns[0] + 5 * S, MIDNIGHT_NS + 20 * S)
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "run")
-        whole, same, other, in_leases = (
-            marginal(connection, "run", allocation, prices, [span], by_lease=by_lease)
-            for prices, by_lease in ((ONE, False), (SAME, False), (OTHER, False), (OTHER, True))
-        )
-    for name in TERMS:
-        assert whole.terms[name].usd == same.terms[name].usd, name
-        assert in_leases.terms[name].usd == other.terms[name].usd, name
-        assert sum((lease.terms[name] for lease in in_leases.leases), Fraction(0)) == other.terms[name].usd, name
+        whole, same, other = (marginal(connection, "run", allocation, prices) for prices in (ONE, SAME, OTHER))
+    for name, term in whole.terms.items():
+        assert term.usd == same.terms[name].usd, name
     assert whole.avoidable_usd == same.avoidable_usd == other.avoidable_usd
-    assert sum((lease.avoidable_usd for lease in in_leases.leases), Fraction(0)) == other.avoidable_usd
-    assert sum(lease.borrowed_ns for lease in in_leases.leases) == other.borrowed_ns == whole.borrowed_ns
+    assert other.borrowed_ns == whole.borrowed_ns
     assert sum(other.nano_usd.values()) == round(other.usd * 10**9)
     for meter in other.metered.values():
         readings = [event for event in made if isinstance(event, events.Power)]
@@ -465,16 +456,75 @@ def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:
             at_us=T0_NS // 1000 + attempt,
         )
 
-    def joined(device_id: str, pool: Any) -> events.Device:
-        return events.Device(
-            action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class="h100-sxm", at_us=T0_NS // 1000
-        )
-
-    begun = [
-        events.Run(action="started", name="n", at_us=T0_NS // 1000),
-        joined("s", "serving"),
-        joined("r", "rollout"),
-    ]
+    begun = [events.Run(action="started", name="n", at_us=T0_NS // 1000), joined("s"), joined("r", "rollout")]
     root = write_ledger([*begun, turn("s", 0, outcome="preempted"), turn("r", 1)], run_id="run")
-    prices = book(("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 3"))
+    prices = book_with(("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 3"))
     assert priced(root, prices).terms["kv_recompute"].usd == 6
+
+
+# As tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_column_sums_to_the_nano_dollar(sample: Path, write_ledger: Any) -> None:
+    write_ledger([kept(0, 1999)], root=sample, writer="kim")
+    answer = section(sample, price, "run", UNEVEN)
+    terms = answer.table("terms")
+    nano = {row[0]: int(row[1].value or 0) for row in (*terms.rows, *terms.footer)}
+    assert len(terms.rows) == 9
+    assert sum(nano[row[0]] for row in terms.rows) == nano["m"]
+    assert nano["charged"] == nano["m"] + nano["avoidable device time"] > nano["m"]
+    assert nano["borrowed time"] == 1440 * S
+    assert "413 W from idle to full load, assumed" in rests_on(answer, "energy")
+    assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in printed(answer.parts.values())
+    assert "In the spans recorded it would not" in terms.notes[0]
+    assert plain("kv_recompute") == "kv recompute"
+
+
+def test_a_term_without_data_is_no_zero(sample: Path, write_ledger: Any) -> None:
+    """All requests of the sample that were not lent go to another device, so nothing compares."""
+    made = [
+        joined("s9"),
+        work("s9", 0, serving=1800),
+        events.Run(action="started", name="alone", at_us=T0_NS // 1000),
+        events.Request(
+            request_id="q",
+            device_id="s9",
+            lease_id="L",
+            outcome="failed",
+            prompt_tokens=1,
+            output_tokens=0,
+            ttft_ns=None,
+            tpot_mean_ns=None,
+            tpot_max_ns=None,
+            e2e_ns=S,
+            ttft_budget_ns=1,
+            tpot_budget_ns=1,
+            send_delay_ns=0,
+            at_us=T0_NS // 1000 + 9_000_000,
+        ),
+    ]
+    write_ledger(made, root=sample, writer="alone", run_id="alone")
+    answer = section(sample, price, "alone", UNEVEN)
+    provision = answer.table("terms").row("provision")
+    assert (provision["in all"].value, provision["per device-hour"].value) == (None, None)
+    assert provision["in all"].text.startswith("not enough data")
+    assert rests_on(answer, "m").startswith("leaves out provision: not enough data; leaves out prefix cache")
+    assert answer.figure("terms", "m", "per device-hour").text == "not enough data: no rollout ran on a serving device"
+
+
+def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -> None:
+    made: list[events.Event] = [joined("s1"), work("s1", 0, serving=96, idle=144)]
+    for minute in range(4):
+        t0_ns = T0_NS + minute * 60 * S
+        made += [
+            events.Power(device_id=name, t0_ns=t0_ns, t1_ns=t0_ns + 60 * S, power_mw=power + minute, source="rapl")
+            for name, power in (("s0", 500_000), ("s1", 300_000))
+        ]
+    write_ledger(made, root=sample, writer="meters")
+    answer = section(sample, price, "run")
+    assert rests_on(answer, "prefix cache").startswith("confounded: leases were never withheld")
+    watts = answer.figure("meters", "h100-sxm", "extra watts while lent")
+    assert (watts.value, watts.text) == (pytest.approx(200), "200.0")
+    # Four minutes are too few for an interval of power, and so for one of energy.
+    assert (watts.low, watts.no_interval) == (None, TOO_SHORT)
+    assert answer.figure("terms", "energy", "in all").low is None

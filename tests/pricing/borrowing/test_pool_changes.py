@@ -15,20 +15,17 @@ from tests.pricing.conftest import T0_NS, S, WriteLedger, us
 QUERIES = (
     "borrowing/lease_spans",
     "borrowing/lent_time",
-    "borrowing/gave_back_time",
     "borrowing/held_memory",
-    "borrowing/overlap_time",
     "borrowing/holdout_windows",
     "borrowing/holdout_clusters",
     "borrowing/holdout_sums",
-    "borrowing/burst_risk",
-    "borrowing/lent_windows",
+    "borrowing/window_pieces",
+    "borrowing/bursts",
     "borrowing/load_and_demand",
     "borrowing/power_by_load",
-    "borrowing/recomputed_tokens",
-    "borrowing/transfer",
+    "borrowing/rated_amounts",
     "borrowing/turn_lengths",
-    "run/leased_unused",
+    "run/totals",
 )
 
 
@@ -48,7 +45,6 @@ def read(root: Path, end_s: int) -> dict[str, Any]:
             period_end_ns=T0_NS + end_s * S,
             price_changes=[],
             load_points=[0.5],
-            by_lease=True,
             span_device=["s0"],
             span_from=[T0_NS + 100 * S],
             span_to=[T0_NS + 1000 * S],
@@ -81,7 +77,7 @@ def test_what_a_device_lent_stays_lent_when_it_joins_another_pool(write_ledger: 
     changed = read(write_ledger([*made, *later], root=tmp_path / "changed"), end_s)
     assert {name for name in QUERIES if changed[name] != alone[name]} == set()
     with_rows = {name for name in QUERIES if alone[name]}
-    assert {"borrowing/lent_time", "borrowing/transfer", "borrowing/power_by_load"} <= with_rows
+    assert {"borrowing/lent_time", "borrowing/rated_amounts", "borrowing/power_by_load"} <= with_rows
 
 
 def test_what_a_dedicated_device_does_is_not_lent_when_it_joins_serving_later(write_ledger: WriteLedger) -> None:

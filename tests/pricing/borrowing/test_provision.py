@@ -3,7 +3,6 @@ from __future__ import annotations
 from contextlib import closing
 from datetime import date, timedelta
 from fractions import Fraction
-from importlib import resources
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,34 +15,39 @@ from hypothesis import strategies as st
 from rose import events
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import formulas
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.provision import (
+    ACCRUED,
+    BREAK_EVEN_CASH,
+    BREAK_EVEN_TIME,
     NO_PENALTY,
+    NOT_PROVIDED,
+    PENALTY,
+    REALISED,
     accrue,
     confounded,
     confounded_by_day,
+    provision,
     rates,
     realised,
     roll_forward,
 )
 from rose.pricing.borrowing.terms import Stretches
-from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot
 from tests.long_form import usual
 from tests.pricing import reference
+from tests.pricing.borrowing.conftest import book_with
+from tests.pricing.closing.conftest import write
+from tests.pricing.conftest import T0_NS, S, joined, section, work
 
-EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 DAY = date(2026, 6, 1)
-T0_NS = 1_780_272_000 * 10**9
-S = 10**9
-STRETCHES = Stretches(((T0_NS, T0_NS + 30 * 86_400 * S),))
 WHY = "confounded: as a test has it"
 
 
-def penalty(usd: str) -> PriceBook:
-    return pricebook.parse(EXAMPLE.replace("violation_usd = 0\n", f"violation_usd = {usd}\n"), "book")
+def penalty(usd: str) -> Stretches:
+    """Thirty days at a price of a missed budget."""
+    book = book_with(("violation_usd = 0\n", f"violation_usd = {usd}\n"))
+    return Stretches(book, ((T0_NS, T0_NS + 30 * 86_400 * S),))
 
 
 # Realised ------------------------------------------------------------------------------------------------------------
@@ -51,7 +55,6 @@ def penalty(usd: str) -> PriceBook:
 
 def served(load_bin: int | None, lent: bool, requests: int, misses: int, **more: Any) -> dict[str, Any]:
     return {
-        "lease_id": None,
         "day": DAY,
         "load_bin": load_bin,
         "lent": lent,
@@ -63,7 +66,7 @@ def served(load_bin: int | None, lent: bool, requests: int, misses: int, **more:
 
 def test_fewer_missed_budgets_while_lent_give_a_negative_provision() -> None:
     bins = [served(0, True, 100, 2), served(0, False, 100, 1), served(1, True, 50, 0), served(1, False, 25, 1)]
-    figures = confounded([*bins, served(2, True, 10, 10), served(None, True, 3, 0)], STRETCHES, penalty("2"), WHY)
+    figures = confounded([*bins, served(2, True, 10, 10), served(None, True, 3, 0)], penalty("2"), WHY)
     assert figures.usd == -2
     assert "150 lent requests compared, 13 had nothing to compare with" in figures.explained
     assert float(figures.usd) == pytest.approx(reference.realised_violations_usd([(100, 0.02, 0.01), (50, 0, 0.04)], 2))
@@ -71,33 +74,29 @@ def test_fewer_missed_budgets_while_lent_give_a_negative_provision() -> None:
     assert (figures.interval, figures.no_interval) == (None, WHY)
 
 
-def test_leases_and_days_each_sum_to_what_was_realised() -> None:
+def test_days_sum_to_what_was_realised() -> None:
     next_day = DAY + timedelta(days=1)
     bins = [
-        served(0, True, 10, 3, lease_id="L1"),
-        served(0, True, 7, 0, lease_id="L2", day=next_day),
+        served(0, True, 10, 3),
+        served(0, True, 7, 0, day=next_day),
         served(0, False, 9, 1),
         served(0, False, 4, 2, day=next_day),
     ]
-    figures = confounded(bins, STRETCHES, penalty("0.7"), WHY)
     rate = Fraction(3, 13)
-    assert figures.by_lease == {"L1": (3 - 10 * rate) * Fraction(7, 10), "L2": -7 * rate * Fraction(7, 10)}
-    assert confounded_by_day(bins, STRETCHES, penalty("0.7")) == {
-        DAY: figures.by_lease["L1"],
-        next_day: figures.by_lease["L2"],
-    }
-    assert figures.usd == sum(figures.by_lease.values())
+    days = {DAY: (3 - 10 * rate) * Fraction(7, 10), next_day: -7 * rate * Fraction(7, 10)}
+    assert confounded_by_day(bins, penalty("0.7")) == days
+    assert confounded(bins, penalty("0.7"), WHY).usd == sum(days.values())
 
 
 def test_nothing_to_compare_with_is_not_enough_data_and_a_penalty_that_is_not_set_is_no_price() -> None:
-    figures = confounded([served(0, True, 100, 2), served(1, False, 100, 1)], STRETCHES, penalty("2"), WHY)
+    figures = confounded([served(0, True, 100, 2), served(1, False, 100, 1)], penalty("2"), WHY)
     assert figures.missing is not None
     assert "not enough data" in figures.missing
     with duckdb.connect() as connection:
-        free = realised(Harm(confounded=WHY), connection, STRETCHES, penalty("0"))
+        free = realised(Harm(confounded=WHY), connection, penalty("0"))
     assert (free.usd, free.basis, free.explained) == (0, "absent", NO_PENALTY)
     # No request at all came while lent: none can have been late for it.
-    assert confounded([served(1, False, 100, 1)], STRETCHES, penalty("2"), WHY).missing is None
+    assert confounded([served(1, False, 100, 1)], penalty("2"), WHY).missing is None
 
 
 # Rates and accrual ---------------------------------------------------------------------------------------------------
@@ -111,8 +110,8 @@ def burst(load_bin: int, lent: bool, bursts: int, misses: int, day: date = DAY) 
     return {"day": day, "bin": load_bin, "lent": lent, "bursts": bursts, "misses": misses}
 
 
-def lent(seconds: int, load_bin: int | None, day: date = DAY, lease_id: str = "L") -> dict[str, Any]:
-    return {"day": day, "lease_id": lease_id, "bin": load_bin, "lent_ns": seconds * S}
+def lent(seconds: int, load_bin: int | None, day: date = DAY) -> dict[str, Any]:
+    return {"day": day, "bin": load_bin, "lent_ns": seconds * S}
 
 
 def test_the_provision_of_a_lent_second() -> None:
@@ -127,14 +126,13 @@ def test_the_provision_of_a_lent_second() -> None:
     )
     assert (rates_by_bin[1].pooled, rates_by_bin[1].why) == ((), None)
     (day,) = accrue(
-        [lent(60, 1), lent(30, 4, lease_id="M")],
+        [lent(60, 1), lent(30, 4)],
         [risk(1, 100, 10)],
         [burst(1, True, 5, 20), burst(1, False, 5, 5)],
-        STRETCHES,
         penalty("0.5"),
     )
     # In the top fifth the burst is there already.
-    assert day.by_lease == {"L": Fraction(9, 10), "M": 0}
+    assert day.usd == Fraction(9, 10)
     assert not day.from_earlier_days
 
 
@@ -151,10 +149,10 @@ def test_a_bin_with_too_few_bursts_takes_those_of_all_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("risks", "bursts", "words"),
     [
-        ([], [], "0 windows"),
-        ([risk(0, 29, 5)], [burst(0, True, 9, 9), burst(0, False, 9, 9)], "29 windows"),
-        ([risk(0, 90, 0)], [], "0 bursts began on lent devices and 0 on devices not lent"),
-        ([risk(0, 90, 9)], [burst(0, True, 9, 9)], "9 bursts began on lent devices and 0 on devices not lent"),
+        ([], [], "have 0"),
+        ([risk(0, 29, 5)], [burst(0, True, 9, 9), burst(0, False, 9, 9)], "have 29"),
+        ([risk(0, 90, 0)], [], "have 0 and 0"),
+        ([risk(0, 90, 9)], [burst(0, True, 9, 9)], "have 9 and 0"),
     ],
 )
 def test_too_little_is_said_and_never_zero(risks: list[Any], bursts: list[Any], words: str) -> None:
@@ -163,9 +161,9 @@ def test_too_little_is_said_and_never_zero(risks: list[Any], bursts: list[Any], 
     assert rate.why is not None
     assert rate.why.startswith("not enough data")
     assert words in rate.why
-    (day,) = accrue([lent(10, 0)], risks, bursts, STRETCHES, penalty("1"))
+    (day,) = accrue([lent(10, 0)], risks, bursts, penalty("1"))
     assert (day.usd, day.why) == (None, rate.why)
-    (free,) = accrue([lent(10, 0)], risks, bursts, STRETCHES, penalty("0"))
+    (free,) = accrue([lent(10, 0)], risks, bursts, penalty("0"))
     assert (free.usd, free.why) == (None, NO_PENALTY)
 
 
@@ -176,12 +174,12 @@ def test_what_comes_later_changes_no_accrual() -> None:
         burst(0, side, 5, (3 + n) * 5 if side else 5, day) for n, day in enumerate(days) for side in (True, False)
     ]
     lents = [lent(100, 0, day) for day in days] + [lent(7, None, days[2])]
-    accruals = accrue(lents, risks, bursts, STRETCHES, penalty("1"))
+    accruals = accrue(lents, risks, bursts, penalty("1"))
     assert [accrual.from_earlier_days for accrual in accruals] == [False, True, True]
     assert [accrual.unknown_ns for accrual in accruals] == [0, 0, 7 * S]
     for n in range(3):
         cut = [[row for row in made if row["day"] <= days[n]] for made in (risks, bursts, lents)]
-        assert accrue(cut[2], cut[0], cut[1], STRETCHES, penalty("1"))[-1] == accruals[n]
+        assert accrue(cut[2], cut[0], cut[1], penalty("1"))[-1] == accruals[n]
     # The second day has the first one's rates: 5 bursts in 500 s, 2 more misses each.
     assert accruals[1].usd == Fraction(5, 500) * 2 * 100
 
@@ -224,11 +222,6 @@ def test_a_day_is_held_to_the_end_of_the_next() -> None:
         roll_forward({days[0]: Fraction(1), days[1]: None}, {})
 
 
-@pytest.mark.parametrize(("tau_ratio", "wasted", "usd"), [(1, 0, 2.294), (0.6, 0.1, 1.213), (0.4, 0.2, 0.696)])
-def test_break_even_provision(tau_ratio: float, wasted: float, usd: float) -> None:
-    assert formulas.break_even_provision(2.35, 0.056, tau_ratio, wasted, 0) == pytest.approx(usd, abs=5e-4)
-
-
 # What a burst is, in a ledger ----------------------------------------------------------------------------------------
 
 H = 10 * S
@@ -267,9 +260,7 @@ slices = st.lists(
 def test_windows_and_bursts_are_as_defined(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, int, bool, int]], asked: list[tuple[int, bool]]
 ) -> None:
-    made: list[events.Event] = [
-        events.Device(action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm")
-    ]
+    made: list[events.Event] = [joined("s0")]
     placed: list[tuple[int, int, int, bool]] = []
     at_ns = T0_NS
     for seconds, tenths, is_lent, gap in drawn:
@@ -277,19 +268,7 @@ def test_windows_and_bursts_are_as_defined(
         busy = seconds * S * tenths // 10
         placed.append((at_ns, t1_ns, busy, is_lent))
         made.append(
-            events.DeviceSlice(
-                device_id="s0",
-                lease_id="L" if is_lent else None,
-                t0_ns=at_ns,
-                t1_ns=t1_ns,
-                serving_ns=busy,
-                rollout_ns=0,
-                train_ns=0,
-                sync_ns=0,
-                activation_ns=0,
-                headroom_ns=0,
-                idle_ns=seconds * S - busy,
-            )
+            work("s0", (at_ns - T0_NS) / S, "L" if is_lent else None, serving=busy / S, idle=seconds - busy / S)
         )
         at_ns = t1_ns + gap * S
     for n, (second, late) in enumerate(asked):
@@ -300,13 +279,13 @@ def test_windows_and_bursts_are_as_defined(
             writer.record(event, durable=False)
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "run")
-        set_variables(connection, run_id="run", horizon_ns=H, by_lease=False)
-        figures = {
-            name: rows(connection, f"borrowing/{name}") for name in ("burst_risk", "burst_violations", "lent_windows")
-        }
+        set_variables(connection, run_id="run", horizon_ns=H)
+        rows(connection, "borrowing/window_pieces")
+        counted = rows(connection, "borrowing/bursts")
+        figures = {what: [row for row in counted if row["what"] == what] for what in ("risk", "burst", "lent")}
     windows = windows_of(placed)
     at_risk = [(b, windows[n + 1][0] == 4) for n, (b, _) in windows.items() if b < 4 and n + 1 in windows]
-    assert {(r["bin"], r["windows"], r["bursts"]) for r in figures["burst_risk"]} == {
+    assert {(r["bin"], r["windows"], r["bursts"]) for r in figures["risk"]} == {
         (b, len(flags), sum(flags)) for b, flags in by_key(at_risk).items()
     }
     bursts = []
@@ -315,10 +294,10 @@ def test_windows_and_bursts_are_as_defined(
             end = next(m for m in range(n, n + 41) if windows.get(m, (0, False))[0] != 4)
             misses = sum(late and n * H <= T0_NS + second * S < end * H for second, late in asked)
             bursts.append((windows[n - 1], misses))
-    assert {((r["bin"], r["lent"]), r["bursts"], r["misses"]) for r in figures["burst_violations"]} == {
+    assert {((r["bin"], r["lent"]), r["bursts"], r["misses"]) for r in figures["burst"]} == {
         (key, len(flags), sum(flags)) for key, flags in by_key(bursts).items()
     }
-    assert sum(row["lent_ns"] for row in figures["lent_windows"]) == sum(t1 - t0 for t0, t1, _, on in placed if on)
+    assert sum(row["lent_ns"] for row in figures["lent"]) == sum(t1 - t0 for t0, t1, _, on in placed if on)
 
 
 def by_key(pairs: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
@@ -345,45 +324,124 @@ def asked_for(n: int, second: int, late: bool) -> events.Request:
     )
 
 
-def test_a_ledger_s_own_folder_is_used(sample: Path) -> None:
-    """The queries run on the fixture as they do by hand: its requests arrive in slices that carry no lease."""
-    with closing(catalog.connect(sample)) as connection:
-        set_variables(connection, run_id="run", by_lease=True)
-        figures = rows(connection, "borrowing/violations_by_load")
-    assert {(row["lease_id"], row["load_bin"], row["requests"], row["violations"]) for row in figures} == {
-        (None, 2, 2, 0),
-        ("L1", 2, 3, 1),
-    }
-
-
 def test_a_request_counts_where_it_arrived_and_not_where_it_ended(tmp_path: Path) -> None:
-    made: list[events.Event] = [
-        events.Device(action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm")
-    ]
-    for n, tenths in enumerate((1, 9)):
-        made.append(
-            events.DeviceSlice(
-                device_id="s0",
-                t0_ns=T0_NS + n * H,
-                t1_ns=T0_NS + (n + 1) * H,
-                serving_ns=tenths * S,
-                rollout_ns=0,
-                train_ns=0,
-                sync_ns=0,
-                activation_ns=0,
-                headroom_ns=0,
-                idle_ns=(10 - tenths) * S,
-            )
-        )
+    made: list[events.Event] = [joined("s0"), work("s0", 0, serving=1, idle=9), work("s0", 10, serving=9, idle=1)]
     # Each is answered a second after it came: in the next slice, after the last one, and one came before the first.
     made += [asked_for(n, second, late=True) for n, second in enumerate((9, 19, 20, -1))]
     with LedgerWriter.open(tmp_path / "ledger", "test", "run", "simulated") as writer:
         for event in made:
             writer.record(event, durable=False)
     with closing(catalog.connect(tmp_path / "ledger")) as connection:
-        set_variables(connection, run_id="run", by_lease=False)
+        set_variables(connection, run_id="run")
         figures = {
             (str(row["day"]), row["load_bin"]): row["requests"]
             for row in rows(connection, "borrowing/violations_by_load")
         }
     assert figures == {("2026-05-31", None): 1, ("2026-06-01", 0): 1, ("2026-06-01", 4): 1, ("2026-06-01", None): 1}
+
+
+# As tables -----------------------------------------------------------------------------------------------------------
+
+DAY_S = 86_400
+
+
+def bursty() -> list[events.Event]:
+    """Three days of a serving device: every 100 s a burst of 10 s after 90 s at half load, lent every other time.
+
+    A request comes in each burst; while lent it misses its budget. On the second day none misses.
+    """
+    made: list[events.Event] = [
+        events.Run(action="started", name="bursty", at_us=T0_NS // 1000),
+        joined("s0"),
+    ]
+    for day in range(3):
+        for n in range(12):
+            t0_ns = T0_NS + (day * DAY_S + n * 100) * S
+            lease_id = f"L{day}-{n}" if n % 2 else None
+            late = bool(lease_id) and day != 1
+            at_s, other = day * DAY_S + n * 100, "rollout" if lease_id else "idle"
+            made += [work("s0", at_s, lease_id, serving=45, **{other: 45}), work("s0", at_s + 90, lease_id, serving=10)]
+            made.append(
+                events.Request(
+                    request_id=f"{day}/{n}",
+                    device_id="s0",
+                    lease_id=lease_id,
+                    outcome="completed",
+                    prompt_tokens=1,
+                    output_tokens=1,
+                    ttft_ns=2 if late else 1,
+                    tpot_mean_ns=None,
+                    tpot_max_ns=None,
+                    e2e_ns=S,
+                    ttft_budget_ns=1,
+                    tpot_budget_ns=1,
+                    send_delay_ns=0,
+                    at_us=(t0_ns + 96 * S) // 1000,
+                )
+            )
+    return made
+
+
+@pytest.fixture(scope="module")
+def three_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger of `bursty`."""
+    return write(tmp_path_factory.mktemp("bursty") / "ledger", bursty(), provenance="replay")
+
+
+def test_three_days_by_hand(three_days: Path) -> None:
+    answer = section(three_days, provision, "run", penalty("3").book)
+    half = answer.table("rates").row("40 to 60%")
+    # 12 bursts a day, each after 9 windows of 10 s at half load.
+    assert (half["windows"].value, half["bursts"].value) == (3 * 12 * 9, 36)
+    assert half["bursts an hour"].value == pytest.approx(3600 / 90)
+    # Of 18 lent bursts 12 had a miss, of 18 others none.
+    assert half["extra misses of a burst"].value == pytest.approx(12 / 18)
+    days = answer.table("days").records()
+    assert [row["day"] for row in days] == ["2026-06-01", "2026-06-02", "2026-06-03"]
+    # Six lent stretches of 90 s a day, at 1/90 bursts a second and one miss each by what the first day showed.
+    usd = 10**9
+    assert (days[0]["opening"].value, days[0]["rates of"]) == (0, "earlier days and this one")
+    assert days[1]["rates of"] == "earlier days"
+    # By the third day half of the lent bursts had shown no miss.
+    assert [row["accrued"].value for row in days] == [18 * usd, 18 * usd, 9 * usd]
+    assert [row["realised"].value for row in days] == [18 * usd, 0, 18 * usd]
+    assert [row["released"].value for row in days] == [0, 0, 0]
+    assert [row["closing"].value for row in days] == [0, 18 * usd, 9 * usd]
+    assert answer.figure("totals", ACCRUED).value == 45 * usd
+    realised = answer.figure("totals", REALISED)
+    assert (realised.value, realised.low) == (36 * usd, None)
+    assert "confounded: leases were never withheld at random" in (realised.no_interval or "")
+    assert answer.figure("totals", NOT_PROVIDED).value == 0
+    assert answer.figure("totals", BREAK_EVEN_TIME).text.startswith("not enough data")
+    assert answer.figure("totals", PENALTY).value == 3 * usd
+
+
+def test_too_little_is_said_and_nothing_is_booked(sample_kept: Path) -> None:
+    answer = section(sample_kept, provision, "run", penalty("3").book)
+    # The sample's slices carry no lease, so nothing was lent by them.
+    accrued = answer.figure("totals", ACCRUED)
+    assert (accrued.value, accrued.text) == (None, "nothing was lent")
+    rates = answer.table("rates").records()
+    assert all(row["provision a lent device-hour"].value is None for row in rates)
+    assert "not enough data" in rates[0]["extra misses of a burst"].text
+    assert answer.figure("totals", REALISED).value == 3 * 10**9
+    assert answer.figure("totals", BREAK_EVEN_TIME).value is not None
+    (day,) = answer.table("days").records()
+    assert (day["opening"].value, day["closing"].value) == (None, None)
+
+
+def test_a_book_without_a_penalty_provides_nothing_and_says_why(three_days: Path) -> None:
+    answer = section(three_days, provision, "run")
+    unset = [answer.figure("totals", name) for name in (PENALTY, ACCRUED, REALISED)]
+    assert {(figure.value, figure.text) for figure in unset} == {(None, NO_PENALTY)}
+    rates = answer.table("rates")
+    assert all(row["provision a lent device-hour"].value is None for row in rates.records())
+    # How often load rises needs no price.
+    assert rates.row("40 to 60%")["bursts"].value == 36
+    assert {row["closing"].value for row in answer.table("days").records()} == {None}
+
+
+def test_every_break_even_has_its_definition_in_the_glossary() -> None:
+    glossary = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for name in (BREAK_EVEN_TIME, BREAK_EVEN_CASH):
+        assert glossary.count(f"| {name} | ") == 1

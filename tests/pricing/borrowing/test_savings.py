@@ -5,16 +5,18 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.coverage import groups, lending
 from rose.pricing.answers.cost_per_correct import Groups
 from rose.pricing.borrowing import savings
-from rose.pricing.borrowing.cash import Bought
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Saving
+from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Bought, Saving
 from rose.pricing.borrowing.terms import Term
-from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.money import NS_PER_HOUR, NS_PER_S
 from rose.pricing.run.token_spread import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
 
@@ -31,8 +33,6 @@ NOT_LENT = Term(usd=Fraction(0), basis="price book", explained="")
 
 @pytest.fixture(scope="module")
 def sample_groups() -> Groups:
-    import numpy as np
-
     return groups.simulate(np.random.default_rng(1)).groups
 
 
@@ -115,3 +115,57 @@ def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(sample_
 def test_a_few_groups_say_nothing(sample_groups: Groups) -> None:
     few = groups.grouped([dict(row) for row in sample_groups.rows[: bootstrap.UNITS_MIN - 1]])
     assert why(saved(energy(), few)) == (None, bootstrap.TOO_FEW)
+
+
+# Purchases -----------------------------------------------------------------------------------------------------------
+
+#: 37 s of a dedicated device were needed, which sat idle for 76 s.
+LIVE = Bought(needed_ns=Fraction(37 * NS_PER_S), idle_ns=76 * NS_PER_S, usd_per_device_hour=Fraction(2))
+
+
+def test_what_an_idle_device_would_have_made_for_nothing_is_on_no_bill() -> None:
+    assert (LIVE.beyond_ns, LIVE.bought_ns, LIVE.usd) == (0, 0, 0)
+    assert replace(LIVE, increment_hours=Decimal(1)).usd == 0
+
+
+def test_where_the_book_says_so_what_exceeds_idle_time_buys_whole_devices_for_an_hour() -> None:
+    hourly = replace(LIVE, increment_hours=Decimal(1))
+    beyond = replace(hourly, idle_ns=36 * NS_PER_S)
+    assert (beyond.beyond_ns, beyond.bought_ns, beyond.usd) == (NS_PER_S, NS_PER_HOUR, 2)
+    assert replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).usd == 2
+    assert replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR + 1)).usd == 4
+
+
+def test_where_devices_are_bought_by_the_time_used_what_exceeds_idle_time_is_bought() -> None:
+    beyond = replace(LIVE, idle_ns=36 * NS_PER_S)
+    assert (beyond.bought_ns, beyond.usd) == (NS_PER_S, Fraction(2, 3600))
+    assert list(replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).draws(np.array([0.5, 1.0]))) == [1, 2]
+
+
+@pytest.mark.parametrize(("hours", "units", "usd"), [("0.01", 2, "0.04"), ("1", 1, "2"), ("8760", 1, "17520")])
+def test_the_book_says_the_least_that_can_be_bought(hours: str, units: int, usd: str) -> None:
+    bought = replace(LIVE, idle_ns=0, needed_ns=Fraction(60 * NS_PER_S), increment_hours=Decimal(hours))
+    assert bought.bought_ns == units * Fraction(hours) * NS_PER_HOUR
+    assert bought.usd == Fraction(usd)
+
+
+times = st.integers(0, 1000 * NS_PER_HOUR)
+
+
+@given(times, times, st.sampled_from(["0.25", "1", "24"]))
+def test_purchases_cover_what_is_needed_and_none_is_one_too_many(needed_ns: int, idle_ns: int, hours: str) -> None:
+    bought = Bought(
+        needed_ns=Fraction(needed_ns),
+        idle_ns=idle_ns,
+        usd_per_device_hour=Fraction(2),
+        increment_hours=Decimal(hours),
+    )
+    assert bought.increment_ns is not None
+    assert bought.bought_ns >= bought.beyond_ns
+    assert bought.bought_ns == 0 or bought.bought_ns - bought.increment_ns < bought.beyond_ns
+    assert replace(bought, idle_ns=idle_ns + NS_PER_S).usd <= bought.usd
+
+
+def test_draws_buy_whole_devices_too() -> None:
+    bought = replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR), increment_hours=Decimal(1))
+    assert list(bought.draws(np.array([0.0, 0.5, 1.0, 1.3]))) == [0, 2, 2, 4]

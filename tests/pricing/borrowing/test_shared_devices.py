@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.pricing.borrowing.report.marginal import price
+from rose.pricing.borrowing.marginal import price
 from rose.pricing.table import Section
+from tests.pricing.borrowing.conftest import PRICED
 from tests.pricing.borrowing.test_harm import (
     ASKED,
-    EXAMPLE,
     WINDOW_NS,
     WINDOW_S,
     WINDOWS,
@@ -124,19 +124,6 @@ def alone(numbers: range) -> Iterator[events.Event]:
     )
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    """The example with a price for everything that lending may cost."""
-    path = tmp_path / "book.toml"
-    priced = EXAMPLE.replace(
-        "violation_usd = 0\n",
-        "violation_usd = 0.001\nlatency_usd = [[0.5, 0], [1.0, 0.0005]]\ninterference_usd_per_device_hour = 2\n"
-        "held_memory_usd_per_gib_hour = 0.01\npublish_usd_per_sync = 0.25\n",
-    )
-    path.write_text(priced.replace("scheduler_usd_per_lease_s = 0\n", "scheduler_usd_per_lease_s = 0.001\n"))
-    return path
-
-
 def told(answer: Section) -> Told:
     """What is said of each term, without the period that it is stamped with."""
     table = answer.table("terms")
@@ -146,16 +133,14 @@ def told(answer: Section) -> Told:
 
 
 @pytest.mark.parametrize(("first", "basis"), [(30, "measured"), (54, "confounded")])
-def test_a_run_costs_what_its_own_time_does(
-    write_ledger: WriteLedger, tmp_path: Path, book: Path, first: int, basis: str
-) -> None:
+def test_a_run_costs_what_its_own_time_does(write_ledger: WriteLedger, tmp_path: Path, first: int, basis: str) -> None:
     """In the last 50 minutes there are withheld windows enough, and in the last ten too few."""
     assert not WITHHELD[first]
     assert not WITHHELD[WINDOWS - 1]
     shared = write_ledger(fleet(lambda n: "red" if n < first else "blue"), run_id="fleet")
-    document = section(shared, price, "blue", book)
+    document = section(shared, price, "blue", PRICED)
     cut = write_ledger(alone(range(first, WINDOWS)), root=tmp_path / "alone")
-    assert told(document) == told(section(cut, price, "run", book))
+    assert told(document) == told(section(cut, price, "run", PRICED))
     provision, reason = document.figure("terms", "provision", "in all"), rests_on(document, "provision")
     assert provision.value
     assert (provision.low is None) == (basis == "confounded") == reason.startswith("confounded")
@@ -166,24 +151,24 @@ def test_a_run_costs_what_its_own_time_does(
     )
 
 
-def test_what_a_run_cost_that_ended_does_not_change(write_ledger: WriteLedger, book: Path) -> None:
+def test_what_a_run_cost_that_ended_does_not_change(write_ledger: WriteLedger) -> None:
     """Its engine stays assigned to it until another run wants it, and that stops it."""
     assert not WITHHELD[44]
     assert WITHHELD[45]
     ended = events.Run(action="ended", name="grpo", run_id="blue", at_us=us(4500))
     root = write_ledger([*fleet(lambda _: "blue", range(45)), ended], run_id="fleet")
-    before = told(section(root, price, "blue", book))
+    before = told(section(root, price, "blue", PRICED))
     later: list[events.Event] = list(windows(range(45, WINDOWS), lambda n: "blue" if n == 45 else "red"))
     later.append(
         events.Engine(at_us=us(5000), device_id="s0", engine_id="r-s0", action="died", role="rollout", model="m")
     )
     write_ledger(later, root=root, writer="later", run_id="fleet")
-    assert told(section(root, price, "blue", book)) == before
+    assert told(section(root, price, "blue", PRICED)) == before
 
 
-def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: WriteLedger, book: Path) -> None:
+def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: WriteLedger) -> None:
     """Whose lease a request meets is not drawn; what others' leases met is in no figure of the run."""
-    document = section(write_ledger(fleet(by_turns), run_id="fleet"), price, "blue", book)
+    document = section(write_ledger(fleet(by_turns), run_id="fleet"), price, "blue", PRICED)
     harm = document.figure("terms", "provision", "in all")
     assert harm.low is None
     assert str(harm.no_interval).startswith("confounded: other runs borrowed 1 of the run's devices")
@@ -200,13 +185,13 @@ def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: Wri
     )
 
 
-def test_memory_that_is_held_for_one_run_is_not_held_for_another(write_ledger: WriteLedger, book: Path) -> None:
+def test_memory_that_is_held_for_one_run_is_not_held_for_another(write_ledger: WriteLedger) -> None:
     """Nor is it held while it is lent, whoever borrows it."""
     root = write_ledger(fleet(by_turns), run_id="fleet")
     for run_id in ("red", "blue"):
         lent = [n for n in range(WINDOWS) if not WITHHELD[n] and by_turns(n) == run_id]
         held_s = WINDOW_S * sum(WITHHELD[n] and by_turns(n) == run_id for n in range(lent[0], lent[-1]))
-        in_all = section(root, price, run_id, book).figure("terms", "held memory", "in all")
+        in_all = section(root, price, run_id, PRICED).figure("terms", "held memory", "in all")
         # 2 GiB at one cent for a GiB and hour.
         assert in_all.value == round(Fraction(2 * held_s * 10**7, 3600))
 
@@ -225,16 +210,11 @@ def handed_over(event: events.Event) -> Iterator[events.Event]:
         yield replace(event, rollout_run_id=run_id, t0_ns=t0_ns, t1_ns=t0_ns + thirds * third_ns, **times)
 
 
-def test_the_parts_of_a_lease_that_runs_had_are_the_lease(write_ledger: WriteLedger, book: Path) -> None:
+def test_the_parts_of_a_lease_that_runs_had_are_the_lease(write_ledger: WriteLedger) -> None:
     made = [part for event in fleet(lambda _: "red") for part in handed_over(event)]
     root = write_ledger(made, run_id="fleet")
-    red, blue = (section(root, price, run_id, book, by_lease=True) for run_id in ("red", "blue"))
-    leased = [
-        {row["lease"]: row["leased"].value for row in one.table("leases").records() if row["lease"] != "no lease"}
-        for one in (red, blue)
-    ]
+    red, blue = (section(root, price, run_id, PRICED) for run_id in ("red", "blue"))
     lent = [n for n in range(WINDOWS) if not WITHHELD[n]]
-    assert leased == [dict.fromkeys(sorted(f"L{n}" for n in lent), seconds * S) for seconds in (80, 20)]
     # A tenth of a cent for a second.
     assert red.figure("terms", "scheduler", "in all").value == len(lent) * 80 * 10**6
     assert blue.figure("terms", "scheduler", "in all").value == len(lent) * 20 * 10**6
@@ -245,33 +225,3 @@ def test_the_parts_of_a_lease_that_runs_had_are_the_lease(write_ledger: WriteLed
     assert blue.figure("terms", "held memory", "in all").value == 0
     met = sum(one["second"] // WINDOW_S in lent and 40 <= one["second"] % WINDOW_S < 60 for one in ASKED)
     assert f"; {met:,} lent requests compared, 0 had nothing to compare with" in rests_on(blue, "provision")
-
-
-def test_weights_for_a_lease_that_runs_had_in_turn_are_divided_by_what_was_each_runs_own(
-    write_ledger: WriteLedger, book: Path
-) -> None:
-    """Of the first lease red had 80 s, of the second all of its 100, and the weights came before both."""
-    first, second = [n for n in range(WINDOWS) if not WITHHELD[n]][:2]
-    made = [
-        part
-        for event in fleet(lambda _: "red", (first, second))
-        for part in (
-            handed_over(event) if isinstance(event, events.DeviceSlice) and number(event) == first else (event,)
-        )
-    ]
-    sent = events.Sync(
-        at_us=us(first * WINDOW_S),
-        device_id="s0",
-        rl_run_id="red",
-        ok=True,
-        base_version=None,
-        encoding="dense",
-        wire_bytes=18 * 10**9,
-        dense_bytes=18 * 10**9,
-        total_ns=S,
-        source="relay",
-        route="inter-region",
-    )
-    document = section(write_ledger([*made, sent], run_id="fleet"), price, "red", book, by_lease=True)
-    parts = {row["lease"]: row["transfer"].value for row in document.table("leases").records()}
-    assert parts[f"L{first}"] * 5 == parts[f"L{second}"] * 4 > 0

@@ -4,13 +4,14 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.pricing.borrowing.terms import Stretches, add, basis_of, nano_by_key, term
+from rose.pricing.borrowing.terms import Stretches, basis_of, nano_by_key
 from rose.pricing.money import nano_usd_of
+from rose.pricing.price_books.pricebook import load
 
+BOOK = load("example")
 amounts = st.dictionaries(st.integers(), st.fractions(-10, 10, max_denominator=10**12), max_size=8)
 
 
@@ -26,7 +27,7 @@ def test_the_largest_remainder_gets_what_is_over_and_the_first_wins_a_tie() -> N
     third = Fraction(1, 3 * 10**9)
     assert nano_by_key({"a": third, "b": third, "c": third}) == {"a": 1, "b": 0, "c": 0}
     assert nano_by_key({"a": -third, "b": -2 * third}) == {"a": 0, "b": -1}
-    assert nano_by_key({"a": third, "b": Fraction(0)}, total=1) == {"a": 1, "b": 0}
+    assert nano_by_key({}) == {}
 
 
 def test_a_sum_rests_on_its_weakest_ground() -> None:
@@ -37,19 +38,10 @@ def test_a_sum_rests_on_its_weakest_ground() -> None:
     assert basis_of([]) == "measured"
 
 
-def test_a_term_is_the_sum_of_its_leases() -> None:
-    parts: dict[str | None, Fraction] = {}
-    add(parts, "L", Fraction(1, 3))
-    add(parts, None, Fraction(1, 3))
-    add(parts, "L", Fraction(1, 3))
-    assert term(parts, "measured", "").usd == 1
-    assert term(parts, "measured", "").by_lease == {"L": Fraction(2, 3), None: Fraction(1, 3)}
-
-
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=4, unique=True), st.integers(0, 99), st.integers(1, 50))
 @settings(deadline=None)
 def test_a_slice_is_divided_by_time_and_nothing_of_it_is_lost(edges: list[int], t0_ns: int, length: int) -> None:
-    stretches = Stretches(tuple(pairwise([-10, *sorted(edges), 200])))
+    stretches = Stretches(BOOK, tuple(pairwise([-10, *sorted(edges), 200])))
     inside = any(t0_ns < change < t0_ns + length for change in stretches.changes_ns)
     row: dict[str, Any] = {"segment": stretches.number_at(t0_ns), "t0_ns": None, "t1_ns": None, "work": 7 * length}
     if inside:
@@ -64,10 +56,7 @@ def test_a_slice_is_divided_by_time_and_nothing_of_it_is_lost(edges: list[int], 
 
 
 def test_an_instant_outside_every_stretch_has_the_prices_of_the_nearest() -> None:
-    stretches = Stretches(((10, 20), (20, 30)))
+    stretches = Stretches(BOOK, ((10, 20), (20, 30)))
     assert [stretches.number_at(at) for at in (0, 10, 19, 20, 99)] == [0, 0, 0, 1, 1]
-    assert stretches.changes_ns == [20]
-    assert stretches.starts_ns == [10, 20]
-    assert Stretches(((10, 20),)).changes_ns == []
-    with pytest.raises(AssertionError):
-        nano_by_key({"a": Fraction(0)}, total=5)
+    assert (stretches.changes_ns, stretches.prices(lambda at_ns: at_ns)) == ([20], [10, 20])
+    assert Stretches(BOOK, ((10, 20),)).changes_ns == []

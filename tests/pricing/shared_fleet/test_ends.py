@@ -34,8 +34,9 @@ def test_a_lease_that_nothing_closed_ends_with_the_last_slice_that_names_it(tmp_
             )
             writer.record(read, durable=False)
     fleet, red, blue = (report.build(root, run_id, BOOK) for run_id in RUNS)
-    assert [made.leases["leased"].value for made in (fleet, red, blue)] == [2000 * S, 1000 * S, 1000 * S]
-    assert [made.leases["open"].value for made in (fleet, red, blue)] == [1, 1, 0]
+    for name, values in (("time leased", [2000 * S, 1000 * S, 1000 * S]), ("leases open", [1, 1, 0])):
+        shown = [made.section.figure("events", name, "how many").value for made in (fleet, red, blue)]
+        assert shown == values
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "fleet")
         set_variables(connection, run_id="fleet", period_end_ns=T0_NS + 2 * HOUR_NS, price_changes=[])
@@ -62,7 +63,9 @@ def test_an_engine_that_died_died_on_the_run_that_had_its_device_last(tmp_path: 
                 )
                 writer.record(engine, durable=False)
     ended = {
-        run_id: [end.ended for end in report.build(root, run_id, BOOK).engines.ends if end.ended] for run_id in RUNS
+        run_id: [row["died"] for row in report.build(root, run_id, BOOK).section.table("engines").records()]
+        for run_id in RUNS
     }
+    ended = {run_id: [died for died in deaths if died != "not seen"] for run_id, deaths in ended.items()}
     times = [utc(T0_NS + died_s * S) for died_s in (300, 1000, 2000, 2601, 3500)]
     assert ended == {"fleet": times, "red": times[1:2], "blue": times[2:4]}

@@ -14,6 +14,7 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run import report
+from rose.pricing.run.priced import priced
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
 from tests.pricing.shared_fleet.ledger import BOOK, slice_, us
 
@@ -43,8 +44,8 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: P
             writer.record(slice_(begin_s + 450, "s0", "red", None, rollout=550))
             if fleet == "f1":
                 writer.record(slice_(1000, "s0", "blue", "L", rollout=1000))
-    ends = report.build(root, "red", BOOK).engines.ends
-    assert [(end.ended, end.restarted) for end in ends] == [
+    ends = report.build(root, "red", BOOK).section.table("engines").records()
+    assert [(end["died"], end["back"]) for end in ends] == [
         (utc(T0_NS + died_s * S), utc(T0_NS + (died_s + 100) * S)) for died_s in (500, 1400)
     ]
     with closing(catalog.connect(root)) as connection:
@@ -73,9 +74,10 @@ def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: P
             if fleet == "f1":
                 left_s = 1500
                 writer.record(dataclasses.replace(joined, action="left", t_ns=T0_NS + left_s * S, at_us=us(left_s)))
-    made = report.build(root, "red", BOOK)
-    assert made.borrow.borrowed.value == 2000 * S
-    assert {row.device_id: row.time["rollout"].value for row in made.devices} == {"f1/s0": 1000 * S, "f2/s0": 1000 * S}
+    with priced(root, "red", BOOK) as run:
+        assert run.borrow.borrowed_ns == 2000 * S
+        worked = {(device.fleet_run_id, device.bucket_ns["rollout"]) for device in run.allocation.devices}
+    assert worked == {("f1", 1000 * S), ("f2", 1000 * S)}
 
 
 def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Path) -> None:
@@ -113,10 +115,8 @@ def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Pat
                 from_s += seconds
             if fleet == "f1":
                 writer.record(dataclasses.replace(granted, action="released", at_us=us(lasts_s)))
-    leases = report.build(root, "red", BOOK).leases
-    assert {name: leases[name].value for name in ("granted", "released", "open", "leased")} == {
-        "granted": 3,
-        "released": 1,
-        "open": 2,
-        "leased": (500 + 1000 + 100) * S,
+    counts = {
+        row["what"]: row["how many"].value for row in report.build(root, "red", BOOK).section.table("events").records()
     }
+    assert [counts[f"leases {name}"] for name in ("granted", "released", "open")] == [3, 1, 2]
+    assert counts["time leased"] == (500 + 1000 + 100) * S

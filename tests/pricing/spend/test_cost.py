@@ -76,7 +76,10 @@ def test_closed_hours_without_a_charge_cost_nothing(fleet: Path, book: str) -> N
 
 def test_by_any_two_dimensions_the_lines_sum_to_the_bill(half_closed_kept: Path, book: str) -> None:
     root, closed_days = half_closed_kept / "ledger", Period(T0_NS, T0_NS + 7 * DAY_NS)
-    for period, pairs in ((closed_days, zip(NAMES[::2], NAMES[1::2], strict=True)), (TEN_DAYS, [("hardware", "bucket")])):
+    for period, pairs in (
+        (closed_days, zip(NAMES[::2], NAMES[1::2], strict=True)),
+        (TEN_DAYS, [("hardware", "bucket")]),
+    ):
         charged = bill(root, period, pricebook.load(book)).frame
         for by in pairs:
             made = asked(root, book, *by, period=period)

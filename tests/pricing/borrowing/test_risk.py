@@ -6,19 +6,17 @@ from typing import Any
 
 import pytest
 
-from rose.pricing.borrowing import report
-from rose.pricing.borrowing.cash import Bought
+from rose.pricing.borrowing import report, risk
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.report import risk
-from rose.pricing.borrowing.report.alternatives import CASH
-from rose.pricing.borrowing.report.risk import ANYWAY, OTHERWISE, Swing
-from rose.pricing.borrowing.savings import Alternative, Saving
-from rose.pricing.borrowing.terms import absent, term
+from rose.pricing.borrowing.report import CASH
+from rose.pricing.borrowing.risk import ANYWAY, OTHERWISE
+from rose.pricing.borrowing.savings import Alternative, Bought, Saving
+from rose.pricing.borrowing.terms import Term, absent
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.table import Section
-from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS, run
+from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS
 from tests.pricing.conftest import section
 
 
@@ -37,9 +35,8 @@ def late(ledger: Path) -> tuple[Section, dict[str, Any]]:
     return answer, {row["what"]: row["value"] for row in answer.table("harm").records()}
 
 
-def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(write_ledger: Any) -> None:
-    root = write_ledger(run())
-    answer, harm = late(root)
+def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(held_out: Path) -> None:
+    answer, harm = late(held_out)
     lent, withheld = ([one["ttft_ms"] > BUDGET_MS for one in ASKED if one["clean"] is clean] for clean in (False, True))
     assert harm[risk.REQUESTS].value == len(lent)
     assert harm[risk.LATE].value == pytest.approx(sum(lent) / len(lent))
@@ -48,13 +45,12 @@ def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(w
     assert added.value == pytest.approx(sum(lent) - len(lent) * sum(withheld) / len(withheld))
     assert 0 < added.low < added.value < added.high
     assert answer.text("says").startswith("Lending makes serving late: ")
-    assert risk.harmful(risk.without_prices(root, "run")) is True
+    assert risk.harmful(risk.without_prices(held_out, "run")) is True
 
 
-def test_without_withheld_windows_nothing_is_told(write_ledger: Any) -> None:
-    root = write_ledger(run(windows=[]))
-    answer, harm = late(root)
-    assert risk.harmful(risk.without_prices(root, "run")) is None
+def test_without_withheld_windows_nothing_is_told(never_withheld: Path) -> None:
+    answer, harm = late(never_withheld)
+    assert risk.harmful(risk.without_prices(never_withheld, "run")) is None
     assert "leases were never withheld at random" in answer.text("says")
     assert {harm[name].value for name in (risk.REQUESTS, risk.LATE, risk.LATE_WITHOUT, risk.HARMED)} == {None}
 
@@ -73,8 +69,8 @@ def way(**changes: Any) -> Alternative:
 
 def borrow(**changes: Any) -> Marginal:
     terms = {
-        "energy": term({None: Fraction(2)}, "measured", "", interval=Interval(low=1, high=4)),
-        "transfer": term({None: Fraction(1)}, "measured", ""),
+        "energy": Term(usd=Fraction(2), basis="measured", explained="", interval=Interval(low=1, high=4)),
+        "transfer": Term(usd=Fraction(1), basis="measured", explained=""),
         "interference": absent("no price"),
     }
     return Marginal(terms=terms, borrowed_ns=1, idle_anyway=Fraction(1), **changes)
@@ -87,11 +83,11 @@ def test_each_thing_moves_cash_saved_by_its_own_range_and_the_furthest_comes_fir
     assert bought.usd == 13
     dedicated = way(bought=bought, added_interval=Interval(low=12, high=15))
     assert risk.swings(dedicated, borrow()) == (
-        Swing(name="energy", worse_usd=Fraction(8), better_usd=Fraction(11)),
-        Swing(name=OTHERWISE, worse_usd=Fraction(9), better_usd=Fraction(12)),
+        ("energy", Fraction(8), Fraction(11)),
+        (OTHERWISE, Fraction(9), Fraction(12)),
     )
     hangs = borrow(unstated_usd=Fraction(30))
-    assert risk.swings(dedicated, hangs)[0] == Swing(name=ANYWAY, worse_usd=Fraction(-20), better_usd=Fraction(10))
+    assert risk.swings(dedicated, hangs)[0] == (ANYWAY, Fraction(-20), Fraction(10))
     ranged = borrow(avoidable_usd=Fraction(3), avoidable_interval=Interval(low=0, high=9))
-    assert risk.swings(dedicated, ranged)[0] == Swing(name=ANYWAY, worse_usd=Fraction(4), better_usd=Fraction(13))
+    assert risk.swings(dedicated, ranged)[0] == (ANYWAY, Fraction(4), Fraction(13))
     assert risk.swings(way(cash=None), borrow()) == ()
