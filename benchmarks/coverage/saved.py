@@ -9,7 +9,6 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
-from rose.pricing.borrowing.cash import Bought
 
 from benchmarks.coverage import groups, lending
 from benchmarks.coverage.groups import Run
