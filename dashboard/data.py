@@ -37,6 +37,7 @@ from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, records, store
 from rose.pricing.closing.bill import Bill
+from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds
 from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
@@ -47,7 +48,7 @@ from rose.pricing.run import heard
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.spend import saved as savings
 from rose.pricing.spend.calendar import Calendar
-from rose.pricing.spend.cost import UNALLOCATED, tags_of
+from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.saved import Saved
 from rose.pricing.watch import budget
 from rose.pricing.watch.budget import TeamBudget

@@ -27,7 +27,7 @@ GROUPS = (
     "pool",
     "lease",
     "bucket",
-    "policy-version",
+    "version",
     "task",
     "fate",
     "cause",

@@ -38,7 +38,7 @@ CLOSE = "2026-06-simulated-1"
 SCREENS = {
     "overview": 1,
     "cost": 1,
-    "borrowing": 1,
+    "borrowing": 0,
     "cost_per_correct": 1,
     "serving": 2,
     "fleet": 3,
@@ -235,9 +235,7 @@ def test_cost_per_correct_has_every_answer_of_pricing(ended: Path, drawn: OpenPa
     assert "of the judged answers were accepted in the last 2 steps of 8" in page_text(app)
 
 
-def test_serving_and_fleet_need_no_prices(
-    ended: Path, built: Report, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serving_and_fleet_need_no_prices(ended: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK")
     serving = open_page(ended, "serving")
     assert not serving.exception

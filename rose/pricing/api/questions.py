@@ -61,10 +61,18 @@ class Ledger:
         """As `rose cost`. Raises what `cost.ask` does."""
         return cost.ask(self.root, question, self.price_book, seen=self.seen)
 
-    def saved(self, period: Period, now_ns: int, provenance: str | None = None, **only: str | None) -> Saved:
+    def saved(
+        self,
+        period: Period,
+        now_ns: int,
+        provenance: str | None = None,
+        team: str | None = None,
+        run_id: str | None = None,
+    ) -> Saved:
         """As `rose saved`; a run is priced once until ledger or prices change. Raises what `saved.saved` does."""
-        ends = {"from_ns": period.from_ns, "to_ns": period.to_ns}
-        book = choice.choose(self.root, self.price_book, **ends, provenance=provenance)
+        book = choice.choose(
+            self.root, self.price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
+        )
         key = (self._mark, book.sha256, book.chosen, provenance)
         if key not in self.saved_runs:
             self.saved_runs.clear()
@@ -72,11 +80,12 @@ class Ledger:
             self.root,
             period,
             book,
+            team=team,
+            run_id=run_id,
             provenance=provenance,
             now_ns=now_ns,
             seen=self.seen,
             kept=self.saved_runs.setdefault(key, {}),
-            **only,
         )
 
     def trust(self) -> dict[str, Any]:
@@ -165,7 +174,7 @@ def answer_cost(ledger: Ledger, query: CostQuery, now_ns: int) -> dict[str, Any]
 def answer_saved(ledger: Ledger, query: PeriodQuery, now_ns: int) -> dict[str, Any]:
     """What borrowing saved in a period, of the fleet, and by team and run."""
     period = Calendar(query.tz).period(query.period or "this-month", now_ns)
-    return ledger.saved(period, now_ns, query.provenance, team=query.team, run_id=query.run).to_json()
+    return ledger.saved(period, now_ns, query.provenance, query.team, query.run).to_json()
 
 
 def answer_forecast(ledger: Ledger, query: ForecastQuery, now_ns: int) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
     """The one device-hour that is meant, and the rows of it that are. Raises PricingError for none or several."""
     rows = question.rows_of(frame)
     if rows.is_empty():
-        raise PricingError("no charge is like that; `rose books show --by run --by device` and `--by hour` list them")
+        raise PricingError("no charge is like that; `rose cost --by run --by device --by bucket` lists them")
     keys = ("fleet_run_id", "provenance", "device_id", "hour")
     hours = (
         rows.group_by(keys)

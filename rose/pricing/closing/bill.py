@@ -52,9 +52,9 @@ class Part:
     @property
     def invoice_id(self) -> str | None:
         """The close, or the close and the number of its correction; None for open hours."""
-        if self.posting is None or not self.correction:
-            return self.posting and self.posting.close_id
-        return f"{self.posting.close_id}/{self.posting.number}"
+        if self.posting is None:
+            return None
+        return f"{self.posting.close_id}/{self.posting.number}" if self.correction else self.posting.close_id
 
     @property
     def billing_period(self) -> Period:
@@ -146,8 +146,8 @@ class Bill:
 
     def by(self, *keys: str, amounts: tuple[str, ...] = ("cost_nano",), every: str = "1h") -> pl.DataFrame:
         """Return amounts by hour, or by day (`every` 1d), and other columns: `hour`, those, the amounts, `closed`."""
-        times = (pl.col("hour").dt.truncate(every), *keys, (pl.col("state") != "open").alias("closed"))
-        return self.rows.group_by(times).agg(pl.col(amounts).sum()).collect(engine="streaming")
+        time, closed = pl.col("hour").dt.truncate(every), (pl.col("state") != "open").alias("closed")
+        return self.rows.group_by(time, *keys, closed).agg(pl.col(amounts).sum()).collect(engine="streaming")
 
     @cached_property
     def loaded(self) -> pl.DataFrame:

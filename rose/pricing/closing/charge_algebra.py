@@ -44,29 +44,25 @@ COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)
 
 UNALLOCATED = "unallocated"
 _PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}
-#: What a drill-down can be made by, and the expression for it.
-_BY: Mapping[str, pl.Expr] = {
-    "team": pl.col("team"),
-    "run": pl.col("run_id"),
-    "device": pl.col("device_id"),
-    "hardware": pl.col("hardware_id"),
-    "device-class": pl.col("device_class"),
-    "pool": pl.col("pool"),
-    "commitment": pl.col("commitment"),
-    "lease": pl.col("lease_id"),
-    "kind": pl.col("kind"),
-    "bucket": pl.col("bucket"),
-    "policy-version": pl.col("policy_version"),
-    "task": pl.col("task"),
-    "fate": pl.col("fate"),
-    "cause": pl.col("cause"),
-    "route": pl.col("route"),
-    "day": pl.col("hour").dt.strftime("%Y-%m-%d"),
-    "hour": pl.col("hour").dt.strftime("%Y-%m-%dT%H"),
-    "work": pl.col("work"),
+#: What charges are divided by, beside times and tags, each with its column. `work` is of the fully loaded view.
+BY: Mapping[str, str] = {
+    "team": "team",
+    "run": "run_id",
+    "device-class": "device_class",
+    "pool": "pool",
+    "device": "device_id",
+    "hardware": "hardware_id",
+    "bucket": "bucket",
+    "task": "task",
+    "version": "policy_version",
+    "lease": "lease_id",
+    "commitment": "commitment",
+    "kind": "kind",
+    "fate": "fate",
+    "cause": "cause",
+    "route": "route",
+    "work": "work",
 }
-#: Every word `--by` takes, in the order in which they are listed.
-BY: tuple[str, ...] = tuple(_BY)
 
 
 def of_run(run_id: str) -> pl.Expr:
@@ -117,13 +113,11 @@ def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> 
 
     What has no value in a dimension is in the row "unallocated". Raises PricingError for a dimension there is none of.
     """
+    known = [name for name, column in BY.items() if column in frame.columns]
     for name in by:
-        if name not in _BY or (name == "work" and "work" not in frame.columns):
-            known = ", ".join(dimension for dimension in BY if dimension != "work" or "work" in frame.columns)
-            raise PricingError(f"charges cannot be shown by {name!r}; give one of {known}")
-    if len(set(by)) < len(by):
-        raise PricingError(f"--by names {', '.join(by)}: give each dimension once")
-    keys = [_BY[name].cast(pl.String).fill_null(UNALLOCATED).alias(name) for name in by]
+        if name not in known:
+            raise PricingError(f"charges cannot be shown by {name!r}; give one of {', '.join(known)}")
+    keys = [pl.col(BY[name]).cast(pl.String).fill_null(UNALLOCATED).alias(name) for name in by]
     sums = [pl.col(name).sum().alias(f"sum_{name}") for name in (amount, "ns", "tokens")]
     grouped = frame.group_by(keys).agg(sums) if by else frame.select(sums)
     ordered = grouped.sort([f"sum_{amount}", *by], descending=[True, *(False for _ in by)])

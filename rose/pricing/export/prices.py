@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date
+from datetime import UTC
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
@@ -32,10 +32,8 @@ class PriceUsed:
     usd: Decimal
     unit: str
     commitment: str | None
-    valid_from: date | None
-    valid_to: date | None
-    source: str
-    source_date: date
+    #: The entry of the book, with its dates and its source.
+    entry: Dated
 
 
 def keyed(part: Part) -> pl.DataFrame:
@@ -99,8 +97,5 @@ def _used(
         usd=usd,
         unit=row["unit"],
         commitment=commitment,
-        valid_from=entry.valid_from,
-        valid_to=entry.valid_to,
-        source=entry.source,
-        source_date=entry.source_date,
+        entry=entry,
     )

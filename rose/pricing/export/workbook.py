@@ -133,10 +133,9 @@ def _prices(bill: Bill) -> pl.DataFrame:
             float(price.usd),
             price.unit,
             price.commitment,
-            price.valid_from,
-            price.valid_to,
-            price.source,
-            price.source_date,
+            *price.entry.days,
+            price.entry.source,
+            price.entry.source_date,
         )
         for name, price in sorted(used.items())
     ]

@@ -32,26 +32,7 @@ from rose.pricing.spend.calendar import Calendar, QuestionError
 
 #: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
-#: Dimensions beside times and `tag:NAME`, each with the column of the charges. `work` is of the fully loaded view.
-COLUMNS: Mapping[str, str] = {
-    "team": "team",
-    "run": "run_id",
-    "device-class": "device_class",
-    "pool": "pool",
-    "device": "device_id",
-    "hardware": "hardware_id",
-    "bucket": "bucket",
-    "task": "task",
-    "version": "policy_version",
-    "lease": "lease_id",
-    "commitment": "commitment",
-    "kind": "kind",
-    "fate": "fate",
-    "cause": "cause",
-    "route": "route",
-    "work": "work",
-}
-BY: tuple[str, ...] = (*COLUMNS, *TIMES)
+BY: tuple[str, ...] = (*charge_algebra.BY, *TIMES)
 VIEWS: Mapping[str, str] = {view.replace(" ", "-"): view for view in (AMORTIZED, FULLY_LOADED)}
 #: More would be the charges themselves.
 DIMENSIONS_MAX = 6
@@ -284,7 +265,7 @@ def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calenda
         # A year has nine thousand hours: their names are looked up, not made one by one.
         hours = {hour.from_ns // 1000: getattr(hour, name) for hour in calendar.hours(billed.period)}
         return pl.col("hour").dt.epoch("us").replace_strict(hours, return_dtype=pl.String)
-    value = _tag(name.removeprefix(_TAG), billed, charged) if name.startswith(_TAG) else pl.col(COLUMNS[name])
+    value = _tag(name.removeprefix(_TAG), billed, charged) if name.startswith(_TAG) else pl.col(charge_algebra.BY[name])
     return value.cast(pl.String).fill_null(UNALLOCATED)
 
 

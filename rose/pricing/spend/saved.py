@@ -27,7 +27,7 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.heard import SILENT, silent
 from rose.pricing.run.priced import priced
-from rose.pricing.spend.cost import QuestionError
+from rose.pricing.spend.calendar import QuestionError
 
 #: Why sums have no interval.
 NO_INTERVAL = (
@@ -54,17 +54,16 @@ class RunSaved:
     run_id: str
     team: str
     status: str
-    capacity_nano: int | None
-    cash_nano: tuple[int, int] | None
     why: str | None
+    capacity_nano: int | None = None
+    cash_nano: tuple[int, int] | None = None
     #: What borrowing added to the bill (marginal).
-    added_nano: int | None
-    #: 95% of the cash saved where that is one figure, and of what was added; None where they have none.
-    cash_interval: Ends | None
-    added_interval: Ends | None
+    added_nano: int | None = None
+    #: 95% of the cash saved where that is one figure; None where it has none.
+    cash_interval: Ends | None = None
     #: Whether the ledger verified, and the prices; None where nothing is known of the run.
-    verified: bool | None
-    book: BookFacts | None
+    verified: bool | None = None
+    book: BookFacts | None = None
     #: Why cash saved has no interval, where it is one figure.
     no_interval: str | None = None
 
@@ -243,19 +242,7 @@ def _of_run(
     except PricingError as error:
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
-        return RunSaved(
-            run_id=row["run_id"],
-            team=row["team"],
-            status=row["status"],
-            capacity_nano=None,
-            cash_nano=None,
-            why=str(error),
-            added_nano=None,
-            cash_interval=None,
-            added_interval=None,
-            verified=None,
-            book=None,
-        )
+        return RunSaved(run_id=row["run_id"], team=row["team"], status=row["status"], why=str(error))
     figures: dict[str, Figure] = {name: figure for name, figure, _ in table.rows}
     capacity, cash, added = figures[CAPACITY], figures[CASH], figures[ADDED]
     ends = [figures.get(f"{CASH} {end}", cash) for end in (WOULD, WOULD_NOT)]
@@ -271,7 +258,6 @@ def _of_run(
         book=capacity.stamp.book,
         added_nano=None if added.value is None else int(added.value),
         cash_interval=_interval(cash),
-        added_interval=_interval(added),
         no_interval=cash.no_interval,
     )
 
@@ -288,8 +274,6 @@ def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None,
             cash_nano=(nano, nano),
             why=LET_GO,
             added_nano=0,
-            cash_interval=None,
-            added_interval=None,
             verified=run.stamp.verified,
             book=run.stamp.book,
             no_interval="it is a price, and known exactly",

@@ -45,8 +45,8 @@ def test_answers_are_those_of_the_commands(quiet_fleet: Served, quiet_folder: Pa
     assert (unpriced.status, unpriced.json["message"]) == (503, str(error.value))
 
 
-def test_a_close_is_answered_by_its_name(half_closed: Path, serve: Serve) -> None:
-    served = serve(half_closed / "ledger")
+def test_a_close_is_answered_by_its_name(half_closed_kept: Path, serve: Serve) -> None:
+    served = serve(half_closed_kept / "ledger")
     answer = served.get("/cost", close=WEEK_CLOSE_ID, by="month").data
     assert (answer["closes"], answer["open"]) == ([{"close_id": WEEK_CLOSE_ID, "corrections": 1}], [])
     before = served.get("/cost", close=WEEK_CLOSE_ID, as_of="2026-06-22T12:00Z").data
@@ -63,9 +63,9 @@ def test_what_one_run_saved_is_computed_once(fleet: Path) -> None:
     assert key not in ledger.saved_runs
 
 
-def test_ledgers_and_provenances_are_apart(fleet: Path, closed: Path, serve: Serve) -> None:
+def test_ledgers_and_provenances_are_apart(fleet: Path, closed_kept: Path, serve: Serve) -> None:
     write(fleet, [*begun('{"team": "nobody"}'), *ended(3600)], "other", "simulated")
-    served = serve(f"one={fleet}", closed)
+    served = serve(f"one={fleet}", f"closed={closed_kept}")
     assert "give the parameter ledger, one of one, closed" in served.get("/cost", period=HOUR).json["message"]
     assert served.get("/cost", period=HOUR, ledger="closed").data["bill_nano"] == BILL_NANO
     assert served.get("/cost", period=HOUR, ledger="one", provenance="simulated").data["bill_nano"] == 3_600_000_000

@@ -20,17 +20,17 @@ from tests.pricing.closing.conftest import BILL_NANO, late_slice, write
 TOKEN = "0123456789abcdef"
 
 
-def test_beyond_loopback_a_token_is_needed(fleet: Path) -> None:
+def test_beyond_loopback_a_token_is_needed(fleet_kept: Path) -> None:
     with pytest.raises(OpenAddressError, match=r"0\.0\.0\.0 can be reached from other machines: give a token"):
-        with app.serve(named([str(fleet)], None), "0.0.0.0", 0):
+        with app.serve(named([str(fleet_kept)], None), "0.0.0.0", 0):
             pass
     with pytest.raises(SecretError, match="has 5 characters and needs 16"):
-        with app.serve(named([str(fleet)], None), "0.0.0.0", 0, token="short"):
+        with app.serve(named([str(fleet_kept)], None), "0.0.0.0", 0, token="short"):
             pass
 
 
-def test_only_who_sends_the_token_is_answered(fleet: Path, serve: Serve) -> None:
-    served = serve(fleet, token=TOKEN)
+def test_only_who_sends_the_token_is_answered(fleet_kept: Path, serve: Serve) -> None:
+    served = serve(fleet_kept, token=TOKEN)
     for headers in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": "Bearer é"}):
         for path in ("/cost", "/metrics", "/openapi.json", "/nowhere"):
             answer = served.get(path, headers=headers)
@@ -43,8 +43,8 @@ def test_only_who_sends_the_token_is_answered(fleet: Path, serve: Serve) -> None
     assert served.get("/healthz").status == 200
 
 
-def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(fleet: Path, serve: Serve) -> None:
-    served = serve(fleet)
+def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(fleet_kept: Path, serve: Serve) -> None:
+    served = serve(fleet_kept)
     for host in ("evil.example", "evil.example:80", "10.0.0.1", "127.0.0.1.evil.example", "127.0.0.1/x"):
         assert served.get("/trust", headers={"Host": host}).status == 403, host
     for host in ("localhost", "127.0.0.1:1", "[::1]:9470"):
@@ -53,10 +53,10 @@ def test_a_page_whose_name_was_resolved_to_this_machine_is_refused(fleet: Path, 
         assert served.get("/trust", headers={"Host": host, "Origin": "http://evil.example"}).status == 403, host
 
 
-def test_ledgers_are_named_once_and_must_be_there(fleet: Path, tmp_path: Path) -> None:
-    assert [ledger.name for ledger in named([str(fleet), f"two={fleet}"], None)] == ["ledger", "two"]
+def test_ledgers_are_named_once_and_must_be_there(fleet_kept: Path, tmp_path: Path) -> None:
+    assert [ledger.name for ledger in named([str(fleet_kept), f"two={fleet_kept}"], None)] == ["ledger", "two"]
     with pytest.raises(LedgerError, match="two ledgers are called 'ledger'"):
-        named([str(fleet), str(fleet)], None)
+        named([str(fleet_kept), str(fleet_kept)], None)
     with pytest.raises(LedgerError, match="is not a ledger"):
         named([str(tmp_path / "nowhere")], None)
 
@@ -105,9 +105,9 @@ def test_a_ledger_that_does_not_verify_has_no_figures(fleet: Path, serve: Serve)
     assert "foreign" in " ".join(trust["problems"])
 
 
-def test_without_prices_nothing_is_priced(fleet: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_prices_nothing_is_priced(fleet_kept: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
-    answer = serve(fleet, price_book=None).get("/cost", period=HOUR)
+    answer = serve(fleet_kept, price_book=None).get("/cost", period=HOUR)
     assert answer.status == 503
     assert "there is no price book" in answer.json["message"]
 
@@ -127,8 +127,8 @@ def test_new_events_are_in_the_next_answer(fleet: Path, serve: Serve) -> None:
     assert idle_nano() == 900_000_000
 
 
-def test_requests_at_once_have_one_answer(fleet: Path, serve: Serve) -> None:
-    served = serve(fleet)
+def test_requests_at_once_have_one_answer(fleet_kept: Path, serve: Serve) -> None:
+    served = serve(fleet_kept)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: served.get("/cost", period=HOUR), range(4)))
     assert {answer.status for answer in answers} == {200}

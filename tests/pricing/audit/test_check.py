@@ -3,16 +3,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from rose import events
 from rose.ledger.evidence import continuation, receipt
 from rose.pricing.audit.check import check
 from rose.pricing.closing.period import of_month
-from rose.pricing.closing.records import postings
 from rose.pricing.closing.restate import restate
-from rose.pricing.spend import sums
 from rose.pricing.watch.budget import set_budget
 from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, write
 
@@ -53,19 +50,6 @@ def test_a_removed_close_and_a_foreign_file_are_found(corrected: Path) -> None:
     gone, foreign = check(corrected).problems
     assert "charges.parquet, which" in gone
     assert "mine.parquet: no event of the ledger speaks of it" in foreign
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_kept_sums_of_another_team_or_of_nothing_are_found_and_named(corrected: Path, number: int) -> None:
-    posted = postings(corrected)[CLOSE_ID]
-    paths = [sums.of_posting(corrected, posted[number], grain) for grain in ("hour", "day")]
-    assert not check(corrected).problems
-    by_hour, by_day = (path for path in paths if isinstance(path, Path))
-    pl.read_parquet(by_hour).with_columns(team=pl.lit("chat")).write_parquet(by_hour)
-    by_day.write_bytes(b"")
-    assert check(corrected).problems == tuple(
-        f"{path} is not what posting {number} of {CLOSE_ID} sums to; remove it" for path in (by_hour, by_day)
-    )
 
 
 def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:

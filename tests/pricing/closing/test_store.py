@@ -24,8 +24,8 @@ from tests.pricing.closing.conftest import (
 )
 
 
-def test_a_close_reads_back_as_it_was_frozen(closed: Path) -> None:
-    close = closing.read(closed, CLOSE_ID)
+def test_a_close_reads_back_as_it_was_frozen(closed_kept: Path) -> None:
+    close = closing.read(closed_kept, CLOSE_ID)
     assert isinstance(close, closing.Closed)
     assert (close.charges.from_ns, close.charges.to_ns) == (FIRST_HOUR.from_ns, FIRST_HOUR.to_ns)
     assert close.charges.total_nano == BILL_NANO
@@ -36,10 +36,10 @@ def test_a_close_reads_back_as_it_was_frozen(closed: Path) -> None:
     assert str(close.stamp) == "USD, live"
 
 
-def test_before_it_was_closed_nothing_was_known(closed: Path) -> None:
-    assert closing.read(closed, CLOSE_ID, NEXT_DAY_US * 1000).charges.total_nano == BILL_NANO
+def test_before_it_was_closed_nothing_was_known(closed_kept: Path) -> None:
+    assert closing.read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000).charges.total_nano == BILL_NANO
     with pytest.raises(PricingError, match=r"was closed at 2026-06-02T00:00:00\.000000Z, so nothing of it was known"):
-        closing.read(closed, CLOSE_ID, NEXT_DAY_US * 1000 - 1)
+        closing.read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000 - 1)
 
 
 def test_what_is_not_there_is_named(closed: Path) -> None:
@@ -62,10 +62,10 @@ def test_a_changed_or_missing_file_is_never_read(closed: Path, name: str) -> Non
         closing.read(closed, CLOSE_ID)
 
 
-def test_the_same_rows_are_the_same_bytes(closed: Path) -> None:
-    frame = closing.read(closed, CLOSE_ID).charges.frame
+def test_the_same_rows_are_the_same_bytes(closed_kept: Path) -> None:
+    frame = closing.read(closed_kept, CLOSE_ID).charges.frame
     assert store.parquet(frame) == store.parquet(frame.clone())
-    assert store.parquet(frame) == (closed / "closes" / CLOSE_ID / "charges.parquet").read_bytes()
+    assert store.parquet(frame) == (closed_kept / "closes" / CLOSE_ID / "charges.parquet").read_bytes()
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,11 +7,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rose.ledger import verified
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_run
 from rose.pricing.closing.period import Period
@@ -113,10 +111,6 @@ def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample_k
     assert pl.read_parquet(tmp_path / "g.parquet")["x_MarginalCost"].sum() == -7 * NANO
 
 
-def test_without_a_whole_run_marginal_cost_is_null(rows: pl.DataFrame) -> None:
-    assert rows["x_MarginalCost"].null_count() == rows.height
-
-
 def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_path: Path) -> None:
     done = focus.write(close_bill, tmp_path / "f.parquet")
     rows = pl.read_parquet(tmp_path / "f.parquet")
@@ -133,14 +127,6 @@ def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_
     assert changed["ChargePeriodStart"].str.slice(0, 10).unique().to_list() == ["2026-03-01"]
     assert set(changed["BillingPeriodStart"]) != set(rows.filter(pl.col("ChargeClass").is_null())["BillingPeriodStart"])
     assert done.totals["billed"] == close_bill.total_nano
-
-
-def test_a_file_says_up_to_when_the_ledger_was_verified(close_bill: Bill, period_bill: Bill, tmp_path: Path) -> None:
-    for n, made in enumerate((close_bill, period_bill)):
-        focus.write(made, tmp_path / f"{n}.parquet")
-        metadata = pq.read_schema(tmp_path / f"{n}.parquet").metadata[b"rose.verified"].decode()
-        assert metadata == verified.text(made.root)
-        assert metadata.startswith("verified until ")
 
 
 def test_the_same_bill_is_the_same_bytes(close_bill: Bill, tmp_path: Path) -> None:
@@ -227,13 +213,6 @@ def test_any_ledger_makes_rows_that_keep_every_rule_and_drill_downs_that_re_add(
     done = focus.write(bill, folder / "f.parquet")
     assert done.totals["billed"] == done.totals["effective"] == bill.total_nano
     check_sums(bill)
-
-
-def test_what_is_on_no_invoice_yet_has_no_invoice_id(rows: pl.DataFrame, close_bill: Bill, tmp_path: Path) -> None:
-    # FOCUS 1.2: null where the charge is on no invoice, issued or provisional, and not null where it is on one.
-    assert rows["InvoiceId"].null_count() == rows.height
-    focus.write(close_bill, tmp_path / "f.parquet")
-    assert pl.read_parquet(tmp_path / "f.parquet")["InvoiceId"].null_count() == 0
 
 
 @pytest.mark.parametrize(("open_period", "suffix"), [(True, ".csv"), (False, ".parquet")])

@@ -29,8 +29,8 @@ def test_one_entry_of_the_book_has_one_name(period_bill: Bill) -> None:
     assert used["device/owned/rollout", after].name == "awkward/1/device/owned/rollout/old/2026-03-01"
     rented = used["device/rented/serving", before]
     assert rented.name == used["device/rented/serving", after].name
-    assert (rented.valid_from, rented.valid_to) == (date(2020, 1, 1), None)
-    assert (rented.source, rented.source_date) == ("made up for the tests", date(2026, 1, 1))
+    assert rented.entry.days == (date(2020, 1, 1), None)
+    assert (rented.entry.source, rented.entry.source_date) == ("made up for the tests", date(2026, 1, 1))
 
 
 def test_a_unit_says_what_it_counts(period_bill: Bill) -> None:

@@ -12,7 +12,6 @@ from rose.pricing.closing.bill import Bill, Part
 from rose.pricing.export import workbook
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED
 from rose.pricing.money import PricingError
-from tests.pricing.export.conftest import NAME
 
 HEADER_ROW = workbook.TABLE_ROW + 1
 
@@ -77,14 +76,6 @@ def test_without_corrections_there_are_no_columns_of_them(period_bill: Bill) -> 
     assert made["By team"].columns == ["team", workbook.HOURS, AMORTIZED, FULLY_LOADED]
 
 
-def test_policy_versions_are_in_the_order_of_numbers(period_bill: Bill) -> None:
-    frame = period_bill.frame
-    many = with_rows(period_bill, frame.with_columns(policy_version=frame["policy_version"] * 5))
-    versions = workbook.pivots(many)["By policy version"]
-    known = versions.filter(bucket="rollout")["policy_version"].unique(maintain_order=True)
-    assert known.to_list() == ["0", "5", "10", "15"]
-
-
 def test_totals_are_formulas_that_re_add(values: Any, formulas: Any, close_bill: Bill) -> None:
     for name, frame in workbook.pivots(close_bill).items():
         sheet, last = values[name], HEADER_ROW + 1 + frame.height
@@ -128,10 +119,6 @@ def test_text_of_the_ledger_is_text(period_bill: Bill, tmp_path: Path) -> None:
     assert {(cell.value, cell.data_type) for cell in cells} == {
         (f"{mark}1+1 \\u202egnp.exe\\x07", "s") for mark in "=+-@"
     }
-
-
-def test_a_run_has_the_name_that_the_ledger_gives_it(formulas: Any) -> None:
-    assert formulas["By run"].cell(HEADER_ROW + 1, 2).value == NAME
 
 
 def test_prices_are_numbers_with_their_source(values: Any) -> None:

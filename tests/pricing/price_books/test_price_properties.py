@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, timedelta
-from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -137,33 +136,6 @@ def test_stretches_divide_the_time_and_no_price_changes_inside_one(rows: list[Ro
         midnights = (ns(offset) for offset in range(DAYS + 1) if from_ns < ns(offset) < to_ns)
         for at_ns in ((from_ns + to_ns) // 2, to_ns - 1, *midnights):
             assert looked_up(book, at_ns) == at_start
-
-
-@some
-@given(books(), spans, st.sampled_from(CLASSES), st.sampled_from(POOLS))
-def test_a_device_price_is_that_of_the_day_and_of_the_pool_first(
-    rows: list[Row], span: tuple[int, int], device_class: str, pool: str
-) -> None:
-    book, (t0_ns, t1_ns) = read(rows), span
-
-    def by_hand(at_ns: int) -> Decimal | None:
-        today = (FIRST + timedelta(days=(at_ns - ns(0)) // (86_400 * 10**9))).isoformat()
-        held = {
-            row.get("pool", ""): Decimal(row["usd_per_hour"])
-            for table, row in rows
-            if table == "device"
-            and row["class"] == f'"{device_class}"'
-            and row["valid_from"] <= today < row.get("valid_to", "9999")
-        }
-        return held.get(f'"{pool}"', held.get(""))
-
-    inside = [t0_ns, *(ns(offset) for offset in range(-5, DAYS + 30) if t0_ns < ns(offset) < t1_ns)]
-    for at_ns in inside:
-        if (wanted := by_hand(at_ns)) is None:
-            with pytest.raises(PriceBookError):
-                book.device_at(device_class, pool, at_ns)
-        else:
-            assert book.device_at(device_class, pool, at_ns).usd_per_hour == wanted
 
 
 @settings(max_examples=20)

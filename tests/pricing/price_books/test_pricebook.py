@@ -52,23 +52,6 @@ def test_the_example_has_what_a_demonstration_needs_and_exact_rates() -> None:
     assert book.verifier_at("frozenlake-goal", may).usd_per_verdict == 0
 
 
-def test_the_demonstration_is_priced_as_ever() -> None:
-    """Figures of a book that screens and recorded runs were made with."""
-    book, at_ns = pricebook.load("example"), ns(2026, 11, 21)
-    assert book.device_at("cpu-core", "serving", at_ns).usd_per_hour == Decimal("0.0235")
-    assert book.device_at("h100-sxm", "serving", ns(2026, 2, 28)).usd_per_hour == Decimal("1.70")
-    assert (book.electricity_at(at_ns).usd_per_kwh, book.electricity_at(at_ns).pue) == (
-        Decimal("0.10"),
-        Decimal("1.25"),
-    )
-    lending, tokens, power = book.lending_at(at_ns), book.tokens_at(at_ns), book.power_of("cpu-core")
-    charged = (lending.scheduler_usd_per_lease_s, lending.kv_recompute_usd_per_million_tokens, lending.violation_usd)
-    assert (lending.idle_anyway, *charged) == (True, 0, 0, 0)
-    assert (tokens.input_usd_per_million, tokens.output_usd_per_million) == (1, 3)
-    assert (power.idle_w, power.load_w) == (1, 8)
-    assert book.change_times_ns() == [ns(2020, 1, 1), ns(2025, 10, 1), ns(2026, 3, 1), ns(2026, 5, 1)]
-
-
 @pytest.mark.parametrize("name", pricebook.shipped())
 def test_every_shipped_book_prices_the_demonstration_and_cites_each_figure(name: str) -> None:
     book, at_ns = pricebook.load(name), ns(2026, 11, 21)
@@ -135,12 +118,6 @@ def test_a_missing_price_is_refused_with_what_and_when() -> None:
         book.verifier_at("judge", june)
     with pytest.raises(KeyError):
         book.entries("people")
-
-
-def test_a_hole_between_two_prices_is_refused() -> None:
-    book = pricebook.parse(EXAMPLE.replace("valid_to = 2026-03-01", "valid_to = 2026-02-01"), "book.toml")
-    with pytest.raises(PriceBookError, match="on 2026-02-01"):
-        book.device_at("h100-sxm", "serving", ns(2026, 2, 1))
 
 
 def test_a_book_is_read_from_a_file(tmp_path: Path) -> None:
@@ -266,15 +243,6 @@ def test_everything_wrong_is_said_at_once_and_tables_may_not_be_missing() -> Non
 def test_two_prices_for_one_day_are_refused(old: str, new: str, says: str) -> None:
     with pytest.raises(PriceBookError, match=says):
         pricebook.parse(EXAMPLE.replace(old, new, 1), "b")
-
-
-def test_what_differs_in_pool_commitment_or_name_does_not_overlap() -> None:
-    price = f'usd_per_hour = 1\ncommitment = "c"\nvalid_from = 2026-05-01\n{CITED}'
-    more = "".join(f'\n[[device]]\nclass = "h200"\npool = "{pool}"\n{price}' for pool in ("serving", "rollout"))
-    more += f'\n[[verifier]]\nname = "judge"\nusd_per_verdict = 0.01\n{CITED}'
-    assert len(pricebook.parse(EXAMPLE + more, "book.toml").device) == 6
-    with pytest.raises(PriceBookError, match="device h200 rollout has two prices"):
-        pricebook.parse(EXAMPLE + more.replace('"serving"', '"rollout"'), "b")
 
 
 def test_a_long_price_overlaps_every_later_one() -> None:
