@@ -7,6 +7,7 @@ done.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import sys
@@ -17,14 +18,12 @@ from typing import Any
 import aiohttp
 import uvloop
 from aiohttp import web
-from rose.runtime.scheduling.engines.engine_connections import EngineConnections
-from rose.runtime.scheduling.gateway.answers import read
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.client.address import authorization
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.scheduling import collector
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
@@ -66,11 +65,11 @@ async def engines(port: int, tokens: int) -> None:
 
 async def bare(port: int, engine_port: int) -> None:
     """What forwarding costs anybody who does it with the same libraries: no choice, no record, nothing parsed."""
-    connections = EngineConnections()
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
     url = f"http://127.0.0.1:{engine_port}/generate"
 
     async def forward(scope: Scope, receive: Receive, send: Send) -> None:
-        async with connections.post(url, await read(receive)) as response:
+        async with session.post(url, data=await Request(scope, receive).body()) as response:
             body = await response.read()
         await Response(body, media_type="application/json")(scope, receive, send)
 
@@ -87,7 +86,9 @@ async def controller(port: int, engine_port: int, folder: str) -> None:
         "127.0.0.1", port, agent_token=_AGENT_TOKEN, model=_MODEL, state=state, writer=writer, fleet_run_id="fleet"
     )
     await server.start()
-    collector.spare()
+    # As the service sets the collector.
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
     _ready()
     await asyncio.Event().wait()
 
