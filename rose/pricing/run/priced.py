@@ -148,7 +148,7 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFa
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:
-        raise PricingError(f"the ledger has no run {run_id!r}; `rose ledger info` lists those it has")
+        raise PricingError(f'the ledger has no run {run_id!r}; `rose sql "from run"` lists those it has')
     if len(kinds := rows(connection, "run/provenance")) != 1:
         mix = ", ".join(f"{kind['events']} {kind['provenance']}" for kind in kinds)
         raise PricingError(f"run {run_id} mixes events of different provenance ({mix}); no figure may be made of both")

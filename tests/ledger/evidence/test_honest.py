@@ -95,7 +95,7 @@ def _write(root: Path, writer: str, epochs: list[list[Event]]) -> None:
                 tail = segments.append(root, tail, rows.table(writer, tail.next_seq, "r", "simulated", batch))
 
 
-@settings(max_examples=int(usual("3", long="150")), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=int(usual("1", long="150")), deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories=st.lists(EPOCHS, min_size=1, max_size=3), steps=STEPS)
 def test_an_honest_ledger_is_sound_against_its_own_receipts(
     histories: list[list[list[Event]]], steps: list[str]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rose.ledger import catalog, layout, segments
+from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.growth import compaction
 from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
 from rose.ledger.layout import LedgerError, Part
@@ -93,7 +93,7 @@ def test_what_was_merged_is_removed_after_the_grace_period(root: Path) -> None:
 def test_what_was_merged_is_an_event(root: Path) -> None:
     compact(root)
     with catalog.connect(root) as connection:
-        rows = connection.execute("SELECT writer, detail_json FROM event WHERE action = 'compacted'").fetchall()
+        found = connection.execute("SELECT writer, detail_json FROM event WHERE action = 'compacted'").fetchall()
         times = connection.execute("SELECT at_us FROM stored_event WHERE writer = 'w' AND seq < 6").fetchall()
     with LedgerWriter.open(root, "compaction", "ledger"), pytest.raises(LedgerError, match="is open in the process"):
         compact(root)
@@ -102,8 +102,8 @@ def test_what_was_merged_is_an_event(root: Path) -> None:
         min(row[0] for row in times),
         max(row[0] for row in times),
     )
-    detail = json.loads(rows[0][1])
-    assert rows[0][0] == "compaction"
+    detail = json.loads(found[0][1])
+    assert found[0][0] == "compaction"
     assert {name: detail[name] for name in ("file", "first_seq", "last_seq", "segments")} == {
         "file": "compacted/w/000000-000002.parquet",
         "first_seq": 0,
@@ -249,13 +249,12 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
     monkeypatch.setattr(compaction, "EVENTS_MAX", 8)
     made = tmp_path / "made"
     # Small epochs, and then so many large ones that no small file before them is looked at.
+    layout.create(made)
+    tail = segments.first_epoch(made, "w")
     for events in (1, 1, 1, 1, 4, 4, 4, 4):
-        with LedgerWriter.open(made, "w", "r") as writer:
-            for _ in range(events):
-                writer.record(lease())
-        tail = segments.recover(made, "w")
-        assert tail is not None
-        segments.begin_epoch(made, tail)
+        batch = [("lease", rows.encode(lease()))] * events
+        tail = segments.append(made, tail, rows.table("w", tail.next_seq, "r", "live", batch))
+        tail = segments.begin_epoch(made, tail)
     merges = compact(undisturbed := copied(made, tmp_path / "undisturbed")).files_written
     assert merges > 2
     real = layout.write_file
@@ -297,11 +296,10 @@ def test_files_that_are_large_enough_for_good_are_not_opened_again(
     """Of a busy writer there are thousands, and it is compacted every five minutes."""
     monkeypatch.setattr(compaction, "FANOUT", 2)
     monkeypatch.setattr(compaction, "EVENTS_MAX", 2)
-    for _ in range(6):
-        with LedgerWriter.open(root, "w", "r") as writer:
+    with LedgerWriter.open(root, "w", "r") as writer:
+        for _ in range(12):
             writer.record(lease())
-            writer.record(lease())
-        compact(root, grace_s=0)
+    compact(root, grace_s=0)
     large = [part for part in layout.parts(root, "w") if part.state == "compacted"]
     opened: list[Path] = []
     read = pq.read_metadata

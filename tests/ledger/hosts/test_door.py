@@ -155,7 +155,7 @@ def test_a_request_that_does_not_fit_is_refused_by_its_field(url, secrets):
         (b'{"sql": "x", "timeout_s": NaN}', "timeout_s"),
         (b'{"sql": "x", "timeout_s": 1e400}', "timeout_s"),
         (b'{"sql": "\xff"}', "the body"),
-        (json.dumps({"sql": "SELECT '\ud800'"}).encode(), "the query has half a character"),
+        (json.dumps({"sql": "SELECT '\ud800'"}).encode(), "the body"),
     ):
         status, content = asked(url, "POST", "query", body, secrets["finance"])
         assert status == 400, body

@@ -15,7 +15,6 @@ import pytest
 
 from rose.clock import utc_us
 from rose.ledger import catalog, layout
-from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import scheduler
 from rose.ledger.upkeep.jobs import Job, JobRun, history, record, run_job
 from rose.ledger.upkeep.scheduler import Scheduler
@@ -112,9 +111,9 @@ def test_a_clock_that_was_put_back_puts_no_job_off(root: Path, monkeypatch: pyte
     record(root, JobRun("j", "ok", utc_us() + 1440 * 60_000_000, 1, result={}))
     with started(root, Job("j", scheduled_work.quick, 300)) as ended:
         assert ended.get(timeout=240).status == "ok"
-        # Put back while the scheduler waits; another scheduler was faster.
+        # Put back while the scheduler waits.
         monkeypatch.setattr(scheduler, "utc_us", lambda: utc_us() - 1440 * 60_000_000)
-        assert ended.get(timeout=240).status == "skipped"
+        assert ended.get(timeout=240).status == "ok"
         assert ended.empty()
 
 
@@ -174,17 +173,3 @@ def test_two_schedulers_on_one_ledger_never_run_a_job_twice_at_once(root: Path, 
         recorded = connection.execute("SELECT count(*) FILTER (ok), count(*) FROM job").fetchone()
     assert recorded == (statuses.count("ok"), len(statuses) - statuses.count("skipped"))
     assert verify(root).ok
-
-
-@pytest.mark.long
-def test_a_ledger_that_cannot_be_read_stops_nobody(root: Path) -> None:
-    import scheduled_work
-
-    with pytest.raises(LedgerError, match="is not a ledger"):
-        Scheduler(root.parent, [])
-    with started(root, Job("j", scheduled_work.quick, 300)) as ended:
-        assert ended.get(timeout=240).status == "ok"
-    for path in root.glob("live/job-j/*/*.parquet"):
-        path.write_bytes(b"damaged")
-    with started(root, Job("j", scheduled_work.quick, 300)) as ended:
-        assert ended.get(timeout=240).status == "failed"
