@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from rose.clock import utc_us
-from rose.events import Ledger
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
@@ -93,18 +92,6 @@ def test_the_last_run_and_the_last_success_are_told_apart(root: Path) -> None:
     assert sorted(last) == ["j", "other"]
     assert (last["j"].ok, last["j"].result_json, last["j"].error) == (False, None, bad.error)
     assert (last["j"].started_us, last["j"].succeeded_us) == (bad.started_us, good.started_us)
-
-
-def test_an_event_that_is_no_job_s_does_not_spoil_the_view(root: Path) -> None:
-    with LedgerWriter.open(root, "job-stranger", "r") as writer:
-        for detail in ("{broken", None, '{"job": "x", "ok": "perhaps", "started_us": "soon", "result": "{"}'):
-            writer.record(Ledger(action="job", detail_json=detail))
-    assert history(root)["x"].every_byte_us is None
-    assert rows(root, "SELECT job, ok, started_at FROM job ORDER BY job NULLS FIRST") == [
-        (None, None, None),
-        (None, None, None),
-        ("x", None, None),
-    ]
 
 
 def test_missed_runs_are_counted_and_caught_up_by_one(root: Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,6 @@ def check_views(read: Read) -> None:
     assert read("rose_leases_open", provenance="simulated", device="d") == 1
 
 
-@pytest.mark.long
 def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,17 +167,6 @@ def test_what_the_jobs_say(root: Path) -> None:
     assert read("rose_job_last_success_age_seconds", job="audit") is not None
     assert read("rose_job_ok", job="j") == 0
     assert read("rose_job_last_success_age_seconds", job="j") is None, "it never succeeded"
-
-
-def test_a_scraper_in_a_hurry_gets_the_same_answer(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    collector = metrics.LedgerCollector(root, cache_s=100)
-    first = collector.collect()
-    with LedgerWriter.open(root, "new", "r") as writer:
-        writer.record(Ledger(action="note"))
-    assert collector.collect() is first
-    later_s = time.monotonic() + 101
-    monkeypatch.setattr(time, "monotonic", lambda: later_s)
-    assert collector.collect() is not first
 
 
 def test_a_ledger_that_cannot_be_read_gives_no_figures(root: Path, tmp_path: Path) -> None:
