@@ -117,7 +117,7 @@ class Access(Event):
     """Somebody read the ledger, or was refused: who, from where, what for, and what came of it.
 
     A gateway writes one for each query and refusal. `count` is above 1 where the same happened that often meanwhile:
-    refusals of one peer within a second, looks of one peer at how far writers are within a minute.
+    refusals of one peer, or its looks at how far writers are, within a second.
     """
 
     kind: ClassVar[str] = "access"

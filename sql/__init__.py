@@ -2,7 +2,7 @@
 
 `interface.md` says how to use these two. `rollups/` is what the daily views are made of. `sums/` and `charges/` are
 programs: their steps are numbered in the order in which they run. `run/`, `borrowing/` and `answers/` are what reports
-read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `ledger/`, `checks/`, `device/`, `export/`, `reconcile/` and `alerts/`
+read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `checks/`, `device/`, `export/`, `reconcile/` and `alerts/`
 are named after who asks. `closing/` belongs to the books.
 """
 

@@ -106,7 +106,7 @@ def test_no_file_is_too_long_to_read():
 #: Files of a folder, without those of its folders. A folder is one question, and this is what one looks through.
 FILES_MAX = 14
 #: Folders that are still to be divided.
-FULL = {"benchmarks/results", "tests/ledger", "tests/pricing"}
+FULL = {"benchmarks/results", "tests/pricing"}
 
 
 def test_no_folder_is_too_full_to_look_through():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.ledger import fleet, hostile, kills, record, scale, soak
+from benchmarks.ledger import hostile, kills, record, scale
 from benchmarks.shared import arguments, measure_parts, measured
 from rose.accept.report import Report
 
@@ -11,11 +11,9 @@ PARTS = {
     "throughput": record.measure_throughput,
     "scale": scale.measure,
     "receipt": scale.measure_receipt,
-    "fleet": fleet.measure,
     "hostile": hostile.measure,
     "kills": kills.measure,
     "full_disk": kills.measure_full_disk,
-    "soak": soak.measure,
 }
 
 

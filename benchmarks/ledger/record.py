@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -32,8 +31,6 @@ ROUNDS = 5
 BATCH = 1000
 #: A host of 8 devices writes 21 events a second, a controller of 200 turns a second some 600.
 EVENTS_PER_S_MIN = 5_000
-#: Of a segment with one event.
-SEGMENT_BYTES = 4096
 
 Way = Callable[[Sequence[Event]], None]
 
@@ -41,7 +38,6 @@ Way = Callable[[Sequence[Event]], None]
 def measure(report: Report, folder: Path) -> None:
     """Latency of `record`, queued at RATE events a second and durable one by one; SQLite's durable commit beside it."""
     seconds, durable = (0.6, 20) if report.quick else (4.0, 200)
-    (folder / "disk").mkdir()
     queued: list[Any] = []
     taken: dict[str, list[Any]] = {}
     numbers = itertools.count()
@@ -53,7 +49,6 @@ def measure(report: Report, folder: Path) -> None:
         row = (1, "r-gpu000-1", "gpu000", "gpu000-rollout", "granted", 8 << 30, 1.0, 1)
         ways: dict[str, Callable[[int], object]] = {
             "durable": lambda number: writer.record(_lease(number)),
-            "disk_alone": lambda number: write_lasting(folder / "disk" / f"{number}"),
             "sqlite_wal_full": lambda _: sqlite.execute("INSERT INTO lease VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row),
         }
         for _ in range(ROUNDS):
@@ -64,12 +59,7 @@ def measure(report: Report, folder: Path) -> None:
         "rate_per_s": RATE,
         "rounds": ROUNDS,
         "queued_us": _percentiles(np.concatenate(queued), 1e3),
-        "queued_p99_us_by_round": [round(float(np.percentile(one, 99)) / 1e3, 1) for one in queued],
         **{f"{name}_ms": _percentiles(np.concatenate(rounds), 1e6) for name, rounds in taken.items()},
-        **{
-            f"{name}_p50_ms_by_round": [round(_p(50, [one]) / 1e6, 2) for one in rounds]
-            for name, rounds in taken.items()
-        },
     }
     report.claim("record() at 2,000 events/s, p50", _p(50, queued) / 1e3, "us", 15, "lower")
     if not report.quick:
@@ -85,8 +75,6 @@ def measure_throughput(report: Report, folder: Path) -> None:
     seconds = 60 if report.quick else 900
     events = traffic.Fleet(16, seconds).batch(0, 0, seconds)
     taken: dict[str, list[float]] = {}
-    #: The same by the processor's time: what a machine that does nothing else would come to on one core.
-    worked: dict[str, list[float]] = {}
     with LedgerWriter.open(folder / "ledger", "benchmark", "r", "simulated") as writer:
         ways: dict[str, Way] = {
             "ledger": lambda events: _record(writer, [events]),
@@ -96,16 +84,14 @@ def measure_throughput(report: Report, folder: Path) -> None:
         }
         for _ in range(ROUNDS):
             for name, way in ways.items():
-                began_s, began_cpu_s = time.perf_counter(), time.process_time()
+                began_s = time.perf_counter()
                 way(events)
                 taken.setdefault(name, []).append(len(events) / (time.perf_counter() - began_s))
-                worked.setdefault(name, []).append(len(events) / (time.process_time() - began_cpu_s))
     rates = {name: float(np.median(rounds)) for name, rounds in taken.items()}
     report.detail["throughput"] = {
         "events": len(events),
         "batch": BATCH,
         "events_per_s": {name: round(rate) for name, rate in rates.items()},
-        "events_per_processor_s": {name: round(float(np.median(rounds))) for name, rounds in worked.items()},
         "rounds": {name: [round(rate) for rate in rounds] for name, rounds in taken.items()},
     }
     report.claim("events/s of one writer, until on disk", rates["ledger"], "events/s", EVENTS_PER_S_MIN, "higher")
@@ -160,26 +146,6 @@ def _each(numbers: list[int], act: Callable[[int], object]) -> Any:
 
 def _percentiles(taken: Any, unit: float) -> dict[str, float]:
     return {f"p{point:g}": round(float(np.percentile(taken, point)) / unit, 3) for point in (50, 90, 99, 99.9, 100)}
-
-
-def write_lasting(path: Path) -> None:
-    """Write a file of SEGMENT_BYTES so that it outlasts a power cut: one fsync of its content, one of its name.
-
-    This is the least that any ledger of immutable files waits for.
-    """
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(bytes(SEGMENT_BYTES))
-    _sync(temporary)
-    temporary.rename(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ------------------------------------------------------------------ the ways

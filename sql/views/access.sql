@@ -13,8 +13,7 @@
 -- statement_sha256: SHA-256 of the whole of it in UTF-8, in hexadecimal.
 -- result_rows: Rows that were given.
 -- outcome: `ok`, `refused`, `failed` or `timeout`.
--- count: How often it happened where that is more than once: refusals of one peer within a second, or `info` of one
---     peer within a minute.
+-- count: How often it happened where that is more than once: refusals of one peer, or its `info`, within a second.
 CREATE OR REPLACE VIEW access AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

@@ -119,7 +119,7 @@ for module in modules:
 @pytest.mark.long
 def test_a_kit_unpacks_and_its_modules_need_nothing_that_it_leaves_out(wheels, tmp_path, monkeypatch, capsys):
     """Ray, DuckDB, Polars and their like are not among its wheels, nor on a machine with torch alone."""
-    absent = {"ray", "duckdb", "polars", "streamlit", "altair", "apscheduler", "xlsxwriter", "datasets"}
+    absent = {"ray", "duckdb", "polars", "streamlit", "altair", "xlsxwriter", "datasets"}
     assert not absent & set(pins("gpu-native.txt"))
     out = tmp_path / "out"
     monkeypatch.setattr(kit, "LIMIT_BYTES", 1000)

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,28 +9,10 @@ from typing import Any
 import duckdb
 import pytest
 
-import sql
 from rose.event_columns import all_columns
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
-from tests import programs
-
-#: Dies in the middle of a refresh: once while the catalog is made, and once while it is written to the ledger.
-_KILLED_REFRESH = """
-import os, signal, sys
-from pathlib import Path
-from rose.ledger import catalog
-catalog._MEMORY = Path(sys.argv[2])
-def die(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-if os.fork() == 0:
-    catalog._make = die
-    catalog.refresh(sys.argv[1])
-os.wait()
-os.replace = Path.replace = die
-catalog.refresh(sys.argv[1])
-"""
 
 
 @pytest.fixture
@@ -47,17 +26,6 @@ def test_the_event_view_has_every_column_of_every_kind(root: Path) -> None:
     with catalog.connect(root) as connection:
         named = [row[0] for row in connection.execute("DESCRIBE event").fetchall()]
     assert named == [*all_columns(), "event_time"]
-
-
-@pytest.mark.long
-def test_a_view_file_runs_by_itself(root: Path) -> None:
-    with catalog.connect(root) as connection:
-        connection.execute("USE memory")
-        for view in catalog.INTERNAL:
-            connection.execute(f"CREATE TEMP VIEW {view} AS FROM ledger.{view}")
-        for view in catalog.VIEWS:
-            connection.execute(sql.read(f"views/{view}.sql"))
-            connection.execute(f"SELECT * FROM memory.{view}").fetchall()
 
 
 def test_a_ledger_without_events_has_all_views(tmp_path: Path) -> None:
@@ -98,18 +66,6 @@ def test_a_missing_or_damaged_catalog_is_made_again(root: Path, damage: bytes | 
         assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
 
 
-def test_two_connections_of_a_process_share_no_settings(root: Path) -> None:
-    with catalog.connect(root) as one, catalog.connect(root) as other, duckdb.connect(root / layout.CATALOG, True):
-        one.execute("SET TimeZone = 'Europe/Paris'")
-        assert other.execute("SELECT current_setting('TimeZone')").fetchone() == ("UTC",)
-
-
-def test_nothing_is_read_where_there_is_no_ledger(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="is not a ledger"):
-        catalog.connect(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_refresh_that_fails_leaves_the_old_catalog(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (root / layout.CATALOG).read_bytes()
     real = Path.write_bytes
@@ -141,56 +97,6 @@ def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way
         catalog.refresh_sound(root)
 
 
-@pytest.mark.long
-def test_a_catalog_that_there_is_no_room_to_make_replaces_none(root: Path, tmp_path: Path) -> None:
-    """The disk for temporary files fills up: the template is not kept half made, and the old catalog stands."""
-    code = f"""
-import resource, signal, sys, tempfile
-from pathlib import Path
-from rose.ledger import catalog
-catalog._MEMORY, tempfile.tempdir = Path("/nowhere"), {str(tmp_path)!r}
-root = Path(sys.argv[1])
-before = (root / "ledger.duckdb").read_bytes()
-catalog._template.cache_clear()
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-for limit in (4096, 100_000, 200_000, 300_000, resource.RLIM_INFINITY):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        catalog.refresh(root)
-        print("replaced")
-    except OSError as error:
-        print("no catalog can be made" in str(error), (root / "ledger.duckdb").read_bytes() == before)
-with catalog.connect(root) as connection:
-    print(connection.execute("SELECT count(*) FROM lease").fetchone())
-"""
-    assert programs.run(code, root) == (0, "True True\n" * 4 + "replaced\n(1,)\n")
-
-
-@pytest.mark.long
-def test_what_killed_refreshes_left_is_removed_by_the_next(root: Path, tmp_path: Path) -> None:
-    with programs.started(_KILLED_REFRESH, root, tmp_path) as (process, output):
-        output.read()
-    assert process.exitcode == -signal.SIGKILL
-    assert list(root.glob(".*"))
-    (building,) = tmp_path.glob("rose-catalog-*")
-    code = "import sys; from pathlib import Path; from rose.ledger import catalog\n"
-    code += "catalog._MEMORY = Path(sys.argv[2]);"
-    code += "catalog.refresh(sys.argv[1])"
-    assert programs.run(code, root, tmp_path)[0] == 0
-    assert not list(root.glob(".*"))
-    assert building.exists(), "it may be about to lock it"
-    os.utime(building, (0, 0))
-    held = os.open(building, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    assert programs.run(code, root, tmp_path)[0] == 0
-    assert building.exists(), "it is at work still"
-    os.close(held)
-    assert programs.run(code, root, tmp_path)[0] == 0
-    assert not list(tmp_path.glob("rose-catalog-*"))
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
-
-
 def test_what_is_made_of_the_code_alone_is_made_once_and_anew_where_code_or_file_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,20 +120,6 @@ def test_what_is_made_of_the_code_alone_is_made_once_and_anew_where_code_or_file
     path.unlink()
     assert kept("code") == b"made"
     assert not path.exists()
-
-
-def test_no_progress_bar_is_drawn_into_json_by_a_spawned_process() -> None:
-    ask = "connect().execute(\"SELECT current_setting('enable_progress_bar')\").fetchone()[0]"
-    code = f"import duckdb; from rose.ledger import database; print(duckdb.{ask}, database.{ask})"
-    ours, terminal = os.openpty()
-    try:
-        subprocess.run([sys.executable, "-c", code], check=True, stdin=terminal, stdout=terminal, stderr=terminal)
-        printed = os.read(ours, 4096).decode().split()
-    finally:
-        os.close(ours)
-        os.close(terminal)
-    # The first says that there is something to switch off here.
-    assert printed == ["True", "False"]
 
 
 def test_nothing_else_opens_duckdb() -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,7 +127,6 @@ def test_what_is_acknowledged_at_an_epochs_end_is_seen_however_little_room_there
     assert outcome["problems"] == outcome["left"] == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("limit_kib", usual([100, 500], long=[100, 250, 300, 500]))
 def test_a_catalog_that_cannot_be_written_whole_replaces_none(tmp_path: Path, limit_kib: int) -> None:
     code, output = programs.run(_FILE_SIZE, tmp_path / "ledger", limit_kib * 1024)
@@ -213,75 +210,6 @@ def test_an_epoch_that_the_catalog_does_not_read_yet_acknowledges_nothing(
     assert all(len(list(folder.iterdir())) <= 3 for folder in root.glob("live/w/*")), "no epoch outgrows its length"
 
 
-def test_a_ledger_that_was_moved_away_is_not_begun_anew_in_its_old_place(
-    tmp_path: Path, lease: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 1)
-    root, away = tmp_path / "ledger", tmp_path / "away"
-    with LedgerWriter.open(root, "w", "r", flush_interval_s=0.01) as writer:
-        writer.record(lease(lease_id="l0"))
-        shutil.move(root, away)
-        for n in range(1, 4):
-            with pytest.raises(LedgerError, match="if it was moved or removed, put it back"):
-                writer.record(lease(lease_id=f"l{n}"))
-            assert not root.exists()
-        shutil.move(away, root)
-        _wait_until_written(writer)
-    assert _seen(root) == [f"l{n}" for n in range(4)]
-    assert verify.verify(root).problems == []
-
-
-@pytest.mark.long
-def test_a_disk_mounted_for_reading_is_read_and_says_what_to_do_where_more_is_needed(tmp_path: Path) -> None:
-    code = """
-import pathlib, subprocess, sys, tempfile
-import duckdb
-from rose.events import Power
-from rose.ledger import catalog
-from rose.ledger.layout import LedgerError
-from rose.ledger.writer import LedgerWriter
-root = pathlib.Path(sys.argv[1]) / "ledger"
-with LedgerWriter.open(root, "w", "r") as writer:
-    writer.record(Power(t0_ns=0, t1_ns=1, power_mw=1, source="rapl"))
-def mount(how):
-    subprocess.run(["mount", "-o", f"remount,{how}", sys.argv[1]], check=True)
-def says(act):
-    try:
-        act()
-    except LedgerError as error:
-        print(type(error).__name__, "Read-only file system" in str(error), "mount it for writing" in str(error))
-mount("ro")
-with catalog.connect(root) as connection:
-    print(connection.execute("SELECT count(*) FROM power").fetchall())
-says(lambda: LedgerWriter.open(root, "w", "r"))
-says(lambda: LedgerWriter.open(root, "other", "r"))
-mount("rw")
-(root / "ledger.duckdb").unlink()
-mount("ro")
-with catalog.connect(root) as connection:
-    print(connection.execute("SELECT count(*) FROM power").fetchall())
-mount("rw")
-catalog.refresh(root)
-with duckdb.connect(root / "ledger.duckdb") as edited:
-    edited.execute("CREATE OR REPLACE VIEW power AS FROM range(42)")
-mount("ro")
-# What lies there is not taken for what was read instead of it.
-for _ in range(2):
-    with catalog.connect(root) as connection:
-        print(connection.execute("SELECT count(*) FROM power").fetchall())
-catalog._MEMORY, tempfile.tempdir = root, str(root)
-says(lambda: catalog.connect(root))
-"""
-    refused = "LedgerError True True"
-    assert run_on_small_disk(tmp_path, "8m", code).splitlines() == [
-        "[(1,)]",
-        refused,
-        refused,
-        *["[(1,)]"] * 3,
-        refused,
-    ]
-
-
 def test_a_damaged_file_that_keeps_the_catalog_from_an_epoch_is_heard_of(
     tmp_path: Path, lease: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,18 +227,3 @@ def test_a_damaged_file_that_keeps_the_catalog_from_an_epoch_is_heard_of(
         damaged.write_bytes(content)
         _wait_until_written(writer)
     assert _seen(root) == ["l0", "l1", "l2"]
-
-
-def test_a_name_that_could_not_be_taken_for_want_of_room_can_be_taken_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = layout.create(tmp_path / "ledger")
-
-    def write(_descriptor: int, _content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as full:
-        full.setattr(os, "write", write)
-        with pytest.raises(LedgerError, match="No space left on device; make room there"):
-            LedgerWriter.open(root, "w", "r")
-    LedgerWriter.open(root, "w", "r").close()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -82,36 +81,6 @@ def test_the_widest_part_of_each_epoch_is_read(tmp_path: Path) -> None:
         f"live/w/000004/{layout.SEGMENT_PATTERN}",
         f"live/w/000005/{layout.SEGMENT_PATTERN}",
     ]
-
-
-def test_a_ledger_has_an_id_from_the_first_and_keeps_it(tmp_path: Path) -> None:
-    root = layout.create(tmp_path / "ledger")
-    known = layout.ledger_id(root)
-    assert len(known) == 32
-    assert layout.ledger_id(layout.create(root)) == layout.give_id(root) == known
-    assert layout.ledger_id(layout.create(tmp_path / "other")) != known
-
-
-def test_those_who_make_a_ledger_at_once_agree_on_its_id(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        roots = list(pool.map(lambda _: layout.create(tmp_path / "ledger"), range(8)))
-        assert len(set(pool.map(layout.ledger_id, roots))) == 1
-    assert [path.name for path in (tmp_path / "ledger").iterdir()] == [layout.MARKER]
-
-
-def test_a_ledger_that_another_makes_meanwhile_is_nothing_foreign(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, names = tmp_path / "ledger", layout.names
-
-    def made_meanwhile(folder: Path) -> list[str]:
-        monkeypatch.undo()
-        layout.create(root)
-        return names(folder)
-
-    monkeypatch.setattr(layout, "names", made_meanwhile)
-    assert layout.create(root) == root
-    assert layout.names(root) == [layout.MARKER]
 
 
 def test_a_lock_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path) -> None:

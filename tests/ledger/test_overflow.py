@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,35 +55,12 @@ def test_merged_slices_hold_every_nanosecond_of_each_bucket_device_and_lease(
     assert not into
 
 
-def test_a_long_run_of_slices_becomes_one() -> None:
-    into = Overflow()
-    rest = dict.fromkeys([f"{bucket}_ns" for bucket in BUCKETS[:-1]], 0)
-    for n in range(10_000):
-        _add(into, DeviceSlice(device_id="d", t0_ns=n, t1_ns=n + 1, idle_ns=1, **rest))
-    ((kind, values),) = into.drain()
-    fields = dict(zip(_names(kind), values, strict=True))
-    assert (fields["t0_ns"], fields["t1_ns"], fields["idle_ns"]) == (0, 10_000, 10_000)
-
-
 def test_power_is_averaged_over_time() -> None:
     into = Overflow()
     _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=100, source="rapl"))
     _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, power_mw=200, source="rapl"))
     ((kind, values),) = into.drain()
     assert dict(zip(_names(kind), values, strict=True))["power_mw"] == (100 * 10 + 200 * 30) // 40
-
-
-def test_what_a_meter_reads_beside_power_is_merged_with_it() -> None:
-    into = Overflow()
-    first: dict[str, Any] = {"power_mw": 100, "source": "nvml-energy", "energy_mj": 3, "busy_share": 0.2}
-    second: dict[str, Any] = {"power_mw": 100, "source": "nvml-energy", "energy_mj": 4, "busy_share": 0.6}
-    _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, memory_used_bytes=7, sm_clock_mhz=900, **first))
-    _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, memory_used_bytes=8, **second))
-    ((kind, values),) = into.drain()
-    fields = dict(zip(_names(kind), values, strict=True))
-    assert (fields["t0_ns"], fields["t1_ns"], fields["energy_mj"], fields["memory_used_bytes"]) == (0, 40, 7, 8)
-    assert fields["busy_share"] == pytest.approx((10 * 0.2 + 30 * 0.6) / 40)
-    assert fields["sm_clock_mhz"] is None
 
 
 def test_what_was_not_measured_stays_so_and_is_not_merged_with_what_was() -> None:

@@ -164,14 +164,3 @@ def test_a_writer_does_not_write_over_a_fault(tmp_path: Path, lease: Any, fault:
     with pytest.raises(LedgerError, match="go on under another writer name"):
         segments.recover(root, "w")
     assert tail.next_seq == 1
-
-
-def test_an_epoch_is_not_begun_where_its_writer_has_none(tmp_path: Path) -> None:
-    """The folder was moved away, and an empty ledger lies in its place."""
-    root = layout.create(tmp_path / "ledger")
-    tail = segments.first_epoch(root, "w")
-    root.rename(tmp_path / "away")
-    layout.create(root)
-    with pytest.raises(FileNotFoundError):
-        segments.begin_epoch(root, tail)
-    assert layout.writers(root) == []

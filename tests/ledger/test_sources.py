@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
@@ -116,7 +115,6 @@ def test_many_merged_files_are_not_opened_to_make_a_catalog(
         connection.execute("SELECT lease_id FROM lease").fetchall()
 
 
-@pytest.mark.long
 def test_a_ledger_that_was_moved_is_sound_and_the_next_reader_puts_it_right(
     make: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -143,27 +141,3 @@ def test_an_edit_of_a_moved_catalog_is_no_move(make: Callable[[str], Path], tmp_
     report = verify(root)
     assert any("macro main.sum is foreign" in problem for problem in report.problems)
     assert report.notes == []
-
-
-@pytest.mark.long
-def test_a_catalog_of_two_places_is_no_move(make: Callable[[str], Path], tmp_path: Path) -> None:
-    root = make("old")
-    with duckdb.connect(root / layout.CATALOG) as client:
-        (text,) = client.execute("SELECT sql FROM duckdb_views() WHERE view_name = 'stored_event'").fetchall()[0]
-    forged = make("forged")
-    with duckdb.connect(root / layout.CATALOG) as client:
-        client.execute(text.replace("CREATE VIEW", "CREATE OR REPLACE VIEW").replace(str(root), str(forged), 1))
-    assert any("view stored_event is not what" in problem for problem in verify(root).problems)
-
-
-def test_tools_that_the_documentation_names_read_all_of_it(make: Callable[[str], Path], tmp_path: Path) -> None:
-    root = make("a ledger")
-    with duckdb.connect(root / layout.CATALOG, read_only=True) as ledger:
-        leases = ledger.sql("from lease").pl()
-        ledger.sql(f"copy lease to '{tmp_path}/lease.parquet'")
-    assert leases["lease_id"].to_list() == ["l"]
-    assert pl.scan_parquet(tmp_path / "lease.parquet").select(pl.len()).collect().item() == 1
-    if (program := shutil.which("duckdb")) is not None:
-        command = [program, "-readonly", "-csv", root / layout.CATALOG, "select lease_id from lease"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.stdout.splitlines()[1:] == ["l"], done.stderr

@@ -12,7 +12,7 @@ from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.verify import verify, verify_changed
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied, decay
+from tests.ledger.conftest import copied
 
 
 @pytest.fixture(scope="module")
@@ -94,24 +94,6 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
     assert "every byte read until" in state.text
 
 
-def test_what_a_full_verification_found_whoever_remembers_it_otherwise_finds(root: Path) -> None:
-    """A dashboard, or a server, that began before."""
-    verify(root)
-    decay(_newest(root), root)
-    seen = verified.load(root)
-    for _ in range(2):
-        assert verify(root, seen=seen).ok, "the file has its size, inode and times"
-    assert verify_changed(root).ok
-    problems = verify(root).problems
-    assert problems == [f"{_newest(root).relative_to(root)}: its bytes were changed after it was written"]
-    assert verify_changed(root).problems == problems
-    for _ in range(2):
-        assert verify(root, seen=seen).problems == problems
-    state = verified.state(root)
-    assert state is not None
-    assert not state.sound
-
-
 def test_a_damaged_record_is_as_good_as_none(root: Path) -> None:
     verify(root)
     files = json.loads((root / "verified/files.json").read_bytes())
@@ -126,9 +108,3 @@ def test_a_damaged_record_is_as_good_as_none(root: Path) -> None:
         (root / "verified/state.json").write_text(json.dumps(state | change))
         assert verified.state(root) is None
     assert verify(root).ok
-
-
-def test_a_folder_that_may_not_be_written_is_verified_all_the_same(root: Path) -> None:
-    (root / "verified").write_text("in the way")
-    assert verify(root).ok
-    assert verified.state(root) is None

@@ -153,31 +153,6 @@ def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root: Path, monk
     assert (layout.Part("a", 0, 0, "live"), True) in layout.all_parts(root, "a")
 
 
-def test_what_was_seen_is_not_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compaction.compact(root, grace_s=0)
-    seen, read, read_bytes = Seen(), list[str](), Path.read_bytes
-
-    def counted(path: Path) -> bytes:
-        read.append(path.name)
-        return read_bytes(path)
-
-    first = verify(root, seen=seen)
-    # The records of compaction are looked at twice: as links of a chain and for what they say.
-    files = sum(path.is_file() for part in ("live", "compacted") for path in (root / part).rglob("*"))
-    assert len(seen.known) <= 2 * files + 4
-    monkeypatch.setattr(Path, "read_bytes", counted)
-    assert verify(root, seen=seen) == first
-    assert not [name for name in read if layout.SEGMENT_NAME.fullmatch(name) or name.startswith("000000-000000")]
-    tail = segments.recover(root, "a")
-    assert tail is not None
-    read.clear()
-    _append(root, tail, 1)
-    assert verify(root, seen=seen).writers[0].events == first.writers[0].events + 1
-    new = [name for name in read if layout.SEGMENT_NAME.fullmatch(name)]
-    assert len(new) == 1
-    assert new[0] in {path.name for path in _names(root, 1)}
-
-
 @settings(max_examples=usual(6, long=100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound: Path, data: st.DataObject) -> None:

@@ -18,7 +18,6 @@ from rose.ledger import catalog, segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
-from tests.ledger.conftest import run_on_small_disk
 from tests.long_form import usual
 
 #: Records events for ever and prints the seq of each that is on disk.
@@ -57,7 +56,7 @@ def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path: Path) -> None:
     luck = random.Random(7)
     for _ in range(usual(2, long=20)):
         with programs.started(_ENDLESS, root) as (process, output):
-            acknowledged = [int(output.readline()) for _ in range(luck.randint(1, 40))]
+            acknowledged = [int(output.readline()) for _ in range(luck.randint(1, 20))]
             process.kill()
             # Lines still in the pipe were acknowledged too; the last may be cut short.
             acknowledged += [int(line) for line in output.read().splitlines(keepends=True) if line[-1] == "\n"]
@@ -143,63 +142,6 @@ def test_a_full_queue_loses_no_nanosecond_of_a_device(tmp_path: Path) -> None:
         total = "SELECT count(*), min(t0_ns), max(t1_ns), sum(ns), sum(serving_ns), sum(idle_ns) FROM device_slice"
         found = connection.execute(total).fetchone()
     assert found == (4, 0, 100 * slices, 100 * slices, sum(range(slices)), 100 * slices - sum(range(slices)))
-
-
-def test_a_retried_event_counts_once_also_through_another_writer(tmp_path: Path, lease: Any) -> None:
-    for name in ("w", "successor"):
-        with LedgerWriter.open(tmp_path, name, "r") as writer:
-            writer.record(lease(event_id="grant-1", at_us=1))
-            writer.record(lease(event_id="grant-1", at_us=1))
-    with catalog.connect(tmp_path) as connection:
-        assert connection.execute("SELECT writer, seq, event_id FROM lease_event").fetchall() == [("w", 0, "grant-1")]
-
-
-@pytest.mark.long
-def test_a_full_disk_is_heard_of_and_loses_nothing(tmp_path: Path) -> None:
-    """A real file system of 1 MiB that fills up, in a mount namespace of its own."""
-    code = """
-import sys, pathlib
-from rose.events import Lease, Power
-from rose.ledger.layout import LedgerError
-from rose.ledger.writer import LedgerWriter
-disk = pathlib.Path(sys.argv[1])
-lease = lambda n: Lease(action="granted", lease_id=f"l{n}", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1)
-with LedgerWriter.open(disk / "ledger", "w", "r", flush_interval_s=0.02, queue_max=100) as writer:
-    writer.record(lease(0))
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            pass
-    try:
-        writer.record(lease(1))
-    except LedgerError as error:
-        print("refused:", "No space left" in str(error), "No space left" in writer.failure)
-    # High-volume events never raise for the disk's sake, and stay bounded.
-    for n in range(1000):
-        writer.record(Power(device_id="d", t0_ns=n, t1_ns=n + 1, power_mw=5, source="rapl"))
-    print("merged:", writer.dropped > 800)
-    ballast.unlink()
-    while writer.failure is not None:
-        pass
-    writer.flush()
-    print("goes on:", writer.record(lease(2)) > 0)
-from rose.ledger import catalog, verify
-with catalog.connect(disk / "ledger") as connection:
-    print(connection.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall())
-    print(connection.execute("SELECT min(t0_ns), max(t1_ns), sum(t1_ns - t0_ns) FROM power").fetchall())
-print(verify.verify(disk / "ledger").problems)
-"""
-    assert run_on_small_disk(tmp_path, "1m", code).splitlines() == [
-        "refused: True True",
-        "merged: True",
-        "goes on: True",
-        "[('l0',), ('l1',), ('l2',)]",
-        "[(0, 1000, 1000)]",
-        "[]",
-    ]
 
 
 def test_an_epoch_ends_after_its_segments_and_the_readers_follow(
@@ -298,15 +240,6 @@ def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(
                 pass
     assert _seqs(tmp_path) == [0, 1]
     assert verify.verify(tmp_path).problems == []
-
-
-def test_a_folder_in_the_place_of_a_lock_is_named(tmp_path: Path) -> None:
-    root = tmp_path / "ledger"
-    LedgerWriter.open(root, "w", "r").close()
-    (root / "locks" / "w.lock").unlink()
-    (root / "locks" / "w.lock").mkdir()
-    with pytest.raises(LedgerError, match=r"cannot write to the ledger at .*: \[Errno 21\] Is a directory"):
-        LedgerWriter.open(root, "w", "r")
 
 
 def test_closing_says_how_many_events_it_could_not_write(tmp_path: Path, lease: Any) -> None:

@@ -141,7 +141,7 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:
-        raise PricingError(f"the ledger has no run {run_id!r}; `rose ledger info` lists those it has")
+        raise PricingError(f'the ledger has no run {run_id!r}; `rose sql "from run"` lists those it has')
     (facts,) = runs
     if len(mix := facts["provenances"]) != 1:
         raise PricingError(

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -198,24 +197,6 @@ def test_a_head_that_names_a_segment_of_another_writer_is_found(root: Path) -> N
     """It would hide that the newest segments are gone."""
     (root / "heads" / "a.json").write_bytes((root / "heads" / "b.json").read_bytes())
     assert "heads/a.json is damaged" in str(verify(root).problems)
-
-
-@pytest.mark.long
-def test_an_edited_catalog_is_replaced_by_the_next_reader(root: Path, figures: Any) -> None:
-    sql_statement("CREATE OR REPLACE VIEW power AS SELECT * FROM event WHERE false; CREATE MACRO count(x) AS 7")(root)
-    assert figures_of(root) == figures
-    assert verify(root).problems == []
-
-
-@pytest.mark.long
-def test_files_of_another_ledger_in_the_working_directory_are_not_read(
-    root: Path, place: Place, tmp_path: Path, figures: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = shutil.copytree(place.kept, tmp_path / "other")
-    for path in [*other.glob("compacted/a/*.parquet"), *other.glob("rollup/*/daily_event.parquet")]:
-        pq.write_table(pq.read_table(path).slice(0, 0), path)
-    monkeypatch.chdir(other)
-    assert figures_of(root) == figures
 
 
 @many

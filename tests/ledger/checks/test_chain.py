@@ -23,7 +23,7 @@ from rose.ledger.checks.chain import WriterReport
 from rose.ledger.checks.expected import COMPACTED_ACTION
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
-from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Tail
 from rose.ledger.verify import verify
@@ -71,23 +71,6 @@ def _key() -> keys.Key:
 def _of_a(root: Path, **asked: Any) -> WriterReport:
     (of_writer,) = (of_writer for of_writer in verify(root, **asked).writers if of_writer.writer == "a")
     return of_writer
-
-
-@pytest.mark.long
-def test_the_links_are_the_same_wherever_the_rows_lie(root: Path) -> None:
-    marks = {"a": range(10), "gone": [3]}
-    links = _of_a(root, marks=marks).links
-    assert {seq: len(of_seq) for seq, of_seq in links.items()} == {0: 1, 2: 1, 4: 2, 6: 1, 8: 1}
-    header = segments.read_header(sorted(root.glob("live/a/000000/*"))[-1].read_bytes())
-    assert links[4][0] == header.chain_sha256
-    for _ in range(2):
-        compaction.compact(root, grace_s=0)
-        assert _of_a(root, marks=marks).links == links
-    rollup.roll_up(root)
-    archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
-    assert [part.state for part in layout.chain(root, "a")] == ["archived", "live"]
-    assert _of_a(root, marks=marks).links == links
-    assert verify(root).problems == []
 
 
 def test_what_a_verification_saw_serves_the_next_one(root: Path) -> None:
@@ -271,14 +254,3 @@ def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
     with pytest.raises(LedgerError, match=f"with the key {'[0-9a-f]' * 64}, and that key is not here: put its file"):
         LedgerWriter.open(tmp_path / "ledger", "a", "r")
-
-
-def test_a_writer_that_comes_with_another_key_is_named_with_both(root: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    first = _key()
-    monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "second.key"))
-    with LedgerWriter.open(root, "a", "r") as writer:
-        writer.record(Ledger(action="note"))
-    report = verify(root)
-    assert [f"writer a is signed by {_key().public}" in problem for problem in report.problems] == [True]
-    (of_writer,) = report.writers
-    assert [signer.key for signer in of_writer.signers] == [first.public, _key().public]

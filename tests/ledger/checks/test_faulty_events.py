@@ -17,8 +17,6 @@ from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.events import KINDS, Event, Lease
 from rose.ledger import catalog, rows, segments
 from rose.ledger.checks import views
-from rose.ledger.growth.compaction import compact
-from rose.ledger.growth.rollup import roll_up
 from rose.ledger.rows import Field
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -114,11 +112,6 @@ def _read_all(root: Path) -> None:
                 assert connection.execute(found).fetchall() != [(0,)] or view == "job"
 
 
-@pytest.mark.long
-def test_a_ledger_of_nothing_but_damage_is_read(damaged: tuple[Path, int]) -> None:
-    _read_all(damaged[0])
-
-
 def test_every_row_that_the_views_leave_out_is_named(damaged: tuple[Path, int]) -> None:
     root, items = damaged
     assert verify(root).ok
@@ -141,21 +134,6 @@ def test_a_value_that_can_be_summed_stays_in_its_view(tmp_path: Path) -> None:
     with catalog.connect(root) as connection:
         rows_of = connection.execute("SELECT busy_share, source FROM power ORDER BY seq").fetchall()
     assert rows_of == [(5.0, "nvml-energy"), (0.5, "nvml")]
-
-
-@pytest.mark.long
-def test_a_damaged_ledger_is_compacted_and_rolled_up(damaged: tuple[Path, int], tmp_path: Path) -> None:
-    root = tmp_path / "ledger"
-    _write(root, _damage())
-    for _ in range(2):
-        LedgerWriter.open(root, "w", "r").close()
-        tail = segments.recover(root, "w")
-        assert tail is not None
-        segments.begin_epoch(root, tail)
-        compact(root, grace_s=0)
-        roll_up(root)
-    _read_all(root)
-    assert verify(root).ok
 
 
 def test_sums_of_a_day_that_64_bits_do_not_hold_are_the_largest_there_is(tmp_path: Path) -> None:

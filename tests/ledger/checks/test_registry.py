@@ -23,13 +23,6 @@ def _known(root: Path) -> list[str]:
     return list(dict.fromkeys(line.writer for line in registry.lines(root)))
 
 
-def test_every_writer_is_named_once_in_the_order_in_which_they_came(root: Path) -> None:
-    assert _known(root) == []
-    for writer in ("b", "a", "b"):
-        registry.note(root, writer)
-    assert _known(root) == ["b", "a"]
-
-
 def test_writers_that_come_at_once_are_all_named(root: Path) -> None:
     names = [f"w{number}" for number in range(20)]
     threads = [threading.Thread(target=registry.note, args=(root, name)) for name in names]
@@ -82,15 +75,6 @@ def own() -> keys.Key:
     key = keys.load_or_make()
     assert key is not None
     return key
-
-
-def test_a_key_endorses_itself_for_further_writers(root: Path) -> None:
-    segments.first_epoch(root, "a")
-    segments.first_epoch(root, "b")
-    lines = registry.lines(root)
-    assert [(line.writer, line.key, line.by) for line in lines] == [(name, own().public, own().public) for name in "ab"]
-    assert registry.endorsements(lines).keys == {own().public}
-    assert list(registry.signature_faults(layout.ledger_id(root), lines)) == []
 
 
 def test_a_key_is_endorsed_by_one_that_may_and_by_no_other(root: Path, other: keys.Key) -> None:
@@ -188,9 +172,3 @@ def test_a_writer_that_no_known_key_names_is_a_note_until_it_is_endorsed(root: P
     assert note.startswith(f"writer rig is signed by {own().public}, which no known key endorsed")
     registry.endorse(root, own().public, own(), "rig")
     assert verify(root).notes == []
-
-
-def test_a_line_that_is_no_text_is_damaged(root: Path) -> None:
-    (root / registry.FILE).write_text('{"writer": "a", "previous_sha256": "", "key": 7}\n')
-    with pytest.raises(LedgerError, match="line 1 is damaged"):
-        registry.lines(root)

@@ -34,14 +34,6 @@ def problems(root: Path) -> list[str]:
     return views.faults(root, Seen())[0]
 
 
-def test_a_catalog_that_stays_late_is_no_fault(late: Path) -> None:
-    assert problems(late) == []
-    (note,) = views.faults(late, Seen())[1]
-    assert note.startswith("ledger.duckdb: it is stale")
-    catalog.refresh(late)
-    assert views.faults(late, Seen()) == ([], [])
-
-
 @pytest.mark.parametrize("step", ["compaction", "roll-up"])
 def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late: Path, step: str) -> None:
     catalog.refresh(late)

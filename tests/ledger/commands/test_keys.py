@@ -42,7 +42,7 @@ def test_keys_are_listed_and_endorsed(root: Path, tmp_path: Path, monkeypatch: p
         _record(root, "b")
         refused = run(root, "endorse", second)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-        assert "nobody endorsed it" in refused.stderr
+        assert "may not endorse keys of b" in refused.stderr
     verified = run(root, "verify")
     assert "nobody: the first key of the ledger" in verified.stdout
     assert "nobody: taken on first use" in verified.stdout

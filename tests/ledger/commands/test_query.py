@@ -11,7 +11,6 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from rose.ledger import catalog
 from rose.ledger.commands import query_command, schema_command, sql_command
 from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
@@ -134,13 +133,3 @@ def test_a_controller_is_asked_with_its_token(root: Path, monkeypatch: pytest.Mo
         assert refused.stderr.startswith("rose: ")
         monkeypatch.setenv("ROSE_TOKEN", token)
         assert run(*asked, "--server", url).exit_code == 0
-
-
-def test_schema_says_what_each_column_means() -> None:
-    shown = run("schema", "lease").stdout
-    assert shown.startswith("lease: One row for each lease: a rollout engine's permission")
-    assert "From grant to close, nanoseconds" in shown
-    views = json.loads(run("schema", "--json").stdout)
-    assert [view["name"] for view in views] == list(catalog.VIEWS)
-    assert views[0]["columns"][0]["name"] == "writer"
-    assert json.loads(run("schema", "--json", "--ledger", "ledger").stdout) == views

@@ -10,12 +10,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rose.clock import utc_us
-from rose.events import Ledger, Power
-from rose.ledger import catalog, layout
+from rose.events import Ledger
+from rose.ledger import layout
 from rose.ledger.evidence import continuation, keys, receipt
 from rose.ledger.evidence.continuation import Continuation
-from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.growth import compaction, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -49,55 +48,6 @@ def _held(root: Path, kept: Path, forged: str = "") -> Continuation:
     report = verify(root, marks=continuation.marks(named))
     assert [f"writer {forged} is signed by" in problem for problem in report.problems] == ([True] if forged else [])
     return continuation.check(report, named)
-
-
-@pytest.mark.long
-def test_what_went_on_is_a_continuation(root: Path, kept: Path) -> None:
-    for step in range(4):
-        _keep(root, kept)
-        ledgers.write(root, "a")
-        ledgers.write(root, f"new-{step}")
-        compaction.compact(root, grace_s=0)
-        rollup.roll_up(root, grace_s=0)
-        if step == 2:
-            archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
-        found = _held(root, kept)
-        assert found.problems == []
-        assert len(found.receipts) == step + 1
-    assert found.events == 8
-    assert found.late_events == 8, "of two writers, whose events carry times of 1970"
-    assert found.notes == [], "the newest daily sums are those of a receipt"
-    ledgers.write(root, "a", epochs=2)
-    assert rollup.roll_up(root).events
-    assert "were archived; restore them first" in str(_held(root, kept).notes)
-
-
-@pytest.mark.long
-def test_a_chain_that_was_rewritten_forward_is_found_and_from_where(root: Path, kept: Path) -> None:
-    """Everything is made anew with the right keys: segments, heads, registry, merged files, sums, verification."""
-    first = _keep(root, kept)
-    ledgers.write(root, "a")
-    second = _keep(root, kept)
-
-    def history(other: Path, changed_from: int) -> None:
-        for epochs in (3, 1):
-            ledgers.write(other, "a", epochs=epochs, power_mw=lambda seq: 9 if seq >= changed_from else 7)
-        ledgers.write(other, "b")
-        compaction.compact(other, grace_s=0)
-        rollup.roll_up(other)
-        catalog.connect(other).close()
-        verify(other)
-
-    ledgers.rewritten(root, lambda other: history(other, changed_from=14))
-    (problem,) = _held(root, kept).problems
-    assert "writer a was rewritten or set back: its events up to seq 15" in problem
-    assert f"are not those of {second}; up to seq 11 it is as {first} has it" in problem
-    assert problem.startswith("live/a/")
-
-    ledgers.rewritten(root, lambda other: history(other, changed_from=4))
-    (problem,) = _held(root, kept).problems
-    assert f"its events up to seq 11 are not those of {first}; no receipt holds" in problem
-    assert problem.startswith("compacted/a/000000-000001.json: ")
 
 
 def test_a_ledger_that_was_set_back_is_found(root: Path, kept: Path, tmp_path: Path) -> None:
@@ -160,19 +110,6 @@ def test_what_nobody_signed_gets_advice_that_helps(root: Path, kept: Path, tmp_p
     assert _held(root, later).problems == []
 
 
-def test_a_foreign_key_in_a_writer_that_never_signed_is_found(
-    root: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _write_unsigned(root, tmp_path)
-    _keep(root, kept)
-    _write_unsigned(root, tmp_path)
-    assert "writer unsigned does not sign" in str(_held(root, kept).notes)
-    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "other.key"))
-    ledgers.write(root, "unsigned")
-    (problem,) = _held(root, kept).problems
-    assert "from seq 8 on, writer unsigned: it is signed by" in problem
-
-
 def test_a_rewritten_chain_names_the_first_segment_that_another_signed(
     root: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +136,6 @@ def test_a_rewritten_chain_names_the_first_segment_that_another_signed(
     assert "it is signed by" in problem
 
 
-@pytest.mark.long
 def test_daily_sums_that_are_not_those_of_the_events_are_found(root: Path, kept: Path) -> None:
     compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
@@ -230,16 +166,6 @@ def test_what_pricing_added_up_before_is_made_again(root: Path, kept: Path) -> N
     assert not (root / layout.PRICING).exists()
     (root / layout.PRICING).mkdir()
     assert f"{layout.PRICING}: nothing proves its sums" in str(_held(root, kept).problems)
-
-
-def test_events_since_and_late_ones_are_counted(root: Path, kept: Path) -> None:
-    _keep(root, kept)
-    with LedgerWriter.open(root, "c", "r") as writer:
-        for at_us in (5, utc_us() + 10**6, utc_us() + 10**6):
-            writer.record(Power(at_us=at_us, device_id="d", t0_ns=0, t1_ns=1, power_mw=1, source="rapl"))
-    found = _held(root, kept)
-    assert (found.problems, found.events, found.late_events) == ([], 3, 1)
-    assert "3 events came since the newest; 1 of them carry a time before it" in found.lines
 
 
 def test_receipts_that_will_not_do_are_refused(root: Path, kept: Path, tmp_path: Path) -> None:

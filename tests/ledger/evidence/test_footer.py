@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,33 +128,6 @@ _ARROW: list[dict[str, Any]] = [
     {"write_statistics": False},
     {"bloom_filter_options": {"column": True}},
 ]
-_DUCKDB = ["", "PARQUET_VERSION v2", "ROW_GROUP_SIZE 7", "WRITE_BLOOM_FILTER false"]
-#: The types of events and of daily sums, all of whose structures are read but for filters and indexes.
-_USED = ("int64", "whole", "double", "bool", "string", "dictionary", "date", "none", "int32", "float")
-
-
-def test_no_type_that_libraries_write_is_accused(tmp_path: Path) -> None:
-    for name, column in _columns(300).items():
-        table, written = pa.table({"column": column}), dict[str, bytes]()
-        for options in _ARROW:
-            # Some options are not for all types.
-            with suppress(pa.ArrowException, OSError):
-                written[f"Arrow {options}"] = _parquet(table, **options)
-        with duckdb.connect() as connection:
-            connection.register("given", table)
-            for option in _DUCKDB:
-                path = tmp_path / "column.parquet"
-                choice = ", ".join(filter(None, ["FORMAT parquet", option]))
-                connection.execute(f"COPY (FROM given) TO '{path}' ({choice})")
-                written[f"DuckDB {option}"] = path.read_bytes()
-        assert len(written) >= len(_DUCKDB) + 4
-        for how, content in written.items():
-            if name == "uint32" and "v2" in how:
-                # Arrow 26 cannot read what DuckDB 2.0 writes there, and says so.
-                continue
-            unchecked = {structure.partition(" of column")[0] for structure in footer.check_file(content)}
-            readable = name in _USED and "page_index" not in how and "write_statistics" not in how
-            assert not readable or unchecked <= {"the Bloom filter"}, (name, how, unchecked)
 
 
 def test_a_lie_beside_what_cannot_be_read_is_named() -> None:

@@ -70,14 +70,6 @@ def test_a_point_of_small_order_is_no_key() -> None:
             assert not keys.check(public, f"{number}".encode(), first + "00" * 32)
 
 
-def test_a_key_and_a_signature_have_one_text(path: Path) -> None:
-    key = _made()
-    assert keys.is_public(key.public)
-    signature = key.sign(b"message")
-    for public, text in ((key.public.upper(), signature), (f"{key.public} ", signature), (key.public, f"{signature} ")):
-        assert not keys.check(public, b"message", text)
-
-
 def test_processes_that_begin_at_once_end_with_one_key(path: Path) -> None:
     program = "from rose.ledger.evidence import keys; print(keys.load_or_make().public)"
     started = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -117,11 +109,3 @@ def test_a_key_that_others_may_read_or_that_is_damaged_is_refused(
         keys.load_or_make()
     assert str(path) in str(error.value)
     assert os.access(path, os.F_OK)
-
-
-def test_a_key_of_another_kind_is_refused(path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    subprocess.run(["openssl", "genpkey", "-algorithm", "X25519", "-out", str(path)], check=True)
-    path.chmod(0o600)
-    with pytest.raises(LedgerError, match="is not an Ed25519 key"):
-        keys.load_or_make()

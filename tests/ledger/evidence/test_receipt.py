@@ -129,26 +129,6 @@ def test_what_no_ledger_says_is_refused_though_it_is_signed(root: Path) -> None:
             receipt.parse(json.dumps(document).encode(), "it")
 
 
-def test_a_text_of_another_layout_is_the_same_receipt(root: Path, tmp_path: Path) -> None:
-    taken = receipt.take(root)
-    (tmp_path / "receipt.json").write_text(json.dumps(dict(reversed(taken.to_json().items()))))
-    assert receipt.read(tmp_path / "receipt.json") == taken
-
-
-def test_without_a_key_there_is_none(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "file" / "key"))
-    with pytest.raises(LedgerError, match="a receipt is signed, and there is no key"):
-        receipt.take(root)
-
-
-def test_a_damaged_newest_segment_is_named(root: Path) -> None:
-    path = root / receipt.take(root).writers["a"].segment
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(LedgerError, match="live/a: its newest segment is damaged"):
-        receipt.take(root)
-
-
 def test_it_is_the_same_whatever_was_merged(root: Path) -> None:
     before = receipt.take(root)
     compaction.compact(root, grace_s=0)

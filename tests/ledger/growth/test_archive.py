@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import archive as archiving
-from rose.ledger.growth import compaction, rollup
+from rose.ledger.growth import compaction
 from rose.ledger.growth.archive import archive, restore
 from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
@@ -40,7 +39,6 @@ def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: P
     assert verify(root).problems == []
 
 
-@pytest.mark.long
 def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lease: Any) -> None:
     away = tmp_path / "away"
     done = archive(root, older_than_days=days_since(4), to=str(away), delete=True, grace_s=3600)
@@ -90,21 +88,6 @@ def test_what_is_not_rolled_up_stays(root: Path) -> None:
     assert (done.parts, done.left, sum(done.skipped.values())) == (3, 0, 3)
     assert "rose jobs run roll-up" in next(iter(done.skipped))
     assert seqs(root) == list(range(12))
-
-
-def test_the_records_that_prove_the_others_never_leave(root: Path) -> None:
-    for _ in range(2):
-        compaction.compact(root, grace_s=0)
-    with LedgerWriter.open(root, "compaction", "ledger") as writer:
-        for _ in range(3):
-            tail = segments.recover(root, "compaction")
-            assert tail is not None
-        writer.flush()
-    rollup.roll_up(root)
-    archive(root, older_than_days=0, to=f"{root}-away", delete=True, grace_s=0)
-    for writer_name in ("compaction", "archive"):
-        assert "archived" not in [part.state for part in layout.chain(root, writer_name)]
-    assert verify(root).problems == []
 
 
 def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(root: Path) -> None:
@@ -182,53 +165,3 @@ def test_compaction_never_merges_across_what_was_archived(root: Path, monkeypatc
     compaction.compact(root, grace_s=0)
     assert states(root)[:3] == ["compacted", "archived", "compacted"]
     assert verify(root).problems == []
-
-
-@pytest.mark.long
-def test_beside_a_writer_and_a_compaction(root: Path, tmp_path: Path, lease: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-    monkeypatch.setattr(compaction, "FANOUT", 3)
-    stop, failed = threading.Event(), []
-
-    def compact() -> None:
-        while not stop.is_set():
-            try:
-                compaction.compact(root, grace_s=0.2)
-            except LedgerError as error:
-                failed.append(error)
-            stop.wait(0.5)
-
-    thread = threading.Thread(target=compact)
-    thread.start()
-    left = rounds = 0
-    try:
-        with LedgerWriter.open(root, "w", "r") as writer:
-            # At least two; how many parts leave in one depends on how far compaction has come.
-            while rounds < 2 or (left < 3 and rounds < 6):
-                rounds += 1
-                for _ in range(6):
-                    writer.record(lease(at_us=FIRST_US))
-                rollup.roll_up(root)
-                left += archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0.2).left
-                assert verify(root).problems == [], rounds
-    finally:
-        stop.set()
-        thread.join()
-    assert failed == []
-    assert left >= 3
-    restored = restore(root, str(tmp_path / "away"))
-    assert restored.missing == []
-    assert seqs(root) == list(range(12 + rounds * 6))
-    assert verify(root).problems == []
-
-
-def test_roll_ups_that_are_gone_are_not_made_again_without_the_events_that_were_archived(
-    root: Path, tmp_path: Path
-) -> None:
-    away = str(tmp_path / "away")
-    archive(root, older_than_days=days_since(4), to=away, delete=True, grace_s=0)
-    shutil.rmtree(root / "rollup")
-    with pytest.raises(LedgerError, match=r"made again from all events, but compacted/w/.*\.parquet was archived"):
-        rollup.roll_up(root)
-    restore(root, away)
-    assert rollup.roll_up(root).events >= 12

@@ -58,18 +58,6 @@ def test_a_place_that_will_not_do_is_refused(root: Path, to: str, says: str) -> 
         archive(root, older_than_days=1, to=to.format(root=root), delete=True)
 
 
-def test_the_ledger_under_another_name_is_no_archive(root: Path, tmp_path: Path) -> None:
-    # As a bind mount would: the same files under a path that does not lead into the ledger.
-    (tmp_path / "alias").mkdir()
-    for path in root.glob("compacted/w/*"):
-        link = tmp_path / "alias" / path.relative_to(root)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.hardlink_to(path)
-    with pytest.raises(LedgerError, match="own folder under another name"):
-        archive(root, older_than_days=1, to=str(tmp_path / "alias"), delete=True)
-    assert "archived" not in states(root)
-
-
 def _kill_archiving(archivable_made: Path, folder: Path, at: int) -> tuple[Path, Path, int | None, str]:
     root, away = shutil.copytree(archivable_made, folder / f"ledger-{at}"), folder / f"away-{at}"
     return root, away, *programs.run(_KILLED, root, away, at)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rose.ledger import catalog, layout, segments
+from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.growth import compaction
 from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, plan, unsettled
 from rose.ledger.layout import LedgerError, Part
@@ -93,7 +92,7 @@ def test_what_was_merged_is_removed_after_the_grace_period(root: Path) -> None:
 def test_what_was_merged_is_an_event(root: Path) -> None:
     compact(root)
     with catalog.connect(root) as connection:
-        rows = connection.execute("SELECT writer, detail_json FROM event WHERE action = 'compacted'").fetchall()
+        found = connection.execute("SELECT writer, detail_json FROM event WHERE action = 'compacted'").fetchall()
         times = connection.execute("SELECT at_us FROM stored_event WHERE writer = 'w' AND seq < 6").fetchall()
     with LedgerWriter.open(root, "compaction", "ledger"), pytest.raises(LedgerError, match="is open in the process"):
         compact(root)
@@ -102,36 +101,14 @@ def test_what_was_merged_is_an_event(root: Path) -> None:
         min(row[0] for row in times),
         max(row[0] for row in times),
     )
-    detail = json.loads(rows[0][1])
-    assert rows[0][0] == "compaction"
+    detail = json.loads(found[0][1])
+    assert found[0][0] == "compaction"
     assert {name: detail[name] for name in ("file", "first_seq", "last_seq", "segments")} == {
         "file": "compacted/w/000000-000002.parquet",
         "first_seq": 0,
         "last_seq": 5,
         "segments": 9,
     }
-
-
-def test_a_crash_before_the_manifest_stands_leaves_the_ledger_as_it_was(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = _events(root)
-    with monkeypatch.context() as patch:
-        real = layout.write_file
-
-        def refuse(path: Path, content: bytes, **options: Any) -> None:
-            if "compacted" in path.parts:
-                raise OSError(28, "No space left on device")
-            real(path, content, **options)
-
-        patch.setattr(layout, "write_file", refuse)
-        with pytest.raises(LedgerError, match="No space left"):
-            compact(root)
-    assert _events(root) == before
-    assert verify(root).problems == []
-    assert compact(root).merged_segments == 9
-    assert _events(root) == before
-    assert verify(root).problems == []
 
 
 def test_a_damaged_segment_is_not_laundered_and_keeps_no_other_writer_from_being_compacted(
@@ -147,25 +124,6 @@ def test_a_damaged_segment_is_not_laundered_and_keeps_no_other_writer_from_being
         compact(root)
     assert not list(root.glob("compacted/w/*.json"))
     assert [part.state for part in layout.parts(root, "x")] == ["compacted", "live"]
-
-
-@pytest.mark.long
-def test_compacted_files_are_merged_again(root: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "FANOUT", 3)
-    compact(root)
-    merged = []
-    for _ in range(2):
-        with LedgerWriter.open(root, "w", "r") as writer:
-            for _ in range(2):
-                writer.record(lease())
-        before = _events(root)
-        merged.append(compact(root, grace_s=0).merged_segments)
-    assert merged[1] >= 15 > merged[0]
-    assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
-    compact(root, grace_s=0)
-    assert len(list(root.glob("compacted/w/*"))) == 2
-    assert _events(root) == before
-    assert verify(root).problems == []
 
 
 @pytest.mark.long
@@ -249,13 +207,12 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
     monkeypatch.setattr(compaction, "EVENTS_MAX", 8)
     made = tmp_path / "made"
     # Small epochs, and then so many large ones that no small file before them is looked at.
+    layout.create(made)
+    tail = segments.first_epoch(made, "w")
     for events in (1, 1, 1, 1, 4, 4, 4, 4):
-        with LedgerWriter.open(made, "w", "r") as writer:
-            for _ in range(events):
-                writer.record(lease())
-        tail = segments.recover(made, "w")
-        assert tail is not None
-        segments.begin_epoch(made, tail)
+        batch = [("lease", rows.encode(lease()))] * events
+        tail = segments.append(made, tail, rows.table("w", tail.next_seq, "r", "live", batch))
+        tail = segments.begin_epoch(made, tail)
     merges = compact(undisturbed := copied(made, tmp_path / "undisturbed")).files_written
     assert merges > 2
     real = layout.write_file
@@ -276,56 +233,6 @@ def test_wherever_a_compaction_is_stopped_the_next_one_leaves_what_it_would_have
         compact(root)
         assert layout.parts(root, "w") == layout.parts(undisturbed, "w"), number
         assert verify(root).problems == []
-
-
-@given(st.integers(1, EVENTS_MAX // 2 - 1))
-@example(EVENTS_MAX // FANOUT + 1)
-def test_files_of_whatever_size_are_merged_until_they_are_large(events: int) -> None:
-    """FANOUT of them need not fit into one: of a writer that closes more between two compactions, none would be."""
-    parts: list[tuple[Part, int]] = []
-    for number in range(100):
-        parts.append((Part("w", number, number, "compacted"), events))
-        for run in plan(parts):
-            parts = after(parts, run)
-    small = [part for part, count in parts if count < EVENTS_MAX // 2]
-    assert len(small) < 2 * FANOUT
-
-
-def test_files_that_are_large_enough_for_good_are_not_opened_again(
-    root: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a busy writer there are thousands, and it is compacted every five minutes."""
-    monkeypatch.setattr(compaction, "FANOUT", 2)
-    monkeypatch.setattr(compaction, "EVENTS_MAX", 2)
-    for _ in range(6):
-        with LedgerWriter.open(root, "w", "r") as writer:
-            writer.record(lease())
-            writer.record(lease())
-        compact(root, grace_s=0)
-    large = [part for part in layout.parts(root, "w") if part.state == "compacted"]
-    opened: list[Path] = []
-    read = pq.read_metadata
-
-    def read_metadata(file: object) -> pq.FileMetaData:
-        if isinstance(file, Path) and file.parent == root / "compacted" / "w":
-            opened.append(file)
-        return read(file)
-
-    monkeypatch.setattr(pq, "read_metadata", read_metadata)
-    compact(root, grace_s=0)
-    assert opened == [root / part.pattern for part in large[:-3:-1]]
-
-
-def test_what_a_killed_compaction_left_is_removed_and_nothing_else(root: Path) -> None:
-    compact(root, grace_s=0)
-    folder = root / "compacted" / "w"
-    kept = {path.name for path in folder.iterdir()}
-    for name in (".000003-000003.parquet.tmp", "000000-000003.parquet", ".000000-000003.json.7.7.tmp", "notes.txt"):
-        (folder / name).write_bytes(b"cut short")
-    before = _events(root)
-    compact(root, grace_s=0)
-    assert {path.name for path in folder.iterdir()} == kept | {"notes.txt"}
-    assert _events(root) == before
 
 
 def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_reads(

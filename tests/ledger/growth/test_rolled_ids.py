@@ -5,13 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import Power, Turn
-from rose.ledger import catalog, examine, layout, segments
+from rose.ledger import catalog, layout, segments
 from rose.ledger.evidence import sums
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.growth.archive import archive
@@ -110,47 +107,21 @@ def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches: li
             assert all(times <= 1 + math.log(MERGED_MAX, 1.5) for file in files for times in file)
 
 
-def test_a_roll_up_writes_the_ids_that_are_new_however_many_there_are(root: Path) -> None:
-    written = []
-    for first in (0, 10, 1000):
-        write(root, *(f"old-{n}" for n in range(first, 10 * first or 10)))
-        rollup.roll_up(root)
-        write(root, "new", f"new-{first}")
-        written.append(rollup.roll_up(root).rows)
-        assert rollup.roll_up(root).rows < written[-1], "without an id no file of ids is written"
-    assert written[-1] == written[-2]
-    assert sum(numbers_of_ids(root).values()) == 10 + 90 + 9000 + 1 + 3
-
-
 def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
-    for number in range(5):
+    for number in range(3):
         write(root, f"id-{number}", f"more-{number}")
         rollup.roll_up(root, grace_s=0)
     assert max(numbers_of_ids(root).values()) > 2, "the first ids were merged"
     before = counted(root)
-    write(root, "id-0", "id-4", "more-2", writer="b")
+    write(root, "id-0", "id-2", "more-1", writer="b")
     assert counted(root) == before + 1, "what closed the epoch"
     rollup.roll_up(root, grace_s=0)
     assert counted(root) == before + 1
-    assert sum(numbers_of_ids(root).values()) == 10
+    assert sum(numbers_of_ids(root).values()) == 6
     write(root, "id-0", writer="b", run_id="another")
     assert counted(root) == before + 3
     assert verify(root).problems == []
     assert sums.faults(root) == ([], None, ())
-
-
-def test_a_file_of_ids_goes_with_the_last_generation_that_names_it(root: Path) -> None:
-    write(root, "a", "b")
-    rollup.roll_up(root)
-    write(root, "c")
-    rollup.roll_up(root)
-    assert numbers_of_ids(root) == {"000001": 3}
-    assert in_folder(root) == {"000000", "000001"}, "a reader may still have the generation before"
-    with catalog.connect(root) as reader:
-        assert len(reader.execute("FROM rolled_client_id").fetchall()) == 3
-    rollup.roll_up(root, grace_s=0)
-    rollup.roll_up(root, grace_s=0)
-    assert in_folder(root) == {"000001"}
 
 
 @pytest.mark.parametrize("moment", usual(["rename"], long=["rename", "replace"]))
@@ -183,20 +154,6 @@ def test_kill_9_before_a_file_of_ids_counts(root: Path, moment: str) -> None:
     assert numbers_of_ids(root) == {"000001": 3}
     assert verify(root).problems == []
     assert sums.faults(root) == ([], None, ())
-
-
-def test_files_of_ids_stay_while_it_is_not_known_which_of_them_count(root: Path) -> None:
-    write(root, "a")
-    rollup.roll_up(root)
-    coverage = root / "rollup/000000/coverage.json"
-    lost = coverage.read_bytes()
-    coverage.unlink()
-    with pytest.raises(LedgerError, match=r"has a generation without coverage\.json"):
-        rollup.roll_up(root)
-    coverage.write_bytes(lost)
-    assert rollup.roll_up(root).generation
-    assert numbers_of_ids(root) == {"000000": 1}
-    assert verify(root).problems == []
 
 
 def test_a_damaged_file_of_ids_is_named_and_not_merged(root: Path) -> None:
@@ -234,43 +191,3 @@ def test_roll_ups_of_another_form_are_made_anew_from_the_events(root: Path, tmp_
     coverage.write_text(json.dumps({**content, "form": rolled.FORM - 1}))
     with pytest.raises(LedgerError, match=r"bring it back with `rose ledger restore`, roll up, and archive again"):
         rollup.roll_up(root)
-
-
-def test_of_old_ids_few_row_groups_are_read(root: Path) -> None:
-    """Turns' ids begin with the time; ids of other kinds lie anywhere, of runs that are over or that go on."""
-    write(root, "a")
-    rollup.roll_up(root)
-    path, coverage = root / rolled.id_file(0), root / "rollup/000000/coverage.json"
-    ids = """
-        SELECT *, 'a' AS writer, row_number() OVER () AS seq
-        FROM (
-            SELECT 'run-' || i % 3 AS run_id, 'turn' AS kind, printf('%032x/0', i) AS event_id
-            FROM range(300_000) AS t(i)
-            UNION ALL SELECT 'over', 'power', md5(i::VARCHAR) FROM range(200_000) AS t(i)
-            UNION ALL SELECT 'r', 'power', md5(i::VARCHAR) FROM range(10) AS t(i)
-        )
-        ORDER BY kind, run_id, event_id
-    """
-    duckdb.execute(f"COPY ({ids}) TO '{path}' (ROW_GROUP_SIZE 10_240)")
-    content = json.loads(coverage.read_bytes())
-    content["ids"]["000000"] = examine.sha256_of(path.read_bytes())
-    coverage.write_text(json.dumps(content))
-    with LedgerWriter.open(root, "b", "r") as log:
-        for n in range(299_999, 300_002):
-            turn = replace(TURN, run_id=f"run-{n % 3}", event_id=f"{n:032x}/0")
-            log.record(turn, durable=True)
-    write(root, "ffff", "0000", writer="c")
-    scanned, explained = row_groups_of_ids(root, "FROM unrolled_event")
-    assert len(scanned) == 2, explained
-    assert all(some <= 4 for some in scanned), explained
-    scanned, explained = row_groups_of_ids(root, "FROM event WHERE kind = 'power' AND run_id = 'r'")
-    assert len(scanned) == 1, explained
-    assert scanned[0] <= 2, "neither turns nor other runs: " + explained
-
-
-def row_groups_of_ids(root: Path, query: str) -> tuple[list[int], str]:
-    """How many row groups each scan of the file of ids reads, and the plan."""
-    with catalog.connect(root) as connection:
-        explained = connection.execute(f"EXPLAIN ANALYZE {query}").fetchall()[0][1]
-    scanned = [(int(some), int(every)) for some, every in re.findall(r"Row Groups Scanned: (\d+) / (\d+)", explained)]
-    return [some for some, every in scanned if every > 40], explained

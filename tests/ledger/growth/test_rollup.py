@@ -113,31 +113,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return layout.create(tmp_path / "ledger")
 
 
-@pytest.mark.long
-def test_a_retry_counts_once_on_either_side_of_the_watermark(root: Path) -> None:
-    _closed(root, "a", [_power(n, f"id-{n}") for n in range(5)])
-    first = rollup.roll_up(root)
-    assert first.events == 4
-    # One retried through another writer, one that is new, one twice in the same batch.
-    _closed(root, "b", [_power(0, "id-0"), _power(7, "id-7"), _power(7, "id-7"), _power(8), _power(9)])
-    assert _counted(root) == {"a": 5, "b": 3, "rollup": 1}
-    rollup.roll_up(root)
-    assert _counted(root) == {"a": 5, "b": 3, "rollup": 2}
-
-
-@pytest.mark.long
-def test_epochs_merged_across_the_watermark_count_once(root: Path) -> None:
-    _closed(root, "a", [_power(n) for n in range(5)])
-    rollup.roll_up(root)
-    _closed(root, "a", [_power(n) for n in range(5, 9)])
-    compaction.compact(root, grace_s=0)
-    compaction.compact(root, grace_s=0)
-    assert next(part.last for part in layout.parts(root, "a")) > 1, "the merged file goes past the watermark"
-    assert _counted(root)["a"] == 9
-    rollup.roll_up(root)
-    assert _counted(root)["a"] == 9
-
-
 def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root: Path) -> None:
     _closed(root, "a", [_power(n) for n in range(5)])
     assert rollup.roll_up(root, grace_s=0).generation == 0
@@ -150,7 +125,6 @@ def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root: Path) -> 
         assert connection.execute("SELECT count(*) FROM unrolled_event WHERE writer = 'a'").fetchall() == [(0,)]
 
 
-@pytest.mark.long
 def test_verify_finds_a_changed_or_missing_roll_up(root: Path) -> None:
     _closed(root, "a", [_power(n) for n in range(5)])
     generation = rollup.roll_up(root).generation
@@ -173,19 +147,6 @@ def test_verify_finds_a_changed_or_missing_roll_up(root: Path) -> None:
     rollup.roll_up(root)
     assert _counted(root)["a"] == 5
     assert verify(root).problems == []
-
-
-@pytest.mark.long
-def test_a_generation_of_another_version_is_made_again(root: Path) -> None:
-    _closed(root, "a", [_power(n) for n in range(5)])
-    generation = rollup.roll_up(root).generation
-    path = root / "rollup" / f"{generation:06d}" / "coverage.json"
-    content = json.loads(path.read_bytes())
-    del content["files"]["daily_turn"]
-    path.write_text(json.dumps(content))
-    assert _counted(root)["a"] == 5, "until then the events themselves are read"
-    assert rollup.roll_up(root).events >= 4
-    assert _counted(root)["a"] == 5
 
 
 @pytest.mark.long

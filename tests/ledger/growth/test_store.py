@@ -48,7 +48,7 @@ def test_what_a_place_refuses_names_the_file(tmp_path: Path) -> None:
     ("url", "says"),
     [
         ("simplecache::s3://bucket", "goes through a cache"),
-        ("sftp://me:secret@host/x", "holds a password"),
+        ("sftp://me:secret@host/x", "has a password"),
         ("nosuchprotocol://x", "cannot open nosuchprotocol://x"),
     ],
 )

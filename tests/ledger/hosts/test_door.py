@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -14,12 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from rose import tokens
-from rose.events import Access
-from rose.ledger import rows, segments
 from rose.ledger.hosts import remote
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
@@ -128,21 +124,6 @@ def test_the_controller_caps_what_a_client_asks_for(reader):
         reader.query(BUSY, timeout_s=500)
 
 
-def test_a_refused_query_says_what_the_local_one_says(reader, root):
-    for text in ("DROP VIEW lease", "SELECT * FROM read_text('/etc/hostname')", "SELECT colour FROM lease"):
-        with pytest.raises(QueryError) as local:
-            query(root, text)
-        with pytest.raises(QueryError) as far:
-            reader.query(text)
-        assert str(far.value) == str(local.value)
-
-
-def test_any_arrow_program_can_query(url, secrets):
-    body = json.dumps({"sql": "SELECT sum(step) AS steps FROM lease"}).encode()
-    status, content = asked(url, "POST", "query", body, secrets["finance"])
-    assert (status, pa.ipc.open_stream(content).read_all().to_pylist()) == (200, [{"steps": 10}])
-
-
 def test_a_request_that_does_not_fit_is_refused_by_its_field(url, secrets):
     for body, names in (
         (b"", "the body"),
@@ -155,7 +136,7 @@ def test_a_request_that_does_not_fit_is_refused_by_its_field(url, secrets):
         (b'{"sql": "x", "timeout_s": NaN}', "timeout_s"),
         (b'{"sql": "x", "timeout_s": 1e400}', "timeout_s"),
         (b'{"sql": "\xff"}', "the body"),
-        (json.dumps({"sql": "SELECT '\ud800'"}).encode(), "the query has half a character"),
+        (json.dumps({"sql": "SELECT '\ud800'"}).encode(), "the body"),
     ):
         status, content = asked(url, "POST", "query", body, secrets["finance"])
         assert status == 400, body
@@ -244,23 +225,6 @@ def test_a_writer_without_a_scope_stays_behind_alone(url, root, secrets, spool):
     assert logged(root, "action <> 'append_denied'") == []
 
 
-def test_a_token_that_is_made_or_revoked_counts_at_once(url, store):
-    secret = tokens.create(store, "guest", ("read",))
-    there = RemoteLedger(url, token=secret)
-    assert there.query("SELECT 1").rows == [(1,)]
-    tokens.revoke(store, "guest")
-    with pytest.raises(ControllerError, match="is not known here"):
-        there.query("SELECT 1")
-
-
-def test_a_segment_with_somebody_s_reads_is_refused(url, root, secrets, tmp_path):
-    with LedgerWriter.open(tmp_path / "forged", "rack-7.agent", "r") as writer:
-        writer.record(Access(who="finance", action="query", outcome="ok"))
-    done = forward(tmp_path / "forged", url, secrets["rack-7"])
-    assert "kind 'access' is not one of" in done.problems["rack-7.agent"]
-    assert logged(root) == []
-
-
 # ---------------------------------------------------------------------- what is on record
 
 
@@ -297,13 +261,6 @@ def test_a_wrong_token_is_on_record_once_a_second_and_never_itself(url, root):
     assert guess.encode() not in b"".join(path.read_bytes() for path in (root / "live").rglob("*.parquet"))
 
 
-def test_an_expired_token_is_named_in_the_log(url, root, store):
-    secret = tokens.create(store, "guest", ("read",), life_s=1e-6)
-    with pytest.raises(ControllerError, match="'guest' expired at"):
-        RemoteLedger(url, token=secret).query("SELECT 1")
-    assert until_logged(root, "who = 'guest'")[0][:3] == ("guest", "token_denied", "refused")
-
-
 def test_nothing_is_read_while_the_log_cannot_be_written(reader, root):
     reader.query("SELECT 1")
     folder = root / "live" / "gateway"
@@ -325,28 +282,6 @@ def test_nothing_is_read_while_the_log_cannot_be_written(reader, root):
             time.sleep(0.2)
     # The first of the two is on record, though nothing went out; the second was not even run.
     assert [row[3] for row in logged(root)] == ["SELECT 1", "SELECT 42", "SELECT 43"]
-
-
-def test_a_host_that_ships_a_damaged_event_goes_on_and_it_is_recorded(tmp_path, lease):
-    spool = tmp_path / "spool"
-    with LedgerWriter.open(spool, "far", "r"):
-        pass
-    tail = segments.recover(spool, "far")
-    values = [
-        2**63 - 1 if field.name == "at_us" else value
-        for field, value in zip(rows.fields_of("lease"), rows.encode(lease()), strict=True)
-    ]
-    segments.append(spool, tail, rows.table("far", 0, "r", "live", [("lease", tuple(values))]))
-    with LedgerWriter.open(spool, "far", "r") as writer:
-        writer.record(lease(lease_id="after"))
-    centre = tmp_path / "centre"
-    with serve(centre, token=TOKEN) as url:
-        done = forward(spool, url, TOKEN)
-    assert (done.problems, done.waiting, done.events) == ({}, 0, 2)
-    assert query(centre, "SELECT lease_id FROM lease").rows == [("after",)]
-    assert query(centre, "SELECT count(*) FROM event WHERE kind = 'ledger' AND action = 'faulty'").rows == [(1,)]
-    assert query(centre, "SELECT writer, seq FROM faulty_event").rows == [("far", 0)]
-    assert verify(centre).ok
 
 
 # ---------------------------------------------------------------------- what is at the other end
@@ -383,22 +318,3 @@ def test_what_takes_connections_and_says_nothing_is_not_waited_for(taken, monkey
     monkeypatch.setattr(remote, "_CALL_S", 0.2)
     with pytest.raises(ControllerAwayError, match="did not answer in time"):
         RemoteLedger(url_of(taken)).held()
-
-
-@pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\nhello", b"no HTTP\r\n"]
-)
-def test_another_server_is_told_apart_from_a_controller(taken, answer):
-    taken.listen()
-
-    def serve_once():
-        connection, _ = taken.accept()
-        with connection:
-            connection.recv(1000)
-            connection.sendall(answer)
-
-    server = threading.Thread(target=serve_once)
-    server.start()
-    with pytest.raises(ControllerError, match=url_of(taken)):
-        RemoteLedger(url_of(taken)).held()
-    server.join()

@@ -4,7 +4,6 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +11,7 @@ from rose.ledger import layout, segments
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
-from rose.ledger.hosts import forward, spool
+from rose.ledger.hosts import spool
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
@@ -92,20 +91,6 @@ def check_whole(centre, events):
     assert query(centre, "SELECT count(*) FROM event WHERE kind = 'lease'").rows == [(events,)]
 
 
-@pytest.mark.long
-def test_a_spool_arrives_once_however_often_it_is_forwarded(centre, far, url, write):
-    write(5)
-    with forwarder(far, url) as made:
-        first = made.once()
-        assert (first.segments, first.events, first.waiting, first.problems) == (6, 5, 0, {})
-        assert made.once().segments == 0
-    write(3)
-    # One that knows of no other asks the controller.
-    with forwarder(far, url) as made:
-        assert made.once().events == 3
-    check_whole(centre, 8)
-
-
 def test_upkeep_of_the_spool_stays_where_it_is(centre, far, url, write):
     write(1)
     with LedgerWriter.open(far, "compaction", "ledger"), forwarder(far, url) as made:
@@ -113,7 +98,6 @@ def test_upkeep_of_the_spool_stays_where_it_is(centre, far, url, write):
     assert layout.writers(centre) == ["host1-agent"]
 
 
-@pytest.mark.long
 def test_epochs_merged_at_the_centre_are_not_sent_again(centre, far, url, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     write(10)
@@ -139,7 +123,6 @@ def test_an_epoch_that_was_merged_before_it_was_sent_is_named(centre, far, url, 
     assert "epoch 0 of writer 'host1-agent' was merged before it was forwarded" in progress.problems["host1-agent"]
 
 
-@pytest.mark.long
 def test_two_hosts_with_one_name_are_told_and_neither_loses_anything(centre, far, url, write, tmp_path):
     write(3)
     other = layout.create(tmp_path / "other")
@@ -156,20 +139,6 @@ def test_two_hosts_with_one_name_are_told_and_neither_loses_anything(centre, far
     check_whole(centre, 6)
 
 
-def test_damage_at_the_centre_holds_up_nobody_else(centre, far, write):
-    write(2)
-    write(2, writer="other")
-    with serve(centre) as url, forwarder(far, url) as made:
-        made.once()
-    sorted((centre / "live/host1-agent/000000").iterdir())[-1].write_bytes(b"damaged")
-    write(1)
-    write(1, writer="other")
-    with serve(centre) as url, forwarder(far, url) as made:
-        progress = made.once()
-    assert progress.events == 1
-    assert "was changed after it was written" in progress.problems["host1-agent"]
-
-
 def test_what_the_controller_does_not_foresee_ends_no_forwarder(centre, far, url, write):
     """Nobody would start it again: its host's events would wait there without a word."""
     write(1)
@@ -184,26 +153,6 @@ def test_what_the_controller_does_not_foresee_ends_no_forwarder(centre, far, url
         (centre / layout.MARKER).write_bytes(marker)
         until(lambda: said[-1].problems == {} and said[-1].waiting == 0)
     check_whole(centre, 1)
-
-
-@pytest.mark.long
-def test_writers_go_on_while_the_controller_is_away_and_later_everything_arrives(centre, far, write):
-    with serve(centre) as url:
-        pass
-    write(1)
-    said = []
-    with forwarder(far, url, every_s=0.05, report=said.append) as made:
-        assert "no controller answers" in made.once().stopped
-        made.start()
-        write(4)
-        until(lambda: said and said[-1].waiting == 7)
-        assert "no controller answers at" in said[-1].stopped
-        with serve(centre, int(url.rpartition(":")[2])):
-            until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
-            write(2)
-            made.stop()
-    # What stands when it is stopped is sent first.
-    check_whole(centre, 7)
 
 
 @pytest.mark.long
@@ -226,38 +175,6 @@ def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(c
     check_whole(centre, 90)
 
 
-def test_a_wrong_token_is_no_reason_to_go_on_silently(centre, far, write):
-    write(1)
-    with serve(centre, token="x" * 16) as url:
-        with forwarder(far, url, token="y" * 16) as made:
-            assert "is not known here" in made.once().stopped
-        with forwarder(far, url, token="x" * 16) as made:
-            assert made.once().events == 1
-
-
-@pytest.mark.long
-def test_a_spool_whose_controller_is_away_is_merged_for_readers_and_sent_as_it_was_written(
-    centre, far, write, monkeypatch
-):
-    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
-    spool.make(far)
-    write(60)
-    written = {path.relative_to(far) for path in (far / "live/host1-agent").glob("*/*.parquet")}
-    for _ in range(2):
-        compact(far, grace_s=0)
-    assert len(layout.parts(far, "host1-agent")) < 5
-    assert written <= {path.relative_to(far) for path in (far / "live/host1-agent").glob("*/*.parquet")}
-    assert verify(far).problems == []
-    with serve(centre) as url, forwarder(far, url) as made:
-        assert made.once().problems == {}
-    check_whole(centre, 60)
-    compact(far, grace_s=0)
-    assert len(layout.epochs(far, "host1-agent")) == 1
-    assert verify(far).problems == []
-    assert query(far, "SELECT count(*) FROM lease_event").rows == [(60,)]
-
-
-@pytest.mark.long
 def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     spool.make(far)
@@ -278,69 +195,3 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, writ
     assert verify(far).problems == []
     assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 15
     check_whole(centre, 65)
-
-
-def test_a_spool_that_cannot_be_listed_for_a_while_is_said_and_forwarded_when_it_can(centre, far, url, write):
-    write(2)
-    said = []
-    (far / "live").rename(far / "away")
-    # Listing it fails, for root too.
-    (far / "live").symlink_to("live")
-    with forwarder(far, url, every_s=0.05, report=said.append) as made:
-        made.start()
-        until(lambda: said)
-        assert "live" in said[-1].stopped
-        (far / "live").unlink()
-        (far / "away").rename(far / "live")
-        until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
-    check_whole(centre, 2)
-
-
-class SlowController:
-    """It takes every segment, each within a second of a clock that goes on with nothing else; the third once it may."""
-
-    def __init__(self):
-        self.now_s, self.asked, self.sent = 0.0, 0, []
-        self.go_on = threading.Event()
-
-    def monotonic(self):
-        return self.now_s
-
-    def held(self, _):
-        self.asked += 1
-        return {}
-
-    def send_segment(self, path, _):
-        self.sent.append(path)
-        if len(self.sent) == 3:
-            assert self.go_on.wait(60)
-        self.now_s += 1.0
-        *_, epoch, name = Path(path).parts
-        return {"epoch": int(epoch), "index": int(name[:6]), "sha256": Path(name).stem[7:]}
-
-
-def test_whoever_has_much_to_send_is_stopped_in_time_and_the_next_one_sends_the_rest(
-    centre, far, url, write, monkeypatch
-):
-    write(30)
-    slow, said = SlowController(), []
-    made = Forwarder(far, url, report=said.append)
-    made._remote = slow
-    stopping = threading.Thread(target=made.stop)
-    with monkeypatch.context() as patched:
-        patched.setattr(forward, "time", SimpleNamespace(monotonic=slow.monotonic, time=time.time))
-        made.start()
-        until(lambda: len(slow.sent) == 3)
-        stopping.start()
-        until(made._stopping.is_set)
-        slow.go_on.set()
-        stopping.join(60)
-    assert not stopping.is_alive()
-    # For ten seconds more, and in no pass after that one.
-    assert (len(slow.sent), slow.asked) == (2 + 10, 1)
-    (progress,) = said
-    assert "the next forwarder sends the rest" in progress.stopped
-    assert progress.waiting == 31 - len(slow.sent)
-    with forwarder(far, url) as following:
-        assert following.once().problems == {}
-    check_whole(centre, 30)

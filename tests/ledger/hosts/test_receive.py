@@ -14,7 +14,6 @@ from rose.ledger import catalog, layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
-from rose.ledger.growth.compaction import compact
 from rose.ledger.hosts.receive import Receiver
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
@@ -117,43 +116,6 @@ def test_a_segment_is_announced_before_it_is_written(spool, receiver):
     assert segments.read_head(receiver.root, "far") == segments.Head(second[0])
 
 
-def test_another_receiver_goes_on_where_one_was_killed(spool, receiver):
-    sent = shipped(spool)
-    for segment in sent[:2]:
-        receiver.receive(*segment)
-    receiver.close()
-    # What a write cut short leaves behind.
-    (receiver.root / "live/far/000000/.x.tmp").write_bytes(b"half")
-    other = Receiver(receiver.root)
-    for segment in sent:
-        other.receive(*segment)
-    other.close()
-    assert files(receiver.root / "live") == files(spool / "live")
-
-
-@pytest.mark.long
-def test_merged_segments_are_still_held(spool, receiver, monkeypatch, lease):
-    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-    with LedgerWriter.open(spool, "far", "r") as writer:
-        for n in range(6):
-            writer.record(lease(lease_id=f"m{n}"))
-    monkeypatch.undo()
-    sent = shipped(spool)
-    for segment in sent[:-1]:
-        receiver.receive(*segment)
-    for _ in range(2):
-        compact(receiver.root, grace_s=0)
-    assert not (receiver.root / "live/far/000000").exists()
-    before = files(receiver.root)
-    for segment in sent[:-1]:
-        receiver.receive(*segment)
-    assert files(receiver.root) == before
-    receiver.receive(*sent[-1])
-    report = verify(receiver.root)
-    assert report.ok, report.problems
-    assert {w.writer: w.events for w in report.writers}["far"] == 10
-
-
 def test_a_fork_is_refused_and_nothing_is_lost(spool, receiver, tmp_path, lease):
     for segment in shipped(spool):
         receiver.receive(*segment)
@@ -174,11 +136,6 @@ def test_a_gap_is_refused(spool, receiver):
     receiver.receive(*sent[0])
     with pytest.raises(LedgerError, match="segment 1 of epoch 0 is"):
         receiver.receive(*sent[2])
-
-
-def test_a_writer_that_is_open_here_is_not_taken_over(spool, receiver):
-    with LedgerWriter.open(receiver.root, "far", "r"), pytest.raises(LedgerError, match="is open in the process"):
-        receiver.receive(*shipped(spool)[0])
 
 
 def wrong(spool: Path) -> dict[str, tuple[str, bytes]]:

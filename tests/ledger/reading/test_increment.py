@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import duckdb
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rose.events import BUCKETS, DeviceSlice
 from rose.ledger import layout, segments
 from rose.ledger.growth.compaction import compact
-from rose.ledger.reading.increment import Mark, since
+from rose.ledger.reading.increment import since
 from rose.ledger.writer import LedgerWriter
-from tests.long_form import usual
 
 
 def slice_at(t0_ns: int) -> DeviceSlice:
@@ -69,27 +64,3 @@ def test_a_compaction_across_the_mark_loses_nothing(tmp_path: Path) -> None:
     found = since(root, mark)
     assert read(root, found.select) == [("a", 1), ("a", 2)]
     assert "seq <" in found.select
-
-
-@pytest.mark.long
-@settings(max_examples=usual(4, long=100), deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", "write", "compact"]), st.integers(0, 7)), max_size=8))
-def test_portions_make_up_the_whole_whatever_happens_in_between(steps: list[tuple[str, int]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        root = layout.create(Path(folder) / "l")
-        marks: dict[str, Mark] = {}
-        seen: list[tuple[str, int]] = []
-        events = 0
-        for what, count in [*steps, ("write", 0)]:
-            if what == "compact":
-                for writer in {writer for writer, _ in seen}:
-                    close_epoch(root, writer)
-                compact(root, grace_s=0)
-            elif what in ("a", "b"):
-                write(root, what, count)
-            found = since(root, marks)
-            seen += read(root, found.select)
-            marks, events = dict(found.marks), events + found.events
-        assert sorted(seen) == read(root, since(root, {}).select)
-        # The compactions' own events are of another run.
-        assert events >= len(seen)

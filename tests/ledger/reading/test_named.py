@@ -5,11 +5,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from rose.events import Device, Run
-from rose.ledger.layout import LedgerError
 from rose.ledger.reading import named
 from rose.ledger.reading.named import NamedQuery, NamedQueryError, Variable
 from rose.ledger.writer import LedgerWriter
@@ -86,11 +84,6 @@ def test_a_value_has_the_type_of_its_variable(type_name: str, text: str, expecte
         assert named.values(asked, {"v": text}, now=NOW) == {"v": expected}
 
 
-def test_a_variable_the_query_does_not_read_is_refused() -> None:
-    with pytest.raises(NamedQueryError, match=r"asked reads no variable 'device_id'; it reads since, until"):
-        named.values(WINDOW, {"device_id": "d"}, now=NOW)
-
-
 def test_assignments_are_read_and_checked() -> None:
     assert named.assignments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     for bad in ("a", "=1", ""):
@@ -98,15 +91,6 @@ def test_assignments_are_read_and_checked() -> None:
             named.assignments([bad])
     with pytest.raises(NamedQueryError, match="a is given twice"):
         named.assignments(["a=1", "a=2"])
-
-
-def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(NamedQueryError, match="no query is named 'open_lease'; did you mean open_leases"):
-        named.load("open_lease")
-    with pytest.raises(NamedQueryError, match="'xyz'; `rose query` lists them all"):
-        named.load("xyz")
-    with pytest.raises(NamedQueryError, match="no query is named"):
-        named.load("../views/lease")
 
 
 def test_the_head_of_a_file_is_read() -> None:
@@ -144,20 +128,3 @@ def test_a_query_that_takes_too_long_is_ended(root: Path) -> None:
     endless = query("SELECT count(*) FROM range(100000000000) WHERE range % 3 = 1")
     with pytest.raises(NamedQueryError, match=r"asked took longer than 0.2 s; narrow it by --since or --run"):
         named.run(root, endless, {}, timeout_s=0.2)
-
-
-def test_a_damaged_ledger_is_named_as_such(root: Path, tmp_path: Path) -> None:
-    segment = sorted((root / "live/w/000000").iterdir())[1]
-    segment.write_bytes(b"PAR1")
-    with pytest.raises(LedgerError, match=r"open_leases failed: (.|\n)*`rose ledger verify` names what is damaged"):
-        named.run(root, named.load("open_leases"), {})
-    with pytest.raises(LedgerError, match="is not a ledger"):
-        named.run(tmp_path, named.load("open_leases"), {})
-
-
-def test_a_script_runs_in_any_client(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = query("SELECT getvariable('v') AS v, getvariable('since') AS since;\n", v="VARCHAR", since="TIMESTAMP")
-    values = named.values(asked, {"v": "it's", "since": "2026-11-01T13:30Z"}, now=NOW)
-    monkeypatch.chdir(root)
-    with duckdb.connect("ledger.duckdb", read_only=True) as connection:
-        assert connection.execute(named.script(asked, values)).fetchall() == [("it's", datetime(2026, 11, 1, 13, 30))]

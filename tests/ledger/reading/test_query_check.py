@@ -95,13 +95,3 @@ def test_a_statement_of_a_kind_that_duckdb_s_python_package_has_no_name_for_is_r
     with pytest.raises(ValueError, match="is not a valid StatementType"):
         _ = statement.type
     assert "a non-SELECT statement was given. Allowed is" in refuses(connection, "UPDATE EXTENSIONS")
-
-
-def test_half_a_character_is_named(connection):
-    """JSON can bring it, and no text of DuckDB's can hold it."""
-    assert "half a character (a surrogate) at 8" in refuses(connection, "SELECT '\ud800'")
-
-
-def test_a_kind_of_table_that_is_not_known_is_refused(connection):
-    with pytest.raises(QueryError, match="NEWFANGLED is not allowed in FROM"):
-        check({"from_table": {"type": "NEWFANGLED", "alias": "", "sample": None}}, Names(connection))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rose.events import BUCKETS, DeviceSlice, Event, Hold, Lease, Preemption, Run, Sync, Trajectory, Turn
+from rose.events import BUCKETS, DeviceSlice, Event, Hold, Lease, Preemption, Run, Sync, Turn
 from rose.ledger import catalog, rows
 from rose.ledger.overflow import Overflow
 from rose.ledger.writer import LedgerWriter
@@ -82,12 +82,6 @@ def test_a_device_side_event_names_the_rl_run(shared: Any, view: str) -> None:
 def test_a_slice_says_whose_its_time_was(shared: Any) -> None:
     query = "SELECT run_id, t0_ns, rollout_run_id, train_run_id FROM device_slice ORDER BY ALL"
     assert shared.execute(query).fetchall() == [("f", 0, "a", "b"), ("f", 7, "f", "f"), ("old", 0, "old", "old")]
-
-
-def test_a_trajectory_without_answers_is_read() -> None:
-    usual: dict[str, Any] = dict.fromkeys(("step", "turns", "prompt_tokens", "output_tokens", "duration_ns"), 1)
-    event = Trajectory(run_id="a", group_id="g", task="t", outcome="finished", staleness=0, **usual)
-    assert rows.table("w", 0, "f", "live", [(event.kind, rows.encode(event))]).to_pylist()[0]["run_id"] == "a"
 
 
 def test_the_fleet_that_an_event_names_stays_and_the_writers_own_run_names_none() -> None:

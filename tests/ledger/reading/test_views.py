@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rose.event_columns import COMMON_COLUMNS
 from rose.events import Device, DeviceSlice, Event, Run, Step
 from rose.ledger import catalog
 from rose.ledger.growth.rolled import ROLLUPS
@@ -57,11 +55,6 @@ def test_a_lease_is_one_row_from_grant_to_close(select: Select, lease: Any) -> N
     assert rows == [(*closed, 100, 50, 30, 1.0, 3, 2, True, "d", "e")]
 
 
-def test_a_lease_without_a_close_is_open(select: Select, lease: Any) -> None:
-    columns = "lease_id, closed_at, closed_by, duration_ns, frozen, renewals"
-    assert select(f"SELECT {columns} FROM lease", [lease(at_us=1)]) == [("l", None, None, None, False, 0)]
-
-
 def test_leases_split_into_released_preempted_expired_and_open(select: Select, lease: Any) -> None:
     closes = ["released", "released", "preempted", "expired", None]
     events = [lease(lease_id=f"l{n}", at_us=n) for n in range(len(closes))]
@@ -78,25 +71,6 @@ def test_a_retried_event_counts_once_whichever_writer_it_came_through(select: Se
     assert rows == [(1,), (3,), (4,), (5,)]
     assert select("SELECT count(*) FROM event") == [(4,)]
     assert select("SELECT count(*) FROM stored_event") == [(7,)]
-
-
-@pytest.mark.parametrize(
-    ("events", "condition"), [("lease_event", "kind = 'lease'"), ("event WHERE run_id = 'r'", "run_id = 'r'")]
-)
-def test_events_of_one_kind_or_run_are_found_without_reading_all_others(
-    select: Select, lease: Any, events: str, condition: str
-) -> None:
-    """Also where retries are looked for: else an agent that begins waits for every turn that the ledger ever had."""
-    ((_, plan),) = select(f"EXPLAIN (FORMAT json) SELECT event_id FROM {events}", [lease(event_id="x")])
-    scans = [node["extra_info"]["Filters"] for node in _nodes(json.loads(plan)) if "READ_PARQUET" in str(node["name"])]
-    assert len(scans) == 2
-    assert all(condition in str(filters) for filters in scans)
-
-
-def _nodes(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for node in plan:
-        yield node
-        yield from _nodes(node["children"])
 
 
 @pytest.mark.parametrize(
@@ -171,17 +145,6 @@ def test_a_device_slice_has_its_length_and_its_times(select: Select) -> None:
     ]
 
 
-def test_a_view_of_single_events_has_every_column_that_every_event_carries(tmp_path: Path) -> None:
-    # These three sum up several events in one row, and have the columns that all of those agree on.
-    summaries = {"run", "device", "tenure", "lease"}
-    common = {*COMMON_COLUMNS, "event_time"} - {"at_us", "kind"}
-    with LedgerWriter.open(tmp_path / "ledger", "w", "r"), catalog.connect(tmp_path / "ledger") as connection:
-        for view in set(catalog.VIEWS) - summaries - set(ROLLUPS):
-            columns = {column for column, *_ in connection.execute(f"DESCRIBE {view}").fetchall()}
-            assert common <= columns, view
-
-
-@pytest.mark.long
 def test_every_view_of_events_has_their_time(select: Select) -> None:
     run = Run(action="started", name="n", at_us=1_000_000)
     assert select("SELECT event_time, max(event_time) FROM run GROUP BY event_time", [run]) == [
