@@ -40,7 +40,7 @@ from rose.runtime.service.commands import (
 )
 from rose.runtime.training.commands import train_command
 from rose.runtime.transfer.wire.commands import weights_app
-from rose.terminal import echo, echo_data, echo_error
+from rose.terminal import echo, echo_data, echo_error, user_errors
 
 if TYPE_CHECKING:
     from rose.config import FleetConfig
@@ -102,7 +102,7 @@ LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledg
 @app.command("up", rich_help_panel=_FLEET)
 @functools.wraps(up_command)
 def up(config: Path, **options: Any) -> None:
-    with _errors():
+    with user_errors():
         _load(config)
     up_command(config, **options)
 
@@ -119,14 +119,14 @@ def demo(
     """A fleet on two cores of this machine, with traffic and a trainer, then its cost report."""
     from rose.config_example import demo as demo_fleet
 
-    with _errors():
+    with user_errors():
         fleet = demo_fleet(sorted(os.sched_getaffinity(0)), ledger=ledger, trace=trace, steps=steps)
     _demo(fleet, seconds)
 
 
 def _demo(fleet: FleetConfig, seconds_max: float) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
-    with _errors():
+    with user_errors():
         priced = _has_prices(fleet)  # found wrong now, not when the run is over
         from rose.runtime.service.demo import run_in_console
 
@@ -214,7 +214,7 @@ def doctor(
 
     if config is None:
         raise typer.Exit(diagnosis.main(as_json))
-    with _errors():
+    with user_errors():
         _load(config)
     echo(f"{config} is valid")
 
@@ -232,7 +232,7 @@ def accept(
     """Prove on this host's GPU what ROSE stands on: at most eight minutes, each claim beside its target."""
     from rose.accept.command import accept as run_stages
 
-    with _errors():
+    with user_errors():
         raise typer.Exit(run_stages(quick=quick, only=only or (), gpu=gpu, strict=strict, file=report))
 
 
@@ -255,29 +255,10 @@ def dashboard(
     import dashboard as pages
     from dashboard import login
 
-    with _errors():
+    with user_errors():
         ready = login.start(pages.ledger_to_show(ledger), host, port, auth)
         echo(*ready.says)
         raise typer.Exit(subprocess.call(ready.command, env=ready.environment))
-
-
-class _errors:  # noqa: N801 - reads as a statement
-    """Turns the errors a user can act on into one message and exit code 2 (bad input) or 1 (a failure)."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        if error is None or isinstance(error, (SystemExit, typer.Exit)):
-            return
-        from rose.errors import UserError
-
-        if isinstance(error, UserError):
-            echo_error(error)
-            raise typer.Exit(error.exit_code) from None
-        if isinstance(error, KeyboardInterrupt):
-            echo("stopped", err=True)
-            raise typer.Exit(130) from None
 
 
 def main() -> None:

@@ -145,25 +145,13 @@ class DeviceConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _can_name_a_folder(self) -> DeviceConfig:
+    def _is_sound(self) -> DeviceConfig:
         if "/" in self.id or self.id in (".", "..") or not self.id.isprintable():
             raise ValueError(f"device id {self.id!r} can name no folder: use letters, digits, '.', ':', '_' or '-'")
-        return self
-
-    @model_validator(mode="after")
-    def _has_something_to_run_on(self) -> DeviceConfig:
         if self.gpu is None and not self.cores:
             raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _names_each_core_once(self) -> DeviceConfig:
         if len(set(self.cores)) != len(self.cores):
             raise ValueError(f"device {self.id!r} names a core twice in cores {self.cores}: once is enough")
-        return self
-
-    @model_validator(mode="after")
-    def _serves_where_it_says(self) -> DeviceConfig:
         if self.serving_url is not None and self.pool != "serving":
             raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a serving_url: change one of them")
         if self.serving_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):

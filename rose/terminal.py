@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from rose.errors import UserError
 
 #: Line and paragraph separators; with all categories that begin with C (controls, formats such as those that turn text
 #: around, surrogates, private use, unassigned) they are what a screen obeys, hides or draws as it likes.
@@ -68,6 +71,19 @@ def echo(*lines: str, err: bool = False, colour: str | None = None) -> None:
 def echo_error(message: object) -> None:
     """Print an error on stderr. Its line ends stay, since a file's faults have a line each."""
     typer.secho(f"rose: {visible_lines(str(message))}", fg=typer.colors.RED, err=True)
+
+
+@contextmanager
+def user_errors(interrupted: str = "stopped") -> Iterator[None]:
+    """Make a user's errors one message and their exit code, and Ctrl-C the message `interrupted`."""
+    try:
+        yield
+    except UserError as error:
+        echo_error(error)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        echo(interrupted, err=True)
+        raise SystemExit(130) from None
 
 
 def echo_data(text: str) -> None:

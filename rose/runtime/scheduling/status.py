@@ -20,7 +20,7 @@ WAITING_MAX_S = 300.0
 
 
 def status(controller: Controller, now_ns: int) -> dict[str, Any]:
-    """Devices with their engines and why nothing is lent, hosts, leases, runs, and what is missing or warned of.
+    """Devices with their engines and why nothing is lent, hosts, runs, and what is missing or warned of.
 
     Durations in seconds.
     """
@@ -32,17 +32,6 @@ def status(controller: Controller, now_ns: int) -> dict[str, Any]:
         "warnings": warnings(controller),
         "hosts": hosts(controller),
         "devices": [_device(controller, device, now_ns) for device in controller.devices],
-        "leases": [
-            {
-                "lease_id": worker.report.lease_id,
-                "device_id": worker.report.device_id,
-                "engine_id": worker.report.engine_id,
-                "run_id": worker.assigned,
-                "left_s": _seconds(worker.facts.lease_left_ns(now_ns)),
-            }
-            for worker in controller.workers
-            if worker.report.lease_id is not None
-        ],
         "runs": [run_status(controller, run) for run in controller.runs if run.facts.state != "closed"],
     }
 

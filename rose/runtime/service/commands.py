@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.errors import UserError
-from rose.terminal import Screen, echo, echo_data, echo_error, progress
+from rose.terminal import Screen, echo, echo_data, progress, user_errors
 
 if TYPE_CHECKING:
     from rose.runtime.service.console import ControllerClient
@@ -56,7 +54,7 @@ def up_command(
     from rose import config as configuration
     from rose.runtime.service.up import down, up
 
-    with _errors("stopped: what was started goes on; `rose up` finds it, and `rose down` ends it"):
+    with user_errors("stopped: what was started goes on; `rose up` finds it, and `rose down` ends it"):
         if down_on_stop and not stay:
             raise UserError("--down-on-stop is for a command that stays: give --stay too, or leave it out")
         loaded, say = configuration.load(config), progress(err=True)
@@ -88,7 +86,7 @@ def down_command(
     from rose.runtime.service import memory, places
     from rose.runtime.service.up import down
 
-    with _errors("stopped waiting: `rose down` again ends what is left"):
+    with user_errors("stopped waiting: `rose down` again ends what is left"):
         fleet = configuration.load(config)
         ran = down(fleet, address, progress(err=True), keep_runs=keep_runs)
         echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
@@ -116,7 +114,7 @@ def restart_command(
     from rose import config as configuration
     from rose.runtime.service.up import restart
 
-    with _errors("stopped waiting: `rose status` shows how the fleet is"):
+    with user_errors("stopped waiting: `rose status` shows how the fleet is"):
         restart(configuration.load(config), address, part, progress(err=True))
         echo(f"{part} is at work again")
 
@@ -130,7 +128,7 @@ def status_command(
     """Devices, leases, versions and runs, and why nothing is lent."""
     from rose.runtime.service.console import status_view, terminal_width
 
-    with _errors():
+    with user_errors("stopped: the fleet goes on"):
         controller = _find(url, token, config)
         status = controller.status()
         if as_json:
@@ -148,7 +146,7 @@ def drain_command(
     token: TokenOption = None,
 ) -> None:
     """Take back what is lent of a device and lend no more; serving goes on."""
-    with _errors():
+    with user_errors("stopped: the fleet goes on"):
         if undo and reason is not None:
             raise UserError("--reason is why a device is drained: leave it out with --undo")
         controller = _find(url, token, config)
@@ -165,16 +163,3 @@ def _find(url: str | None, token: str | None, config: Path | None) -> Controller
     from rose.runtime.service.console import find
 
     return find(url, token, None if config is None else configuration.load(config))
-
-
-@contextmanager
-def _errors(interrupted: str = "stopped: the fleet goes on") -> Iterator[None]:
-    """A user's errors as messages, with their exit codes; `interrupted` is what Ctrl-C is answered."""
-    try:
-        yield
-    except UserError as error:
-        echo_error(error)
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        echo(interrupted, err=True)
-        raise typer.Exit(130) from None

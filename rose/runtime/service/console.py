@@ -37,7 +37,7 @@ class ControllerClient:
         self.url, self.token, self._folder = url.rstrip("/"), token, folder
 
     def status(self) -> dict[str, Any]:
-        """Devices with their engines and why nothing is lent, leases, runs, and what is missing."""
+        """Devices with their engines and why nothing is lent, runs, and what is missing."""
         status: dict[str, Any] = self._call("/status")
         return status
 

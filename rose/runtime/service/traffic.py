@@ -26,7 +26,7 @@ from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.places import HostPlan
 from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
-from rose.terminal import echo, echo_error
+from rose.terminal import echo, user_errors
 
 #: How long requests in flight may take to finish at the end.
 _DRAIN_S = 5.0
@@ -111,11 +111,8 @@ class _LeaseAt:
 
 
 def main() -> None:
-    try:
+    with user_errors():
         asyncio.run(replay(configuration.load(Path(sys.argv[1]))))
-    except UserError as error:
-        echo_error(error)
-        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

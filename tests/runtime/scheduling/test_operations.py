@@ -121,9 +121,9 @@ async def test_status_has_hosts_leases_runs_and_no_secret():
         assert device["host"] == "node-3"
         assert 2.9e9 < device["clock_offset_ns"] < 3.1e9
         assert device["not_lent"] is None
-        (lease,) = shown["leases"]
-        assert (lease["lease_id"], lease["engine_id"]) == ("L", "e0")
-        assert 4 < lease["left_s"] <= 5
+        (engine,) = device["engines"]
+        assert (engine["lease_id"], engine["engine_id"]) == ("L", "e0")
+        assert 4 < engine["lease_left_s"] <= 5
         (run,) = shown["runs"]
         assert (run["team"], run["version"], run["state"]) == ("research", 3, "open")
         assert 59 < run["expires_in_s"] <= 60

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import ray
 import typer.main
 import yaml
 
@@ -36,6 +35,8 @@ def test_an_address_at_which_nothing_listens_is_named(monkeypatch):
 
 
 def test_of_an_actor_that_could_not_begin_the_reason_comes_first(monkeypatch):
+    import ray
+
     traceback = "ray::HostActor.__init__() (pid=7)\n  File ...\nrose.runtime.errors.FolderError: state: /nope\n"
     died = ray.exceptions.RayActorError(
         error_msg=f"The actor died because of an error raised in its creation task, {traceback}", actor_init_failed=True
