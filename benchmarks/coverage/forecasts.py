@@ -21,23 +21,13 @@ def independent(random: np.random.Generator, days: int) -> Floats:
     return 100 + 20 * random.standard_normal(days)
 
 
-def skewed(random: np.random.Generator, days: int) -> Floats:
-    """Each day by itself, now and then twice as dear."""
-    return 100 * np.exp(0.4 * random.standard_normal(days))
-
-
 def carried(random: np.random.Generator, days: int) -> Floats:
     """0.7 of what a day was off carries over to the next: AR(0.7)."""
     return 100 + 15 * wandering(random, days, 0.7)
 
 
-def weekdays(random: np.random.Generator, days: int) -> Floats:
-    """Weekends cost 40% of a working day."""
-    return np.where(np.arange(days) % 7 >= 5, 40, 100) * (1 + 0.15 * random.standard_normal(days))
-
-
 def weekdays_carried(random: np.random.Generator, days: int) -> Floats:
-    """Both at once."""
+    """Weekends cost 40% of a working day, and 0.7 of what a day was off carries over."""
     return np.asarray(
         np.where(np.arange(days) % 7 >= 5, 40, 100) * np.exp(0.2 * wandering(random, days, 0.7)), np.float64
     )
@@ -48,11 +38,6 @@ def growing(random: np.random.Generator, days: int) -> Floats:
     return np.asarray(100 * 1.02 ** np.arange(days) * np.exp(0.15 * random.standard_normal(days)), np.float64)
 
 
-def free_weekends(random: np.random.Generator, days: int) -> Floats:
-    """Nothing at weekends."""
-    return np.where(np.arange(days) % 7 >= 5, 0, 100) * (1 + 0.2 * random.standard_normal(days))
-
-
 def some_days(random: np.random.Generator, days: int) -> Floats:
     """A run on four days in ten."""
     return np.where(random.random(days) < 0.4, 100 * np.exp(0.5 * random.standard_normal(days)), 0)
@@ -60,12 +45,9 @@ def some_days(random: np.random.Generator, days: int) -> Floats:
 
 PROCESSES = {
     "independent days": independent,
-    "skewed days": skewed,
     "AR(0.7)": carried,
-    "weekdays": weekdays,
     "weekdays, AR(0.7)": weekdays_carried,
     "2% growth a day": growing,
-    "free weekends": free_weekends,
     "runs on some days": some_days,
 }
 KNOWN_DAYS = (3, 13, 14, 28, 56)

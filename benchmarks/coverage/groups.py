@@ -240,16 +240,7 @@ def verdicts(random: np.random.Generator) -> Iterator[Shown]:
         for n in range(4):
             right = bool(random.random() < chance)
             accepts = bool(random.random() < (0.9 if right else 0.2))
-            probes.append(
-                Probe(
-                    probe=f"{group}-{n}",
-                    group=str(group),
-                    verifier="v",
-                    probability=0.5,
-                    accepted=accepts,
-                    correct=right,
-                )
-            )
+            probes.append(Probe(f"{group}-{n}", "v", 0.5, correct=right, accepted=accepts, group=str(group)))
     draws = cost_per_correct.judged_draws(price, run.tokens, run.groups, drawn)
     compared = verifiers.compare(probes, each, {"v": Fraction(1, 100_000)}, draws)
     per_judged = truth["per accepted, blended"] * truth["accept_rate"]

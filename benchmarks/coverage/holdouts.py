@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, wandering
 from rose.config import CoservingConfig
-from rose.pricing.borrowing import harm, provision
+from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.terms import Stretches, Term
+from rose.pricing.borrowing.terms import Stretches
 from rose.pricing.price_books import pricebook
 from rose.pricing.stats import holdout
 from rose.pricing.stats.bootstrap import Floats, Ints
@@ -62,9 +62,7 @@ class Served:
     cost: Ints
     cost_alone: Ints
     missed: Ints
-    lent: Ints
     clean: Ints
-    load: Floats
     cached: Ints
     busy: Floats
     busy_alone: Floats
@@ -87,41 +85,39 @@ def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
     median = fleet.budget_share[device % len(fleet.budget_share)]
     alone = median * np.exp(0.15 * load[arrived] + 0.35 * random.standard_normal(len(arrived)))
     under = _under_lending(fleet, ~withheld & wanted, arrived, alone)
-    took = alone * (1 + fleet.slower * (under >= 0))
+    took = alone * (1 + fleet.slower * under)
     before = np.concatenate([[False], withheld[WINDOW_S - 1 : seconds - 1 : WINDOW_S]])
     into, number = arrived % WINDOW_S, arrived // WINDOW_S
     clean = withheld[arrived] & (before[number] | (into >= WASHOUT_S))
-    cached = random.binomial(CACHED, np.where(under >= 0, CACHED_LENT, CACHED_ALONE))
+    cached = random.binomial(CACHED, np.where(under, CACHED_LENT, CACHED_ALONE))
     busy = random.lognormal(0.0, 0.4, len(arrived)) * 0.2
     return Served(
         arrived=arrived,
         cost=cost_nano(took),
         cost_alone=cost_nano(alone),
         missed=(took > 1).astype(np.int64),
-        lent=(under == 1).astype(np.int64),
         clean=clean.astype(np.int64),
-        load=load[arrived],
         cached=cached,
-        busy=busy * (1 + 0.1 * (under >= 0)),
+        busy=busy * (1 + 0.1 * under),
         busy_alone=busy,
         keys=number,
     )
 
 
 def _under_lending(fleet: Fleet, may_be_lent: Any, arrived: Ints, alone: Floats) -> Ints:
-    """Of each request: 1 under a lease, 0 while one before it is still felt, -1 otherwise."""
+    """Of each request: whether it is under a lease, or while one before it is still felt."""
     seconds = np.arange(len(may_be_lent))
     last = np.maximum.accumulate(np.where(may_be_lent, seconds, -(10**9)))
-    under = np.full(len(arrived), -1)
+    under = np.zeros(len(arrived), bool)
     granted_from, revoked_at = 0, -(10**9)
     for n, at in enumerate(arrived.tolist()):
         lent_until = last[at] if last[at] >= granted_from else revoked_at
         if lent_until == at:
-            under[n] = 1
+            under[n] = True
             if fleet.revoked and alone[n] * (1 + fleet.slower) > 1:
                 granted_from, revoked_at = at + fleet.away_s, at
         elif at - lent_until <= fleet.lasts_s:
-            under[n] = 0
+            under[n] = True
     return under
 
 
@@ -131,20 +127,12 @@ def measured(devices: list[Served]) -> Harm:
     for name, one in enumerate(devices):
         for clean in (False, True):
             side = one.clean == clean
-            named = {"device_id": str(name), "withheld": clean}
+            named = {"device_id": str(name), "withheld": clean, "day": DAY}
+            requests = int(side.sum())
+            tokens = {"known_prompt_tokens": PROMPT * requests, "cached_tokens": int(one.cached[side].sum())}
+            costs = {"misses": int(one.missed[side].sum()), "cost_nano": int(one.cost[side].sum())}
+            sums.append(named | tokens | costs | {"requests": requests, "tokens": PROMPT * requests})
             ones = np.ones(len(one.arrived), np.int64)
-            sums.append(
-                named
-                | {
-                    "day": DAY,
-                    "requests": int(side.sum()),
-                    "misses": int(one.missed[side].sum()),
-                    "cost_nano": int(one.cost[side].sum()),
-                    "known_prompt_tokens": int(PROMPT * side.sum()),
-                    "cached_tokens": int(one.cached[side].sum()),
-                    "tokens": int(PROMPT * side.sum()),
-                }
-            )
             for measure, x, y, events in (
                 ("cost", ones, one.cost, float(one.cost[side].astype(float) @ one.cost[side])),
                 ("cache", PROMPT * ones, one.cached, None),
@@ -152,19 +140,9 @@ def measured(devices: list[Served]) -> Harm:
             ):
                 windows = [np.bincount(one.keys[side], weights=value[side].astype(float)) for value in (x, y)]
                 xs, ys = (value[windows[0] > 0] for value in windows)
-                clusters.append(
-                    named
-                    | {
-                        "measure": measure,
-                        "clusters": len(xs),
-                        "x": xs.sum(),
-                        "y": ys.sum(),
-                        "squares": events,
-                        "yy": ys @ ys,
-                        "yx": ys @ xs,
-                        "xx": xs @ xs,
-                    }
-                )
+                squares = {"squares": events, "yy": ys @ ys, "yx": ys @ xs, "xx": xs @ xs}
+                of = {"measure": measure, "clusters": len(xs), "x": xs.sum(), "y": ys.sum()}
+                clusters.append(named | of | squares)
     strata = {
         name: made
         for name in ("cost", "cache", "busy")
@@ -175,31 +153,9 @@ def measured(devices: list[Served]) -> Harm:
     return Harm(sums=sums, clusters=clusters, strata=strata)
 
 
-def by_unlent_time(devices: list[Served]) -> Term:
-    """The same figure against requests without a lease, as a ledger without withheld windows has it."""
-    bins = []
-    for one in devices:
-        fifth = np.clip(np.rint(one.load) + 2, 0, 4).astype(int)
-        for load_bin in range(5):
-            for lent in (True, False):
-                side = (fifth == load_bin) & (one.lent == lent)
-                if side.any():
-                    bins.append(
-                        {
-                            "day": DAY,
-                            "load_bin": load_bin,
-                            "lent": lent,
-                            "requests": int(side.sum()),
-                            "violations": int(one.missed[side].sum()),
-                        }
-                    )
-    return provision.confounded(bins, BOOK, "confounded: leases were never withheld at random")
-
-
 FLEETS = {
     "a miss revokes the lease": Fleet(),
     "felt for 40 s more, a miss revokes the lease": Fleet(lasts_s=40),
-    "felt for 40 s more, 8 hours": Fleet(hours=8, lasts_s=40),
     "felt for 40 s more, misses are rare": Fleet(lasts_s=40, budget_share=(0.3,)),
     "nothing is felt": Fleet(slower=0.0),
     "4 devices that differ": Fleet(devices=4, hours=12, lasts_s=40, budget_share=(0.3, 0.45, 0.55)),
@@ -215,8 +171,6 @@ def holdouts(random: np.random.Generator) -> Iterator[Shown]:
         if measures.confounded is None:
             term = harm.realised(measures, BOOK)
             yield shown(f"harm, {name}", truth, term.interval, term.no_interval)
-        unlent = by_unlent_time(devices)
-        yield shown(f"harm against unlent time, {name}", truth, unlent.interval, unlent.no_interval, never=True)
         if fleet.lasts_s and fleet.devices == 1 and measures.confounded is None:
             yield from _besides(name, devices[0], measures)
 

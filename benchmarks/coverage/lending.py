@@ -63,20 +63,13 @@ def metered(random: np.random.Generator, stretches: int) -> list[dict[str, Any]]
                     level = 0.8 * level + 18 * random.standard_normal()
                     drawn += 5 * (300 + 60 * load_bin + EXTRA_W * lent + level)
                 sums[load_bin, lent].append([drawn * 1000, 300.0])
-    return [
-        {
-            "device_class": CLASS,
-            "load_bin": load_bin,
-            "lent": lent,
-            "energy_mw_ns": int(sum(y for y, _ in pairs) * 1e9),
-            "duration_ns": len(pairs) * 300 * 10**9,
-            "clusters": len(pairs),
-            "yy": sum(y * y for y, _ in pairs),
-            "yx": sum(y * x for y, x in pairs),
-            "xx": sum(x * x for _, x in pairs),
-        }
-        for (load_bin, lent), pairs in sums.items()
-    ]
+    rows = []
+    for (load_bin, lent), pairs in sums.items():
+        products = {"yy": sum(y * y for y, _ in pairs), "yx": sum(y * x for y, x in pairs)}
+        time = {"duration_ns": len(pairs) * 300 * 10**9, "clusters": len(pairs), "xx": sum(x * x for _, x in pairs)}
+        named = {"device_class": CLASS, "load_bin": load_bin, "lent": lent}
+        rows.append(named | time | products | {"energy_mw_ns": int(sum(y for y, _ in pairs) * 1e9)})
+    return rows
 
 
 def leased(work: float = 1) -> list[dict[str, Any]]:
@@ -87,21 +80,9 @@ def leased(work: float = 1) -> list[dict[str, Any]]:
 def lent(work: float = 1) -> list[dict[str, Any]]:
     """Rows of `lent_time`: devices that serve a fifth of their time, and with rollouts work four fifths."""
     ns = round(work * 1000) * 5 * 10**9
-    return [
-        {
-            "device_class": CLASS,
-            "segment": 0,
-            "t0_ns": None,
-            "t1_ns": None,
-            "base_piece": 0,
-            "busy_piece": 0,
-            "ns": ns,
-            "rollout_ns": BORROWED_S * 10**9,
-            "base_ns": ns // 5,
-            "busy_ns": 4 * ns // 5,
-            "unexplained_ns": 0,
-        }
-    ]
+    times = {"ns": ns, "rollout_ns": BORROWED_S * 10**9, "base_ns": ns // 5, "busy_ns": 4 * ns // 5}
+    pieces = {"base_piece": 0, "busy_piece": 0, "unexplained_ns": 0}
+    return [{"device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, **times, **pieces}]
 
 
 def assumed_w() -> float:
@@ -150,24 +131,11 @@ def provision_term(
     rows = []
     for side in (True, False):
         x, y = (values[drawn == side].astype(float) for values in (count, missed))
-        rows.append(
-            {
-                "device_id": "d",
-                "withheld": side,
-                "day": DAY,
-                "measure": "cost",
-                "requests": int(x.sum()),
-                "misses": int(y.sum()),
-                "cost_nano": int(y.sum()) * PENALTY_NANO,
-                "clusters": len(x),
-                "x": x.sum(),
-                "y": PENALTY_NANO * y.sum(),
-                "squares": PENALTY_NANO**2 * y.sum(),
-                "yy": PENALTY_NANO**2 * (y @ y),
-                "yx": PENALTY_NANO * (y @ x),
-                "xx": x @ x,
-            }
-        )
+        named = {"device_id": "d", "withheld": side, "day": DAY, "measure": "cost"}
+        counts = {"requests": int(x.sum()), "misses": int(y.sum()), "cost_nano": int(y.sum()) * PENALTY_NANO}
+        sums = {"clusters": len(x), "x": x.sum(), "y": PENALTY_NANO * y.sum(), "squares": PENALTY_NANO**2 * y.sum()}
+        products = {"yy": PENALTY_NANO**2 * (y @ y), "yx": PENALTY_NANO * (y @ x), "xx": x @ x}
+        rows.append(named | counts | sums | products)
     truth = float(count[~drawn].sum()) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
     if not withheld:
         bins = [{**row, "load_bin": 0, "lent": not row["withheld"], "violations": row["misses"]} for row in rows]

@@ -54,23 +54,6 @@ def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0
     return cpm * r * (1 + pi * rho) / alpha
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Partials:
-    """[A] How cost per correct moves with each factor, the others held: dollars per million, per unit of the factor."""
-
-    alpha: float
-    cpm: float
-    r: float
-    one_plus_rho: float
-
-
-def cost_correct_partials(cpm: float, r: float, rho: float, alpha: float) -> Partials:
-    """[A] dC/d(alpha) = -C/alpha, dC/d(CPM) = C/CPM, dC/dR = C/R, dC/d(1 + rho) = C/(1 + rho)."""
-    _positive(cpm=cpm)
-    c = cost_correct(cpm, r, rho, alpha)
-    return Partials(alpha=-c / alpha, cpm=c / cpm, r=c / r, one_plus_rho=c / (1 + rho))
-
-
 # The third price line ------------------------------------------------------------------------------------------------
 
 

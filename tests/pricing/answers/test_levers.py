@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing import formulas
 from rose.pricing.answers import levers
 from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.answers.levers import Factors
 from rose.pricing.run.token_spread import Spread
 from rose.pricing.run.tokens import FATES, Tokens
 from rose.pricing.stats.uncertainty import Estimate
+from tests.pricing import reference
 
 #: The golden figures of the third price line, at phi = 0.5: C3 = 370.
 GOLDEN = Factors(
@@ -51,7 +51,7 @@ def test_derivatives_are_those_of_c3(at: Factors, name: str) -> None:
 @given(anything)
 def test_where_rollout_tokens_cost_what_serving_s_do_the_partials_are_the_author_s(at: Factors) -> None:
     same = replace(at, c_dedicated=at.c_serving, c_opportunistic=at.c_serving)
-    partials = formulas.cost_correct_partials(same.cpm, same.r, same.one_plus_rho - 1, same.alpha)
+    partials = reference.cost_correct_partials(same.cpm, same.r, same.one_plus_rho - 1, same.alpha)
     for name in ("alpha", "cpm", "r", "one_plus_rho"):
         assert same.derivative(name) == pytest.approx(getattr(partials, name))
 

@@ -38,8 +38,8 @@ def sums(explained: Explanation) -> list[str]:
     return [total.text for step in explained.steps for total in step.sums]
 
 
-def test_a_whole_device_hour_goes_back_to_its_events(fleet: Path) -> None:
-    made = explain(fleet, Question(), BOOK)
+def test_a_whole_device_hour_goes_back_to_its_events(fleet_kept: Path) -> None:
+    made = explain(fleet_kept, Question(), BOOK)
     assert (made.amount.value, made.faults, made.notes) == (BILL_NANO, [], ())
     assert len(made.rows) == 8
     assert [step.title for step in made.steps] == [
@@ -72,14 +72,14 @@ def test_a_whole_device_hour_goes_back_to_its_events(fleet: Path) -> None:
     assert [(span.writer, span.events, span.holds) for span in made.spans] == [("test", 8, True)]
 
 
-def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet: Path) -> None:
-    made = explain(fleet, Question(bucket="rollout", fate="rejected"), BOOK)
+def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet_kept: Path) -> None:
+    made = explain(fleet_kept, Question(bucket="rollout", fate="rejected"), BOOK)
     assert made.amount.value == 287_234_043
     asked = [total.text for step in made.steps for total in step.sums if total.asked]
     assert any("rejected" in text for text in asked)
     assert not any("accepted, version" in text or "idle" in text for text in asked)
     assert {kind for kind, rows in made.events.items() if rows} == {"slices", "tokens"}
-    idle = explain(fleet, Question(bucket="idle"), BOOK)
+    idle = explain(fleet_kept, Question(bucket="idle"), BOOK)
     assert (idle.amount.value, {kind for kind, rows in idle.events.items() if rows}) == (600_000_000, {"slices"})
 
 
@@ -109,13 +109,13 @@ def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
     assert "UNVERIFIED LEDGER" in str(made.amount.stamp)
 
 
-def test_a_question_that_means_several_hours_names_them(weeks: Path) -> None:
+def test_a_question_that_means_several_hours_names_them(weeks_kept: Path) -> None:
     with pytest.raises(
         PricingError, match=r"480 device-hours are like that; name one. The largest:\n  --run run --device"
     ):
-        explain(weeks, Question(run_id="run"), BOOK)
+        explain(weeks_kept, Question(run_id="run"), BOOK)
     with pytest.raises(PricingError, match="no charge is like that"):
-        explain(weeks, Question(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
+        explain(weeks_kept, Question(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
 
 
 def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) -> None:
