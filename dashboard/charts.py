@@ -148,32 +148,25 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
     return bars + ends.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="total:Q", text="text of total:N")
 
 
-def waterfall(steps: Sequence[tuple[str, int | None, bool, str]], currency: str, title: str) -> alt.LayerChart:
-    """Steps below each other, each from where the one before ended: name, nano-units, whether it is a sum, and why.
-
-    A step that is not known has its place, and no bar.
-    """
+def waterfall(steps: Sequence[tuple[str, int, bool, str]], currency: str, title: str) -> alt.LayerChart:
+    """Steps below each other, each from where the one before ended: name, nano-units, whether it is a sum, and why."""
     reached, listed = 0.0, []
     for name, nano, is_sum, why in steps:
         begin = 0.0 if is_sum else reached
-        reached = begin + (nano or 0) / 1e9
-        kind = UNKNOWN if nano is None else WHOLE if is_sum else MORE if nano > 0 else LESS
-        text = UNKNOWN if nano is None else ("+" if kind == MORE else "") + words.amount(nano, currency)
+        reached = begin + nano / 1e9
+        kind = WHOLE if is_sum else MORE if nano > 0 else LESS
+        text = ("+" if kind == MORE else "") + words.amount(nano, currency)
         ends = {"from": begin, "to": reached, "right": max(begin, reached)}
         listed.append({"name": name, "kind": kind, "text": text, "why": why, **ends})
     frame = pl.DataFrame(listed)
     y, base = _labels(frame, "name"), alt.Chart(frame, height=30 * frame.height + 90)
     scale = alt.Scale(domain=_from_zero([*frame["from"], *frame["to"]]))
-    bars = (
-        base.transform_filter(f"datum.kind != '{UNKNOWN}'")
-        .mark_bar(size=16)
-        .encode(
-            y=y,
-            x=alt.X("from:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6)),
-            x2="to:Q",
-            color=_coloured("kind", _STEP_COLOURS, frame["kind"]),
-            tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
-        )
+    bars = base.mark_bar(size=16).encode(
+        y=y,
+        x=alt.X("from:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6)),
+        x2="to:Q",
+        color=_coloured("kind", _STEP_COLOURS, frame["kind"]),
+        tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
     )
     return bars + base.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="right:Q", text="text:N")
 

@@ -321,7 +321,7 @@ def _drivers(shown: _Shown, chosen: link.Link) -> None:
         frame.pricing_table(changes.table(change), f"charges, amortized, {shown.bill.provenance}")
 
 
-def steps(change: Changes, before: str, now: str) -> list[tuple[str, int | None, bool, str]]:
+def steps(change: Changes, before: str, now: str) -> list[tuple[str, int, bool, str]]:
     """The cost before, each effect that can be seen, the others in one, and the cost now: steps of a waterfall."""
     total = change.total
     least = max(abs(total.before_nano), abs(total.cost_nano)) * _SEEN_SHARE

@@ -59,27 +59,18 @@ def started(name: str = "little fleet", after_s: float = 0, **config: Any) -> ev
     )
 
 
-def joined() -> list[events.Event]:
+def devices(action: Any, after_s: float = 0) -> list[events.Event]:
     pools: Any = (("s0", "serving"), ("r0", "rollout"), ("t0", "train"))
-    return [
-        events.Device(action="joined", device_id=name, t_ns=T0_NS, pool=pool, device_class="h100-sxm", at_us=us(0))
-        for name, pool in pools
-    ]
+    at: Any = {"action": action, "t_ns": T0_NS + round(after_s * S), "at_us": us(after_s)}
+    return [events.Device(device_id=name, pool=pool, device_class="h100-sxm", **at) for name, pool in pools]
+
+
+def joined() -> list[events.Event]:
+    return devices("joined")
 
 
 def left(after_s: float) -> list[events.Event]:
-    pools: Any = (("s0", "serving"), ("r0", "rollout"), ("t0", "train"))
-    return [
-        events.Device(
-            action="left",
-            device_id=name,
-            t_ns=T0_NS + round(after_s * S),
-            pool=pool,
-            device_class="h100-sxm",
-            at_us=us(after_s),
-        )
-        for name, pool in pools
-    ]
+    return devices("left", after_s)
 
 
 def slices(step: int) -> list[events.Event]:
@@ -98,16 +89,8 @@ def slices(step: int) -> list[events.Event]:
             idle = S - sum(spent.values())
             ns: Any = {f"{bucket}_ns": spent.get(bucket, 0) for bucket in events.BUCKETS} | {"idle_ns": idle}
             lease_id = f"L{step}" if device_id == "s0" and 3 <= n < 26 else None
-            made.append(
-                events.DeviceSlice(
-                    device_id=device_id,
-                    lease_id=lease_id,
-                    t0_ns=t0_ns,
-                    t1_ns=t0_ns + S,
-                    at_us=t0_ns // 1000 + 10**6,
-                    **ns,
-                )
-            )
+            at: Any = {"lease_id": lease_id, "t0_ns": t0_ns, "t1_ns": t0_ns + S, "at_us": t0_ns // 1000 + 10**6}
+            made.append(events.DeviceSlice(device_id=device_id, **at, **ns))
     return made
 
 
@@ -115,29 +98,14 @@ def leases(step: int) -> list[events.Event]:
     at_s, lease_id = step * STEP_S, f"L{step}"
     closing: Any = ("released", "preempted", "expired")[step % 3]
 
+    ids: Any = {"lease_id": lease_id, "device_id": "s0", "step": step}
+    held: Any = {"engine_id": "s0/rollout", "kv_budget_bytes": 10**9, "compute_share": 1.0}
+
     def change(action: Any, after_s: float) -> events.Lease:
-        return events.Lease(
-            action=action,
-            lease_id=lease_id,
-            device_id="s0",
-            engine_id="s0/rollout",
-            kv_budget_bytes=10**9,
-            step=step,
-            compute_share=1.0,
-            expires_at_us=us(after_s + 10),
-            at_us=us(after_s),
-        )
+        return events.Lease(action=action, expires_at_us=us(after_s + 10), at_us=us(after_s), **held, **ids)
 
     def preemption(action: Any, after_s: float, **fields: Any) -> events.Preemption:
-        return events.Preemption(
-            action=action,
-            reason="serving has work",
-            device_id="s0",
-            lease_id=lease_id,
-            step=step,
-            at_us=us(after_s),
-            **fields,
-        )
+        return events.Preemption(action=action, reason="serving has work", at_us=us(after_s), **ids, **fields)
 
     return [
         change("granted", at_s + 3),
@@ -180,51 +148,16 @@ def rollouts(step: int) -> list[events.Event]:
         name, group = f"{step}-{n}", f"g{step}-{n // 4}"
         tokens, accepted = 400 + 10 * n, n < 1 + step * 6 // STEPS
         at_us = us(step * STEP_S + 10 + n)
+        ids: Any = {"trajectory_id": name, "group_id": group, "step": step, "at_us": at_us}
+        spent: Any = {"prompt_tokens": 50, "output_tokens": tokens, "answer_tokens": tokens // 4, "duration_ns": S}
+        where: Any = {"device_id": "s0", "placement": "lease"} if n % 2 else {"device_id": "r0", "placement": "prefix"}
+        first: Any = {"turn": 0, "attempt": 0, "outcome": "completed", "cached_tokens": 0, "queue_ns": 0}
+        ended: Any = {"task": "lake", "outcome": "finished", "turns": 1, "staleness": n % 2}
+        judged: Any = {"verifier": "lake", "reward": float(accepted), "threshold": 1.0}
         made += [
-            events.Turn(
-                trajectory_id=name,
-                group_id=group,
-                step=step,
-                turn=0,
-                attempt=0,
-                device_id="s0" if n % 2 else "r0",
-                outcome="completed",
-                placement="lease" if n % 2 else "prefix",
-                prompt_tokens=50,
-                cached_tokens=0,
-                output_tokens=tokens,
-                answer_tokens=tokens // 4,
-                queue_ns=0,
-                duration_ns=S,
-                policy_version=step,
-                at_us=at_us,
-            ),
-            events.Trajectory(
-                trajectory_id=name,
-                group_id=group,
-                step=step,
-                task="lake",
-                outcome="finished",
-                turns=1,
-                prompt_tokens=50,
-                output_tokens=tokens,
-                answer_tokens=tokens // 4,
-                staleness=n % 2,
-                duration_ns=S,
-                policy_version=step,
-                at_us=at_us,
-            ),
-            events.Verdict(
-                trajectory_id=name,
-                group_id=group,
-                step=step,
-                verifier="lake",
-                reward=float(accepted),
-                threshold=1.0,
-                accepted=accepted,
-                correct=accepted,
-                at_us=at_us,
-            ),
+            events.Turn(policy_version=step, **ids, **spent, **where, **first),
+            events.Trajectory(policy_version=step, **ids, **spent, **ended),
+            events.Verdict(accepted=accepted, correct=accepted, **ids, **judged),
         ]
     return [
         *made,

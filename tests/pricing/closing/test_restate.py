@@ -8,7 +8,7 @@ import pytest
 
 from rose.pricing import charges
 from rose.pricing.audit.check import check
-from rose.pricing.closing import charge_algebra, store
+from rose.pricing.closing import store
 from rose.pricing.closing.charge_algebra import AMOUNTS, DIMENSIONS
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.closing.restate import restate
@@ -94,14 +94,6 @@ def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed
     assert close.book.sha256 == BOOK.sha256
     assert store.book_of(closed, second).text == DEARER.text
     assert not check(closed).problems
-
-
-def test_going_back_cancels_the_corrections(closed: Path) -> None:
-    assert again(closed, "contract 18", DEARER)
-    assert again(closed, "it was never signed", BOOK, hours=2)
-    close = store.read(closed, CLOSE_ID)
-    assert charge_algebra.total(close.corrections) == 0
-    assert amounts(close.frame).equals(amounts(close.charges.frame))
 
 
 def test_a_correction_is_never_posted_before_what_it_corrects(closed: Path) -> None:

@@ -2,31 +2,14 @@ from __future__ import annotations
 
 from decimal import Decimal
 from importlib import resources
-from typing import Any
 
 import pytest
 
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PriceBookError
-from rose.pricing.price_books.numbers import number
 from rose.pricing.price_books.pricebook import PriceBook
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        ("2.10", "without quotes"),
-        (True, "a number such as 2.35"),
-        (Decimal("inf"), "finite"),
-        (Decimal("1e12"), "check the unit"),
-        (Decimal("0.1234567890123"), "13 decimals"),
-    ],
-)
-def test_what_is_no_price_is_refused(value: Any, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        number(value)
 
 
 def book(lending: str) -> PriceBook:
