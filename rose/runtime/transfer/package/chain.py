@@ -77,7 +77,7 @@ def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEn
 
 
 def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
-    """The smallest box around `box` that whole pieces of each link make up."""
+    """Return the smallest box around `box` that whole pieces of each link make up."""
     wider = box
     for pieces in links:
         for piece in pieces:
