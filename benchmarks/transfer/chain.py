@@ -181,7 +181,7 @@ def _rollouts(policy: Policy, settings: Settings, step: int) -> list[Trajectory]
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The policy is too small for more, and threads that wait for each other spin."""
+    """Use one thread: the policy is too small for more, and threads that wait for each other spin."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -3,11 +3,11 @@
 Real HTTP on loopback, to a server in a process of its own. The link is the receiver's own limit of bytes a second, the
 same for all ways; round trips take no time.
 
-All ways do the same around what they encode (`_Plain`): hash each tensor and encode it; decode it again, compare,
-and keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and check their
-SHA-256; decode into second buffers and hash those; point the engine to them. XOR sends the XOR with the version before,
-compressed, and the dense copy the tensors. Publishing ends when the version is visible: composite deltas and anchors,
-which only ours makes, follow after that and do not count.
+All ways do the same around what they encode (`_Plain`): hash each tensor and encode it; decode it again, compare, and
+keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and check their
+SHA-256; decode beside the engine and hash the result; bring it in. Ours writes what changed in place, the others point
+the engine to second buffers. XOR sends the XOR with the version before, compressed, and the dense copy the tensors.
+Publishing ends when the version is visible: composite deltas and anchors, which only ours makes, do not count.
 
 The phases follow one another, as on two hosts with all cores each; a total is their sum. Fetching is done at each link,
 the rest once.
@@ -69,7 +69,6 @@ class _Ours:
     def __init__(self, folder: Path, arrays: Arrays) -> None:
         self._store = VersionStore(folder)
         self._engine = _tensors({name: array.copy() for name, array in arrays.items()})
-        self._second = _tensors({name: np.empty_like(array) for name, array in arrays.items()})
         self._prepared: Prepared | None = None
         self._store.publish(0, _tensors(arrays))
 
@@ -77,12 +76,11 @@ class _Ours:
         self._store.publish(version, _tensors(arrays), visible=visible)
 
     def decode(self, staged: Staged) -> None:
-        self._prepared = prepare(staged, self._engine, into=self._second)
+        self._prepared = prepare(staged, self._engine)
 
     def apply(self) -> None:
         assert self._prepared is not None
-        self._prepared.commit(self._second)
-        self._engine, self._second = self._second, self._engine
+        self._prepared.commit()
 
     def check(self, arrays: Arrays) -> None:
         assert all(torch.equal(tensor, self._engine[name]) for name, tensor in _tensors(arrays).items())

@@ -38,14 +38,14 @@ def versions(elements: int, share: float, seed: int = 0) -> Iterator[Bits]:
 
 
 def pair(elements: int, share: float, seed: int = 0) -> tuple[Bits, Bits]:
-    """A base, and what a step made of it."""
+    """Return a base, and what a step made of it."""
     made = versions(elements, share, seed)
     return next(made), next(made)
 
 
 @cache
 def _rate(share: float) -> float:
-    """The standard deviation of a step that changes this share of the elements."""
+    """Return the standard deviation of a step that changes this share of the elements."""
     rng = np.random.default_rng(1)
     masters = _normal(rng, _SAMPLE) * np.float32(SCALE)
     base, step = bf16(masters), _normal(rng, _SAMPLE)

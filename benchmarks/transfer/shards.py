@@ -74,7 +74,7 @@ def _chunk_bytes(staged: Staged, regions: dict[str, Region]) -> int:
 
 
 def _model(width: int, vocabulary: int) -> ModelShape:
-    """A Llama of that width, with tied embeddings and half as many key and value heads as ranks at most."""
+    """Return a Llama of that width, with tied embeddings and half as many key and value heads as ranks at most."""
     head = width // _HEADS
     inner = 11 * width // 4
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, width)}

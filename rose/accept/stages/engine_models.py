@@ -30,7 +30,7 @@ _UNKNOWN, _END = "<unk>", "</s>"
 
 
 def write(folder: Path, shape: PolicyShape) -> Path:
-    """A checkpoint's folder with a configuration and a tokenizer, a word for each number of the vocabulary."""
+    """Return a checkpoint's folder with a configuration and a tokenizer, a word for each number of the vocabulary."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -46,17 +46,17 @@ def write(folder: Path, shape: PolicyShape) -> Path:
 
 
 def layers(shape: PolicyShape, count: int) -> PolicyShape:
-    """The same width with `count` layers at most."""
+    """Return the same width with `count` layers at most."""
     return replace(shape, num_hidden_layers=min(count, shape.num_hidden_layers))
 
 
 def parameter_count(shape: PolicyShape) -> int:
-    """How many numbers the weights are."""
+    """Return how many numbers the weights are."""
     return sum(int(np.prod(size)) for size in _sizes(shape).values())
 
 
 def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
-    """A version under the names of Hugging Face's Llama, in bfloat16 in host memory."""
+    """Return a version under the names of Hugging Face's Llama, in bfloat16 in host memory."""
     draw = np.random.default_rng(0)
     # Drawing each number anew would take most of a minute for a model of this size; a tensor begins anywhere in these.
     block = torch.from_numpy(draw.normal(0, 0.02, 1 << 24).astype(np.float32)).to(torch.bfloat16)
@@ -64,7 +64,7 @@ def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
 
 
 def changed(weights: Mapping[str, torch.Tensor], share: float = CHANGED_SHARE) -> dict[str, torch.Tensor]:
-    """The next version: about `share` of all numbers differ in their lowest bit."""
+    """Return the next version: about `share` of all numbers differ in their lowest bit."""
     draw = np.random.default_rng(1)
     changed = {}
     for name, tensor in weights.items():

@@ -169,7 +169,7 @@ class LiveModel:
             raise
 
     def _own_stream(self) -> AbstractContextManager[Any]:
-        """A stream for the calling thread, on a GPU: it does not wait for what others queue."""
+        """Return a stream for the calling thread, on a GPU: it does not wait for what others queue."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ PORTION_BYTES = 4 << 20
 
 
 def portions(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """The same rows of tensors of one shape, in C order, as many at a time as a turn takes."""
+    """Return the same rows of tensors of one shape, in C order, as many at a time as a turn takes."""
     flat = [tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach() for tensor in tensors]
     rows = len(flat[0])
     count = max(1, PORTION_BYTES * rows // max(1, *(tensor.nbytes for tensor in flat)))

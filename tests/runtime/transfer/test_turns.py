@@ -94,13 +94,12 @@ def test_a_turn_that_is_not_given_ends_it_wherever_it_is_and_it_can_be_done_agai
 ) -> None:
     _, delta, old, new = versions
     engine = {name: tensor.clone() for name, tensor in old.items()}
-    into = {name: torch.zeros_like(tensor) for name, tensor in old.items()}
     whole = Turns()
-    prepare(delta, engine, into=into, turn=whole)
+    prepare(delta, engine, turn=whole)
     for last in range(0, whole.count, 7):
         turn = Turns(last)
         with pytest.raises(InterruptedError):
-            prepare(delta, engine, into=into, turn=turn)
+            prepare(delta, engine, turn=turn)
         assert turn.inside == 0, "nothing goes on once it was raised"
-    prepare(delta, engine, into=into).commit()
+    prepare(delta, engine).commit()
     assert all(torch.equal(engine[name], new[name]) for name in new)

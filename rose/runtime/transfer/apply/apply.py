@@ -1,4 +1,4 @@
-"""Brings an engine's parameters to a staged version: everything that can fail before the pause, one copy inside it."""
+"""Brings an engine's parameters to a staged version: all that can fail before the pause, the writing inside it."""
 
 from __future__ import annotations
 
@@ -7,52 +7,40 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from rose.runtime.transfer.apply.aside import Aside
 from rose.runtime.transfer.apply.device import Patch
-from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers, to_bits
+from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers
 from rose.runtime.transfer.codec.fingerprint import of_bits
-from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.chain import follow, inside
 from rose.runtime.transfer.package.manifest import Chunk, PieceEntry, TensorInfo
 from rose.runtime.transfer.package.staged import Staged
-from rose.runtime.transfer.turns import Turn, at_once, portions
+from rose.runtime.transfer.turns import Turn, at_once
 
 
 def prepare(
     staged: Staged,
     current: Mapping[str, torch.Tensor],
     regions: Mapping[str, Region] | None = None,
-    into: Mapping[str, torch.Tensor] | None = None,
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version into second buffers. Runs beside the engine; `current` is only read.
+    """Decode a staged version beside the engine, and keep what changes; `current` is only read.
 
     `current` maps the manifest's names to the engine's parameters, or to views of them (`fused.hf_views`). `regions`
     says which box of each tensor the parameter is (`shards.receiver_regions`); None: all of it. Then both must hold
     the same names: a version is applied whole or not at all. What is decoded is hashed (`chain.follow`), so a delta can
-    be applied neither to a wrong base nor twice. Takes as much host memory as the parameters; for those on an
-    accelerator as much as what changes, where that is less.
-
-    `into` are second buffers that a version was decoded into before, contiguous in host memory and in the published
-    types; where they are not, they are passed over. To touch memory anew takes longer than to decode there.
-
-    With `aside` what changes is kept, to be written where the parameters lie, and the fingerprints of what they become
-    are known; parameters on an accelerator always get one.
+    be applied neither to a wrong base nor twice.
 
     `turn` is entered around each portion of work on the parameters' device, in several threads: a block that is decoded
     or hashed, a few megabytes that are read from an accelerator. What it raises ends the work, and is raised here.
 
-    Raises TransferError naming the tensor, what was expected and what was found. `current` has not been changed then;
-    what `into` holds means nothing.
+    Raises TransferError naming the tensor, what was expected and what was found.
     """
     started_ns = time.monotonic_ns()
     last = staged.manifests[-1]
@@ -71,46 +59,36 @@ def prepare(
         _check_layout(tensors[name], region, current[name])
     blobs = _Blobs(staged)
     links = [manifest.pieces_by_name() for manifest in staged.manifests]
+    beside_engine = aside or Aside(next((tensor.device for tensor in current.values()), torch.device("cpu")))
+    beside_engine.follow()
 
-    device = next((tensor.device for tensor in current.values() if tensor.is_cuda), None)
-    if aside is None and device is not None:
-        aside = Aside(device)
-    if aside is not None:
-        aside.follow()
-
-    def one(name: str) -> tuple[Patch, int | None]:
-        box, dtype = regions[name], tensors[name].dtype
+    def one(name: str) -> tuple[Patch, int]:
+        box, dtype, tensor = regions[name], tensors[name].dtype, current[name]
         chain = [inside(name, box, link[name]) for link in links]
-        if aside is None:
-            with turn():
-                old = to_bits(name, current[name])
-            out = None if into is None else _buffer(name, tensors[name], box, into[name])
-            return Patch(None, from_bits(follow(box, old, chain, blobs.blob, out, turn), dtype)), None
         # An accelerator does no more than to hand its bits over; the rest is the host's work.
-        beside = at_once if current[name].is_cuda else turn
-        with aside.entered():
-            old = aside.read(name, current[name], turn)
-            new = follow(box, old, chain, blobs.blob, None, beside)
-            if current[name].is_contiguous():
+        beside = at_once if tensor.is_cuda else turn
+        with beside_engine.entered():
+            old = beside_engine.read(name, tensor, turn)
+            new = follow(box, old, chain, blobs.blob, beside)
+            if tensor.is_contiguous():
                 with beside():
-                    patch = aside.patch(old, new, dtype)
+                    patch = beside_engine.patch(old, new, dtype)
             else:
-                patch = Patch(None, aside.keep(from_bits(new, dtype)))
+                patch = Patch(None, beside_engine.keep(from_bits(new, dtype)))
             return patch, of_bits(new, beside)
 
     # Threads of its own: none may read a chunk's file any more once this has failed.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-prepare") as pool:
-        made = dict(zip(regions, pool.map(one, regions), strict=True))
-    fingerprints = {name: number for name, (_, number) in made.items() if number is not None}
-    patches = {name: patch for name, (patch, _) in made.items()}
+        done = dict(zip(regions, pool.map(one, regions), strict=True))
+    fingerprints = {name: number for name, (_, number) in done.items()}
+    patches = {name: patch for name, (patch, _) in done.items()}
     return Prepared(staged, current, patches, fingerprints, time.monotonic_ns() - started_ns)
 
 
 class Prepared:
-    """A version decoded and verified, ready to be copied in. `stage_ns` is what that took.
+    """A version decoded and verified, ready to be written. `stage_ns` is what that took.
 
-    `fingerprints` are those of all its tensors in the published types, made of what was verified in host memory; empty
-    where it was not prepared aside.
+    `fingerprints` are those of all its tensors in the published types, made of what was verified in host memory.
     """
 
     def __init__(
@@ -134,14 +112,11 @@ class Prepared:
         patches = self._patches.values()
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
-    def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
-        """Write the version into the parameters in place, and return how long that took, in nanoseconds.
+    def commit(self, into: Mapping[str, torch.Tensor] | None = None) -> int:
+        """Write what changes into the parameters in place; return how long that took, in nanoseconds.
 
-        Call it where the engine runs no forward pass. Unless it was prepared aside every tensor is written whole, so
-        the result is this version whatever the parameters held by now; else only what changes may be. `into` are other
-        tensors to write to, of the same shapes, perhaps of wider types; what was decoded there is left as it is. Where
-        those are beside the running engine, in host memory, `turn` is entered around each portion that is written. The
-        second buffers are given up: it can be called once.
+        Call it where the engine runs no forward pass, and while the parameters are as they were prepared from. `into`
+        are other tensors of the same version and shapes to write to, perhaps of wider types. It can be called once.
         """
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
@@ -149,22 +124,11 @@ class Prepared:
         into = self._current if into is None else into
         plain = []
         for name, patch in self._patches.items():
-            if patch.values.data_ptr() == into[name].data_ptr():
-                continue
             if _is_plain_copy(into[name], patch):
                 plain.append((integers(into[name]).numpy(), integers(patch.values).numpy()))
-            elif into[name].is_cuda or patch.positions is not None:
-                patch.write(into[name])
             else:
-                for target, values in portions(into[name], patch.values):
-                    with turn():
-                        target.copy_(values)
-
-        def copy(pair: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> None:
-            with turn():
-                np.copyto(*pair)
-
-        list(_copiers().map(copy, plain))
+                patch.write(into[name])
+        list(_copiers().map(lambda pair: np.copyto(*pair), plain))
         if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
         pause_ns = time.monotonic_ns() - started_ns
@@ -184,12 +148,6 @@ class _Blobs:
         if chunk not in self._open:
             self._open[chunk] = self._staged.chunk(chunk)
         return self._open[chunk][piece.offset : piece.offset + piece.length]
-
-
-def _buffer(name: str, info: TensorInfo, region: Region, tensor: torch.Tensor) -> Bits | None:
-    """The tensor's memory, if the piece can be decoded there."""
-    fits = tuple(tensor.shape) == region.shape and dtype_name(name, tensor) == info.dtype
-    return to_bits(name, tensor) if fits and tensor.device.type == "cpu" and tensor.is_contiguous() else None
 
 
 def _is_plain_copy(tensor: torch.Tensor, patch: Patch) -> bool:

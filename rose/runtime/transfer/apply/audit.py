@@ -26,7 +26,7 @@ def find_drift(
     regions: Mapping[str, Region] | None = None,
     turn: Turn = at_once,
 ) -> str | None:
-    """The first piece that is not what `manifest` says, in words; None if all are.
+    """Return the first piece that is not what `manifest` says, in words; None if all are.
 
     `views` are the engine's parameters under the published names, in the type it computes in; `regions` are the boxes
     of the whole tensors that they are (None: all of each). A value that the published type cannot hold is a finding.

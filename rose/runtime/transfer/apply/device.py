@@ -36,7 +36,7 @@ class Patch:
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """What changes `old` into `new`, bit for bit: two tensors of one shape and type on one device.
+        """Return what changes `old` into `new`, bit for bit: two tensors of one shape and type on one device.
 
         All of `new` where that is not longer than the changed elements with their places.
         """
@@ -83,7 +83,7 @@ class Fetched:
 
 
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
-    """A tensor's bits in host memory. Of one on an accelerator, only what changed since `last` is copied there.
+    """Return a tensor's bits in host memory. Of one on an accelerator, only what changed since `last` is copied there.
 
     What stays on the accelerator takes as much of its memory as the tensor does. All is copied without `last`, and
     where the tensor lay elsewhere then. Raises TransferError for a dtype without a name.

@@ -40,7 +40,7 @@ _own = threading.local()
 
 
 def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
-    """The changes that `differences.find` found among so many elements."""
+    """Return the changes that `differences.find` found among so many elements."""
     changed = gaps.size
     words, between, far = _room(changed)
     far_count = _split(steps, words.view(np.uint8), between, far)
@@ -74,7 +74,7 @@ def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps
 
 
 def _parameter(size: int, events: int) -> int:
-    """The Rice parameter that fits the gaps before `events` among `size`."""
+    """Return the Rice parameter that fits the gaps before `events` among `size`."""
     mean = (size - events) // (events + 1)
     return max(mean.bit_length() - 1, 0)
 
@@ -138,7 +138,7 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
-    """The next Rice parameter, and the sum of the values that it follows, the older of which count half as much.
+    """Return the next Rice parameter, and the sum of the values that it follows, the older of which count half as much.
 
     `total` is about that of sixteen values. 2**k comes to lie between their mean and its half. Only numbers that nobody
     wrote, of more than 32 bits, would lead beyond `_LARGEST`.

@@ -28,12 +28,12 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
-    """The torch type of a dtype of a manifest."""
+    """Return the torch type of a dtype of a manifest."""
     return _TORCH[dtype]
 
 
 def integers(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in C order as signed integers of their width, on the tensor's device.
+    """Return the elements in C order as signed integers of their width, on the tensor's device.
 
     Shares the tensor's memory if that is contiguous, else a copy.
     """
@@ -42,7 +42,7 @@ def integers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
-    """The tensor's bit patterns, same shape; shares its memory if it is contiguous on the CPU, else a copy."""
+    """Return the tensor's bit patterns, same shape; shares its memory if it is contiguous on the CPU, else a copy."""
     expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)
     if host.is_cuda:
@@ -53,7 +53,7 @@ def to_bits(name: str, tensor: torch.Tensor) -> Bits:
 
 
 def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
-    """A CPU tensor over the memory of `bits`."""
+    """Return a CPU tensor over the memory of `bits`."""
     signed = bits.reshape(-1).view(_SIGNED[bits.itemsize])
     return torch.from_numpy(signed).view(torch_dtype(dtype)).reshape(bits.shape)
 

@@ -35,7 +35,7 @@ _own = threading.local()
 
 
 def cuts(elements: int) -> list[slice]:
-    """The array in blocks; a short end joins the block before it."""
+    """Return the array in blocks; a short end joins the block before it."""
     count = max(elements // _BLOCK_ELEMENTS, 1)
     ends = [*range(_BLOCK_ELEMENTS, count * _BLOCK_ELEMENTS, _BLOCK_ELEMENTS), elements]
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
@@ -62,7 +62,7 @@ def find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
 
 
 def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
-    """The `fast` code of a block of so many elements; nothing, of one that did not change."""
+    """Return the `fast` code of a block of so many elements; nothing, of one that did not change."""
     return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
 
 
@@ -75,14 +75,14 @@ def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
 
 
 def encode(base: Bits, gaps: Words, steps: Steps, header: Header) -> SentBlock:
-    """What is sent of a block that changes so."""
+    """Return what is sent of a block that changes so."""
     if header.encoding == "small" and gaps.size:
         return gaps.size, rangecoding.encode(_exponents(base, header), gaps, steps)
     return fast(base.size, gaps, steps)
 
 
 def advance(base: Bits, block: FastBlock, header: Header) -> SentBlock:
-    """What is sent of a block that changes so, and `base` changed by decoding that. Raises TransferError."""
+    """Return what is sent of a block that changes so, and `base` changed by decoding that. Raises TransferError."""
     if header.encoding == "fast":
         sent: SentBlock = block
     else:

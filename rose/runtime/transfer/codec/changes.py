@@ -31,7 +31,7 @@ class Changes:
         return 1 << (8 * self.item_bytes - 1)
 
     def cut(self) -> list[tuple[slice, FastBlock]]:
-        """The elements of each block, and what it says."""
+        """Return the elements of each block, and what it says."""
         return list(zip(blocks.cuts(self.elements), self.blocks, strict=True))
 
     def positions_and_steps(self) -> tuple[npt.NDArray[np.int64], Steps]:
@@ -45,7 +45,7 @@ class Changes:
 
 
 def between(base: Bits, new: Bits) -> Changes:
-    """What changes `base` into `new`. Raises TransferError unless they have the same shape and dtype."""
+    """Return what changes `base` into `new`. Raises TransferError unless they have the same shape and dtype."""
     check_alike(base, new)
     before, after = base.reshape(-1), new.reshape(-1)
     half = 1 << (8 * new.itemsize - 1)
@@ -57,7 +57,7 @@ def between(base: Bits, new: Bits) -> Changes:
 
 
 def merge(first: Changes, second: Changes) -> Changes:
-    """What leads from the base of `first` to the result of `second`, which begins where `first` ends."""
+    """Return what leads from the base of `first` to the result of `second`, which begins where `first` ends."""
 
     def run(item: tuple[slice, FastBlock, FastBlock]) -> FastBlock:
         cut, *both = item

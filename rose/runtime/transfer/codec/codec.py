@@ -150,7 +150,7 @@ class _Block:
 
 
 def _blocks(header: Header, body: memoryview) -> list[_Block]:
-    """The blocks of an encoded array. Raises TransferError."""
+    """Return the blocks of an encoded array. Raises TransferError."""
     cuts = blocks.cuts(header.elements)
     if not header.changed:
         cut_blocks, at = [_Block(cut, 0, body[:0]) for cut in cuts], 0
@@ -195,7 +195,7 @@ def _share_changed(base: Bits, new: Bits) -> float:
 
 
 def _joined(header: Header, sent: Sequence[SentBlock], new: Bits) -> bytes:
-    """The encoded array: its blocks, or `new` as it is where that is no longer."""
+    """Return the encoded array: its blocks, or `new` as it is where that is no longer."""
     header = replace(header, changed=sum(changed for changed, _ in sent))
     parts = [header.packed]
     for changed, code in sent if header.changed else []:

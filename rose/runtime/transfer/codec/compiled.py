@@ -31,13 +31,13 @@ def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @instruction
 def ones(_: Any, word: Any) -> Any:
-    """How many bits are set."""
+    """Return how many bits are set."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
 
 
 @instruction
 def zeros_below(_: Any, word: Any) -> Any:
-    """How many bits lie below the lowest that is set; 64 if none is."""
+    """Return how many bits lie below the lowest that is set; 64 if none is."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.cttz(
         args[0], ir.Constant(ir.IntType(1), 0)
     )
@@ -45,7 +45,7 @@ def zeros_below(_: Any, word: Any) -> Any:
 
 @instruction
 def zeros_above(_: Any, word: Any) -> Any:
-    """How many bits lie above the highest that is set; 64 if none is."""
+    """Return how many bits lie above the highest that is set; 64 if none is."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctlz(
         args[0], ir.Constant(ir.IntType(1), 0)
     )

@@ -27,7 +27,7 @@ _U = np.uint64
 
 @instruction
 def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
-    """Which of the 64 elements from `at` differ, a bit each. Checks no bounds."""
+    """Return which of the 64 elements from `at` differ, a bit each. Checks no bounds."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loaded = []
@@ -57,7 +57,7 @@ def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
 
 @jit
 def _ulp_order(bits: Int, half: Int) -> Int:
-    """The bit pattern's place among all; `half` is 2**(bits - 1)."""
+    """Return the bit pattern's place among all; `half` is 2**(bits - 1)."""
     negative = -np.int64(bits >= half)
     return bits ^ (negative & (half - 1) | half)
 
@@ -133,7 +133,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """The gaps and steps that lead as far as `first` and then `second` do. Returns how many there are.
+    """Write the gaps and steps that lead as far as `first` and then `second` do; return how many there are.
 
     `gaps` and `steps` have room for as many as both have together.
     """

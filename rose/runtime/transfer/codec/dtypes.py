@@ -30,7 +30,7 @@ def is_dtype(dtype: str) -> bool:
 
 
 def bits_dtype(dtype: str) -> np.dtype[np.unsignedinteger[Any]]:
-    """The unsigned integers that hold a dtype of a manifest."""
+    """Return the unsigned integers that hold a dtype of a manifest."""
     return _TYPES[dtype].bits
 
 

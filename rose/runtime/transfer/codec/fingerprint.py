@@ -72,7 +72,7 @@ def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) ->
 
 
 def _words(block: torch.Tensor) -> torch.Tensor:
-    """A contiguous block's memory as integers of eight bytes, the last filled up with zeros."""
+    """Return a contiguous block's memory as integers of eight bytes, the last filled up with zeros."""
     aligned = block.storage_offset() * block.element_size() % _WORD_BYTES == 0
     if aligned and block.nbytes % _WORD_BYTES == 0:
         return block.view(torch.int64)
@@ -82,7 +82,7 @@ def _words(block: torch.Tensor) -> torch.Tensor:
 
 
 def _mixed(words: torch.Tensor, steps: torch.Tensor, first: int) -> torch.Tensor:
-    """The sum over a block whose first word is number `first`."""
+    """Return the sum over a block whose first word is number `first`."""
     mixed = words + steps[: words.numel()]
     mixed += _signed(first * _STEP)
     # Torch shifts signed integers only, which would copy the sign: the upper half is moved onto the lower instead.
@@ -95,7 +95,7 @@ def _mixed(words: torch.Tensor, steps: torch.Tensor, first: int) -> torch.Tensor
 
 
 def _signed(number: int) -> int:
-    """What an int64 of these bits is."""
+    """Return what an int64 of these bits is."""
     return (number + 2**63) % 2**64 - 2**63
 
 

@@ -59,7 +59,7 @@ def read_header(blob: Buffer) -> Header:
 
 
 def read_body(blob: Buffer) -> tuple[Header, memoryview]:
-    """The header, and what follows it. Raises TransferError."""
+    """Return the header, and what follows it. Raises TransferError."""
     if len(blob) < 2 or blob[0] != _MAGIC or blob[1] >= len(_KINDS):
         raise TransferError(
             f"encoded array begins with {bytes(blob[:2]).hex() or 'nothing'}, expected {_MAGIC:x} and a kind below "

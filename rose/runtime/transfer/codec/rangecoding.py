@@ -38,7 +38,7 @@ _STATES = 2 * _LENGTHS
 
 
 def encode(contexts: Array, gaps: Words, steps: Steps) -> bytes | None:
-    """The changes that `differences.find` found, given a context below 256 of every element.
+    """Return the changes that `differences.find` found, given a context below 256 of every element.
 
     None if that takes more than eight bytes for each element.
     """
@@ -48,7 +48,7 @@ def encode(contexts: Array, gaps: Words, steps: Steps) -> bytes | None:
 
 
 def decode(block: memoryview, contexts: Array, changed: int) -> tuple[Words, Steps]:
-    """The gaps and steps of `changed` elements. Raises TransferError."""
+    """Return the gaps and steps of `changed` elements. Raises TransferError."""
     gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
     length = _read(np.frombuffer(bytes(block), np.uint8), contexts, gaps, steps)
     if length != len(block):
@@ -61,7 +61,7 @@ def decode(block: memoryview, contexts: Array, changed: int) -> tuple[Words, Ste
 
 @jit
 def _learnt(state: Int, answer: Int) -> Int:
-    """The state after an answer. Rounded so that neither answer ever becomes impossible."""
+    """Return the state after an answer. Rounded so that neither answer ever becomes impossible."""
     odds, seen = state >> _SEEN_BITS, state & _SEEN
     rate = _RATES[np.uintp(seen)]
     state += np.int64(seen < _SEEN_MOST)
@@ -139,7 +139,7 @@ def _write(contexts: Array, gaps: Array, steps: Array, out: Array) -> Int:
 
 @jit
 def _get(data: Array, at: Int, code: Int, span: Int, states: Array, context_start: Int) -> tuple[Int, Int, Int, Int]:
-    """An answer, and the place; `code` is how far what was written lies above the range's lower end."""
+    """Return an answer, and the place; `code` is how far what was written lies above the range's lower end."""
     state = np.int64(states[context_start])
     part = span * (state >> _SEEN_BITS) >> _ODDS_BITS
     if code < part:

@@ -48,7 +48,7 @@ class Region:
         return tuple(itertools.starmap(slice, zip(self.start, self.stop, strict=True)))
 
     def intersect(self, other: Region) -> Region | None:
-        """The elements in both, None if there are none. Raises TransferError if the axes differ in number."""
+        """Return the elements in both, None if there are none. Raises TransferError if the axes differ in number."""
         self._check_axes(other)
         start, stop = tuple(map(max, self.start, other.start)), tuple(map(min, self.stop, other.stop))
         return Region(start, stop) if all(map(operator.lt, start, stop)) else None
@@ -59,7 +59,7 @@ class Region:
         return all(map(operator.le, self.start, other.start)) and all(map(operator.le, other.stop, self.stop))
 
     def within(self, outer: Region) -> Region:
-        """The same box counted from the corner of `outer`: where it lies in an array that holds only `outer`.
+        """Return the same box counted from the corner of `outer`: where it lies in an array that holds only `outer`.
 
         Raises TransferError if it reaches out of `outer`.
         """
@@ -70,7 +70,7 @@ class Region:
         )
 
     def between(self, axis: int, start: int, stop: int) -> Region | None:
-        """The elements whose index on `axis` is from `start` up to `stop`, None if there are none."""
+        """Return the elements whose index on `axis` is from `start` up to `stop`, None if there are none."""
         low, high = max(start, self.start[axis]), min(stop, self.stop[axis])
         if low >= high:
             return None
@@ -85,7 +85,7 @@ class Region:
 
 
 def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
-    """The boxes that elements `start` up to `stop` of a tensor in C order make, at most 2 * axes - 1 of them.
+    """Return the boxes that elements `start` up to `stop` of a tensor in C order make, at most 2 * axes - 1 of them.
 
     In order, and each is contiguous: one after the other they are the flat range. Raises TransferError if the range
     reaches out of the tensor.

@@ -81,7 +81,7 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """The box of each tensor that rank `rank` of an SGLang engine of `tp` tensor-parallel ranks holds.
+    """Return the box of each tensor that rank `rank` of an SGLang engine of `tp` tensor-parallel ranks holds.
 
     Query heads and the rows of gate and up are split evenly, and so are the columns of o_proj and down_proj. So are
     key and value heads, but with more ranks than heads each head lies on tp / num_kv_heads ranks in a row. The
@@ -130,7 +130,7 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Cell, ...]]:
 
 
 def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Cell, ...]]) -> list[Piece]:
-    """What a publisher that owns `held` sends: its boxes cut by the cells, in the order of `held`.
+    """Return what a publisher that owns `held` sends: its boxes cut by the cells, in the order of `held`.
 
     Raises TransferError for a box, or a name, that the cells do not cover.
     """
@@ -193,7 +193,7 @@ def _tensor_parallel_region(
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """The module and the parameter of a name; other parameters than weight and bias (scales) are of no kind."""
+    """Return the module and the parameter of a name; other parameters than weight and bias (scales) are of no kind."""
     module, _, leaf = name.rpartition(".")
     return (module.rpartition(".")[2], leaf) if leaf in ("weight", "bias") else ("", leaf)
 

@@ -35,7 +35,7 @@ class Layout:
             raise TransferError(f"a layout of {self.ranks} ranks: expected 1 or more")
 
     def regions(self, model: ModelShape, rank: int) -> Regions:
-        """The boxes of each tensor that a rank publishes; it lacks the names it publishes nothing of.
+        """Return the boxes of each tensor that a rank publishes; it lacks the names it publishes nothing of.
 
         Each box is contiguous in what the rank itself holds. Raises TransferError for a rank out of range, for a model
         that cannot be spread so, and for a box outside of its tensor.
@@ -144,6 +144,6 @@ def check_cover(model: ModelShape, layout: Layout) -> None:
 
 
 def _flat(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
-    """The boxes of elements `start` up to `stop`, as far as the tensor has such."""
+    """Return the boxes of elements `start` up to `stop`, as far as the tensor has such."""
     total = math.prod(shape)
     return flat_regions(shape, min(max(start, 0), total), min(max(stop, 0), total))

@@ -65,7 +65,7 @@ class Package:
 
     @classmethod
     def parse(cls, stem: str, blob_bytes: int = 0) -> Package | None:
-        """The package a file name stands for, or None if it stands for none."""
+        """Return the package a file name stands for, or None if it stands for none."""
         match = _STEM.fullmatch(stem)
         if match is None:
             return None
@@ -165,7 +165,7 @@ class Manifest:
         return tuple(dict.fromkeys(piece.tensor for piece in self.pieces))
 
     def pieces_by_name(self) -> dict[str, list[PieceEntry]]:
-        """The pieces of each tensor."""
+        """Return the pieces of each tensor."""
         entries: dict[str, list[PieceEntry]] = {}
         for piece in self.pieces:
             entries.setdefault(piece.name, []).append(piece)
@@ -193,7 +193,7 @@ class Manifest:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def chunks_for(self, regions: Mapping[str, Region] | None) -> tuple[Chunk, ...]:
-        """The chunks that a holder of these boxes needs (None: all), each once, in the manifest's order."""
+        """Return the chunks that a holder of these boxes needs (None: all), each once, in the manifest's order."""
         if regions is None:
             return tuple(dict.fromkeys(self.chunks))
         wanted = {p.chunk for p in self.pieces if p.name in regions and regions[p.name].intersect(p.region)}
@@ -249,7 +249,7 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """The manifest of a package that several ranks wrote parts of.
+    """Return the manifest of a package that several ranks wrote parts of.
 
     Raises TransferError if the parts are of different packages, overlap, or leave something of a tensor out.
     """
@@ -276,7 +276,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
-    """The fewest bytes that lead from `have` (None: nothing) to `version`, in the order to apply.
+    """Return the fewest bytes that lead from `have` (None: nothing) to `version`, in the order to apply.
 
     Raises TransferError if no package, or no chain of them, leads there.
     """

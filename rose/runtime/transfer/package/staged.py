@@ -64,7 +64,7 @@ class Staged:
         return sum(manifest.encode_ns for manifest in self.manifests)
 
     def chunk(self, chunk: Chunk) -> memoryview:
-        """A chunk's bytes, mapped. Raises TransferError if it is not staged or of another size."""
+        """Return a chunk's bytes, mapped. Raises TransferError if it is not staged or of another size."""
         return map_file(self._path(chunk), chunk.size_bytes)
 
     def remove(self) -> None:

@@ -71,7 +71,7 @@ class ChunkFolder:
         self._put.clear()
 
     def open(self, chunk: Chunk) -> memoryview:
-        """A chunk's bytes, mapped. Raises TransferError if it is not there or of another size."""
+        """Return a chunk's bytes, mapped. Raises TransferError if it is not there or of another size."""
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
@@ -125,7 +125,7 @@ class ChunkBuilder:
 
 
 def map_file(path: Path, size_bytes: int) -> memoryview:
-    """A chunk's file, mapped. Raises TransferError if it is not there or of another size."""
+    """Return a chunk's file, mapped. Raises TransferError if it is not there or of another size."""
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

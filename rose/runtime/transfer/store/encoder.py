@@ -97,7 +97,7 @@ class _Package:
         )
 
     def manifest(self) -> Manifest:
-        """The whole of it. Raises OSError."""
+        """Return the whole of it. Raises OSError."""
         return Manifest(
             version=self._version,
             base_version=self._base_version,
@@ -195,7 +195,7 @@ def encode_more(
 
 
 def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]:
-    """Which of the spans that begin at `bases` a composite delta to `version` begins with, the latest first."""
+    """Return which of the spans that begin at `bases` a composite delta to `version` begins with, the latest first."""
     indices, stride = [], 2
     while stride <= stride_max and version % stride == 0:
         if version - stride in bases:
@@ -205,7 +205,7 @@ def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]
 
 
 def _checked(cut: Cut, now: Held, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:
-    """What is sent of a piece, if what is held, which was decoded from it, is the version."""
+    """Return what is sent of a piece, if what is held, which was decoded from it, is the version."""
     if digest(now.bits[cut.key]) != now.xxh3[cut.key]:
         raise TransferError(f"tensor {cut.info.name!r} of version {now.version} does not decode to what was encoded")
     return _Blob(base_xxh3, encoded, time.monotonic_ns() - started_ns)

@@ -107,14 +107,14 @@ class VersionStore:
         self._swept = False
 
     def packages(self) -> list[Package]:
-        """What the folder holds now, oldest version first; safe beside publishers in other processes.
+        """Return what the folder holds now, oldest version first; safe beside publishers in other processes.
 
         Raises TransferError if a manifest is damaged.
         """
         return self._catalog.packages()
 
     def latest(self) -> int | None:
-        """The newest version, or None if nothing was published."""
+        """Return the newest version, or None if nothing was published."""
         return self._catalog.latest()
 
     def check_run(self) -> None:
@@ -129,12 +129,12 @@ class VersionStore:
         self._check_repeated(version, _digests(cuts))
 
     def weights_sha256(self, version: int) -> str:
-        """What tells the weights of a version that is published from others, in whatever folder they are. Raises
+        """Return the identity of a published version's weights: the same in every folder. Raises
         TransferError."""
         return self._catalog.any_of(version).weights_sha256
 
     def manifest(self, package: Package) -> Manifest:
-        """The manifest of a package. Raises TransferError if it is damaged or gone."""
+        """Return the manifest of a package. Raises TransferError if it is damaged or gone."""
         return self._catalog.manifest(package)
 
     def publish(
@@ -302,7 +302,7 @@ class VersionStore:
             raise TransferError(self._no_room(version, error))
 
     def _merged(self, part: Manifest, writer: Writer) -> Manifest | None:
-        """The whole package, None as long as the part of a rank is missing."""
+        """Return the whole package, None as long as the part of a rank is missing."""
         if writer.ranks == 1:
             check_sound(part, whole=True)
             return part

@@ -33,7 +33,7 @@ class Connections:
         self.open: dict[_Http, socket.socket] = {}
 
     def take(self) -> http.client.HTTPConnection:
-        """An idle connection, else a new one, which connects with its first request."""
+        """Return an idle connection, else a new one, which connects with its first request."""
         try:
             return self._idle.pop()
         except IndexError:

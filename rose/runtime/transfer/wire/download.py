@@ -57,7 +57,7 @@ def download(
 
 
 def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event | None = None) -> _Result:
-    """The result of `call`, tried again after BrokenError, up to `retries` times and until `stopped` is set."""
+    """Return the result of `call`, tried again after BrokenError, up to `retries` times and until `stopped` is set."""
     stopped = stopped or threading.Event()
     for failures in range(retries):
         try:

@@ -90,27 +90,27 @@ class Origin(ABC):
 
     @abstractmethod
     def packages(self) -> list[Package]:
-        """What the origin holds now."""
+        """Return what the origin holds now."""
 
     @abstractmethod
     def manifest_bytes(self, package: Package) -> bytes:
-        """A package's manifest, not yet checked."""
+        """Return a package's manifest, not yet checked."""
 
     @abstractmethod
     def manifest_tag(self, package: Package) -> str:
-        """A text that changes when the manifest does."""
+        """Return a text that changes when the manifest does."""
 
     @abstractmethod
     def chunk_bytes(self, sha256: str) -> int:
-        """The size of a chunk."""
+        """Return the size of a chunk."""
 
     @abstractmethod
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
-        """The chunk's bytes from `offset` to its end, not yet checked; each block is valid until the next."""
+        """Return the chunk's bytes from `offset` to its end, not yet checked; each block is valid until the next."""
 
     @abstractmethod
     def route(self, version: int, have: int | None) -> Route:
-        """The cheapest way from version `have` (None: nothing) to `version`, pinned if the origin can."""
+        """Return the cheapest way from version `have` (None: nothing) to `version`, pinned if the origin can."""
 
     def renew(self, pin: str) -> None:  # noqa: B027 - without pins there is nothing to do
         """Keep a pin for another `ttl_s`."""
@@ -285,7 +285,7 @@ class HttpOrigin(Origin):
             raise self._unsendable() from None
 
     def _good(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
-        """The answer, or its status as an error."""
+        """Return the answer, or its status as an error."""
         if response.status in (200, 206):
             return response
         message = f"{self.url}{path} answered {response.status}"
@@ -301,7 +301,7 @@ class HttpOrigin(Origin):
         raise BrokenError(message) if response.status >= 500 else TransferError(message)
 
     def _blocks(self, path: str, response: http.client.HTTPResponse, expected: int) -> Iterator[memoryview]:
-        """The body, exactly as long as expected; each block is valid until the next."""
+        """Return the body, exactly as long as expected; each block is valid until the next."""
         buffer = memoryview(bytearray(min(expected, BLOCK_BYTES)))
         received = 0
         while received < expected:

@@ -79,7 +79,7 @@ class Receiver:
             self._partial.mkdir(exist_ok=True)
 
     def latest(self) -> int | None:
-        """The newest version the origin holds, or None. Raises TransferError."""
+        """Return the newest version the origin holds, or None. Raises TransferError."""
         with self._origin() as origin:
             return max((package.version for package in origin.packages()), default=None)
 
@@ -233,7 +233,7 @@ class Receiver:
 
 
 def _staged(folder: Path, regions: Regions | None) -> Staged:
-    """What lies there complete. Raises TransferError."""
+    """Return what lies there complete. Raises TransferError."""
     staged = Staged.open(folder, regions)
     for manifest in staged.manifests:
         for chunk in manifest.chunks_for(regions):

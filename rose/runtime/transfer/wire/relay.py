@@ -93,7 +93,7 @@ class _Download:
         self.tell()
 
     async def sized(self) -> int:
-        """The chunk's size, once there is room for it. Raises TransferError if the download failed before."""
+        """Return the chunk's size, once there is room for it. Raises TransferError if the download failed before."""
         while self.size_bytes is None:
             if self.failure is not None:
                 raise self.failure
@@ -150,7 +150,7 @@ class _Relay:
         self._cache.close()
 
     async def status(self, _: web.Request) -> web.Response:
-        """What the relay has done since it started, and what it holds."""
+        """Return what the relay has done since it started, and what it holds."""
         return web.json_response(
             {
                 "origin": self._origin.url,

@@ -268,7 +268,7 @@ class _Full(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """A new connection; beyond `most` it takes the place of the one that is without a request for longest."""
+    """Return a new connection; beyond `most` it takes the place of the one that is without a request for longest."""
     connections = server.connections
     if len(connections) >= most:
         waiting = next(filter(_waits, connections), None)
