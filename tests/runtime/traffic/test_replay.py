@@ -203,12 +203,6 @@ def test_several_tokens_in_one_chunk() -> None:
     assert request.tpot_mean_ns * 8 < request.e2e_ns
 
 
-def test_a_single_token_has_no_time_per_output_token() -> None:
-    _, (request,) = replay(Server(), fitted([0], output_tokens=1))
-    assert (request.outcome, request.output_tokens) == ("completed", 1)
-    assert (request.tpot_mean_ns, request.tpot_max_ns) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -230,13 +224,6 @@ def test_failures_are_recorded_with_their_reason(fault: str, reason: str) -> Non
         assert request.reason
         assert request.reason == (reason or request.reason)
         assert (request.ttft_ns is None) == (fault == "503")
-
-
-def test_no_connection_is_used_twice_so_that_none_is_closed_as_the_next_request_goes_out() -> None:
-    server = Server(gap_s=0)
-    counts, _ = replay(server, fitted([0, 100, 200]))
-    assert counts == Counts(due=3, completed=3)
-    assert len(set(server.connections)) == 3
 
 
 def test_no_server_at_all() -> None:

@@ -131,14 +131,6 @@ def test_a_fitted_trace_keeps_within_its_limits(
         assert set(after.tolist()) <= set(np.maximum(1, np.rint(before * scale)).astype(int).tolist())
 
 
-def test_the_same_seed_keeps_the_same_requests_and_another_others() -> None:
-    trace = load("bursty")
-    kept = [
-        fit(trace, TrafficConfig(requests_per_s_max=0.1, seed=seed)).trace.arrival_ns.tolist() for seed in (1, 1, 2)
-    ]
-    assert kept[0] == kept[1] != kept[2]
-
-
 def test_thinning_keeps_the_shape_of_bursts() -> None:
     """Counts in 10 s windows before and after go up and down together."""
     rng = np.random.default_rng(0)
@@ -151,16 +143,6 @@ def test_thinning_keeps_the_shape_of_bursts() -> None:
     windows = np.arange(0, fitted.period_ns + 10**10, 10**10)
     before, after = (np.histogram(t.arrival_ns, windows)[0] for t in (trace, fitted.trace))
     assert np.corrcoef(before, after)[0, 1] > 0.95
-
-
-def test_nothing_is_scaled_up() -> None:
-    trace = Trace("small", np.array([0, 10**9]), np.array([3, 4]), np.array([1, 2]))
-    fitted = fit(trace, TrafficConfig(requests_per_s_max=50))
-    assert (fitted.keep_share, fitted.length_scale, fitted.output_length_scale) == (1.0, 1.0, 1.0)
-    assert fitted.trace.prompt_tokens.tolist() == [3, 4]
-    assert fitted.period_ns == 2 * 10**9
-    with pytest.raises(ValueError, match="time_scale 0 and duration_s None must be positive"):
-        fit(trace, TrafficConfig(), time_scale=0)
 
 
 def test_the_public_trace_fits_the_default_configuration() -> None:
