@@ -57,11 +57,6 @@ def test_a_fleet_on_stand_ins_for_kernels_says_so_first(native):
     assert preflight.notice(made).startswith("STAND-IN KERNELS")
 
 
-def test_cores_need_no_stand_ins_to_be_spoken_of(native):
-    preflight._check_kernels(fleet(gpus=False, traffic={"trace": "none"}))
-    assert preflight.notice(fleet(gpus=False)) is None
-
-
 def test_an_error_comes_before_anything_is_started(tmp_path):
     made = fleet(gpus=False, lent={"cores": [999]}).model_copy(update={"state": tmp_path / "state"})
     with pytest.raises(PreflightError, match=r"device 'lent': cores \[999\] are not available"):

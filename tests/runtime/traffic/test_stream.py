@@ -65,16 +65,6 @@ def test_what_was_in_the_prefix_cache_is_known_where_the_server_says_so(details:
     assert (arrivals.prompt_tokens, arrivals.cached_tokens) == (9, cached)
 
 
-def test_a_token_without_text_counts_where_the_server_counts() -> None:
-    """The first byte of a character has no text yet; the server's count shows that a token came."""
-    arrivals = run(
-        'data: {"choices": [{"text": ""}], "usage": {"prompt_tokens": 2, "completion_tokens": 1}}',
-        'data: {"choices": [{"text": "x", "finish_reason": "length"}], "usage": {"completion_tokens": 2}}',
-        "data: [DONE]",
-    )
-    assert (arrivals.tokens, len(arrivals.times_ns), arrivals.prompt_tokens) == (2, 2, 2)
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -120,14 +120,6 @@ def test_a_fitted_trace_keeps_within_its_limits(
         assert set(after.tolist()) <= set(np.maximum(1, np.rint(before * scale)).astype(int).tolist())
 
 
-def test_the_same_seed_keeps_the_same_requests_and_another_others() -> None:
-    trace = load("bursty")
-    kept = [
-        fit(trace, TrafficConfig(requests_per_s_max=0.1, seed=seed)).trace.arrival_ns.tolist() for seed in (1, 1, 2)
-    ]
-    assert kept[0] == kept[1] != kept[2]
-
-
 def test_thinning_keeps_the_shape_of_bursts() -> None:
     """Counts in 10 s windows before and after go up and down together."""
     rng = np.random.default_rng(0)
