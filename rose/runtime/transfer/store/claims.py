@@ -21,7 +21,7 @@ import msgspec
 
 from rose.ledger.layout import make_folder, write_file
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Package, plan
+from rose.runtime.transfer.package.manifest import Name, Number, Package, plan
 
 _PIN = re.compile(r"[0-9a-f]{32}")
 #: Receivers that fetch at once.
@@ -30,15 +30,18 @@ PINS_MAX = 4096
 RECEIVERS_MAX = 4096
 
 
+_UnixTime = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
 class _Pin(msgspec.Struct, forbid_unknown_fields=True):
-    packages: Annotated[list[str], msgspec.Meta(min_length=1)]
-    until_unix_s: float
+    packages: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=1 << 20)]
+    until_unix_s: _UnixTime
 
 
 class _Ack(msgspec.Struct, forbid_unknown_fields=True):
-    receiver: str
-    version: int
-    at_unix_s: float
+    receiver: Name
+    version: Number
+    at_unix_s: _UnixTime
 
 
 _Claim = TypeVar("_Claim", _Pin, _Ack)

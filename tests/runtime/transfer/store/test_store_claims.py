@@ -262,7 +262,7 @@ def test_a_damaged_file_is_named_and_ends_what_needs_it(tmp_path: Path) -> None:
 def test_receivers_are_forgotten_when_they_are_silent(tmp_path: Path) -> None:
     clock = Clock()
     claims = Claims(tmp_path, clock, nullcontext)
-    names = ["host-1", "../../etc/passwd", "", "x" * 10_000]
+    names = ["host-1", "../../etc/passwd", "", "x" * 1000]
     for version, name in enumerate(names):
         claims.acknowledge(name, version)
     clock.now_s += 60
