@@ -170,7 +170,7 @@ def unbounded(schema, place):
 
 def test_the_messages_are_found():
     names = {kind.__name__ for kind in messages()}
-    assert {"Heartbeat", "EngineReport", "OpenRun", "PublishVersion", "Labels", "AllocationQuery"} <= names
+    assert {"Heartbeat", "EngineReport", "OpenRun", "PublishVersion", "Labels"} <= names
 
 
 @pytest.mark.parametrize("kind", messages(), ids=lambda kind: f"{kind.__module__}.{kind.__qualname__}")

@@ -24,6 +24,7 @@ from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.agent_of_engine import agent_of
 from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+from tests.runtime.scheduling.stand_ins import reported
 
 
 def target(version, run_id="a"):
@@ -245,9 +246,8 @@ def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guard
                 agent._control.beat,
             ):
                 await asyncio.to_thread(act)
-                async with session.get("/workers") as response:
-                    (worker,) = await response.json()
-                    alive.append(worker["alive"])
+                (worker,) = await reported(session)
+                alive.append(worker["alive"])
         await gateway.stop()
         return alive
 
