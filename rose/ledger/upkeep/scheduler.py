@@ -13,9 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
 
 from rose.clock import utc_us
 from rose.ledger import layout
@@ -26,7 +30,7 @@ from rose.ledger.upkeep.jobs import Job, JobRun
 _NICE = 19
 #: How long a job that is asked to stop may take to record that.
 _STOP_S = 10.0
-#: How often the wall clock, which says when jobs are due, is looked at: somebody may set it.
+#: How often it is seen to that the wall clock, which says when jobs are due, was not put back.
 _LOOK_S = 10.0
 
 
@@ -39,24 +43,49 @@ class Scheduler:
     def __init__(self, root: Path | str, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
         """Raises LedgerError if `root` is no ledger."""
         self._root = layout.check(root)
+        self._jobs = todo
         self._on_end = on_end
+        # A thread for each, so that a long one never holds up the others.
+        pool = ThreadPoolExecutor(max(1, len(todo)))
+        self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": pool})
         self._mutex = threading.Lock()
         self._running: set[BaseProcess] = set()
         self._stopping = threading.Event()
-        self._jobs = todo
-        self._threads: list[threading.Thread] = []
+        self._looking = threading.Thread(target=self._look, name="upkeep-clock", daemon=True)
 
     def start(self) -> None:
         """Begin: a job is first run one interval after its last success, and at once if that has passed."""
         # A ledger that cannot be read must not stop whoever keeps it: each job will say what is wrong.
-        last: dict[str, jobs.Last] = {}
+        history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
-            last = jobs.history(self._root)
-        # A thread for each, so that a long one never holds up the others.
+            history = jobs.history(self._root)
+        now_us = utc_us()
         for job in self._jobs:
-            args = (job, jobs.due_us(job, last.get(job.name)))
-            self._threads.append(threading.Thread(target=self._keep, args=args, name=f"job-{job.name}", daemon=True))
-            self._threads[-1].start()
+            first_us = max(now_us, jobs.due_us(job, history.get(job.name)))
+            self._scheduler.add_job(
+                self._run,
+                "interval",
+                [job],
+                seconds=job.every_s,
+                id=job.name,
+                name=job.name,
+                next_run_time=datetime.fromtimestamp(first_us / 1e6, UTC),
+                # However late this process is, a job that is due runs, once.
+                misfire_grace_time=None,
+                coalesce=True,
+                max_instances=1,
+            )
+        self._scheduler.start()
+        self._looking.start()
+
+    def _look(self) -> None:
+        """No job is due later than one interval from now, but where the clock was put back: then it is at once."""
+        while not self._stopping.wait(_LOOK_S):
+            now = datetime.now(UTC)
+            for job in self._jobs:
+                waiting = self._scheduler.get_job(job.name)
+                if waiting is not None and waiting.next_run_time > now + timedelta(seconds=job.every_s + _LOOK_S):
+                    waiting.modify(next_run_time=now)
 
     def stop(self) -> None:
         """Start no job any more and stop those that run; returns when they are gone."""
@@ -64,20 +93,9 @@ class Scheduler:
             self._stopping.set()
             for process in self._running:
                 process.terminate()
-        for thread in self._threads:
-            thread.join()
-
-    def _keep(self, job: Job, due_us: int) -> None:
-        """Run a job at each time it is due, until `stop`."""
-        while not self._stopping.is_set():
-            now_us, every_us = utc_us(), int(job.every_s * 1e6)
-            # Where the clock was put back, at once.
-            if now_us < due_us <= now_us + every_us:
-                self._stopping.wait(min(_LOOK_S, (due_us - now_us) / 1e6))
-                continue
-            # However late this process is, a job that is due runs, once.
-            due_us = now_us + every_us
-            self._run(job)
+        if self._looking.ident is not None:
+            self._looking.join()
+        self._scheduler.shutdown()
 
     def _run(self, job: Job) -> None:
         """Run a job in a process of its own and wait for it. Nothing that goes wrong there is raised here."""
