@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rose import events
-from rose.pricing.borrowing.report import WOULD, alternatives
+from rose.pricing.borrowing.report import CAPACITY, CASH, WOULD, saved_in_run
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.choice import NoPriceBookError
@@ -93,12 +93,11 @@ def test_runs_of_different_books_are_not_added_up(
 def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_is_counted_apart(
     ended: Path, fleet_saved: Saved
 ) -> None:
-    compared = alternatives.build(ended, "run", "example")
+    figures = {row["what"]: row["value"].value for row in saved_in_run(ended, "run", "example").records()}
     run, new = fleet_saved.runs
-    assert run.capacity_nano == compared.capacity_avoided.value
+    assert run.capacity_nano == figures[CAPACITY]
     assert run.cash_nano is not None
-    single = compared.cash_saved if compared.cash_saved.value is not None else compared.cash_saved_if[WOULD]
-    assert run.cash_nano[0] == single.value
+    assert run.cash_nano[0] == figures.get(f"{CASH} {WOULD}", figures[CASH])
     assert (new.capacity_nano, new.cash_nano, new.team) == (None, None, "research")
     assert new.why
     fleet = summed(fleet_saved.runs)
