@@ -37,7 +37,7 @@ CLOSE = "2026-06-simulated-1"
 SCREENS = {
     "overview": 1,
     "cost": 1,
-    "borrowing": 3,
+    "borrowing": 2,
     "cost_per_correct": 1,
     "serving": 2,
     "fleet": 3,
