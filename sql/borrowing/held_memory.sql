@@ -2,7 +2,7 @@
 -- a pool of fixed size (`budget`) stays where no lease needs it; `byte_ns` is NULL where an engine did not say how
 -- large. Of an RL run that shares a fleet it is what they held in its own time there, but while they were assigned or
 -- lent to others. Reads the tables `stretch` and `lease_span`, which `lease_spans` makes, and `own_time` and
--- `other_run_slice`, which `run/time_on_fleet` makes.
+-- `other_run_slice`, which `time_on_fleet` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 WITH stay AS (
     SELECT

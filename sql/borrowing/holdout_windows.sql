@@ -3,7 +3,7 @@
 -- withheld, how many drawn or treated otherwise than seed, device and number say, in the compared time of how many
 -- withheld ones a lease was in force, by which settings they were drawn, and how many of the run's devices other runs
 -- borrowed in its time there. Reads the tables `lease_span`, which `lease_spans` makes, and `other_run_slice`, which
--- `run/time_on_fleet` makes.
+-- `time_on_fleet` makes.
 -- By hand: SET VARIABLE run_id = '...';
 CREATE OR REPLACE TEMP TABLE holdout_piece AS
 SELECT

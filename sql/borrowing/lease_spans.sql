@@ -2,7 +2,7 @@
 -- [t0_ns, t1_ns). An open lease counts up to its expiry, `period_end_ns` or the last slice that names it: that is the
 -- last that its agent said; where no slice does, up to the run's end. One that several RL runs had is there with each
 -- part that was the run's own. The class is NULL for a device that the ledger does not know. Reads the table
--- `lease_part`, which `run/time_on_fleet` makes.
+-- `lease_part`, which `time_on_fleet` makes.
 -- Then leased time by device class and stretch: all of it, and with the number of a `span` that inside the spans in
 -- which a device would have been given back to its owner had it not been lent: three lists hold an entry for each span.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];

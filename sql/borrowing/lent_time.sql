@@ -5,7 +5,7 @@
 -- were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in which no event names an engine,
 -- and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns
 -- set. `overlap_ns` is time in which serving and rollouts worked at once. Reads the table `own_time`, which
--- `run/time_on_fleet` makes.
+-- `time_on_fleet` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE load_points = []::DOUBLE[];
 WITH start AS (
