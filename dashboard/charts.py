@@ -40,7 +40,7 @@ _CLOSING_COLOURS: Mapping[str, str] = {
 }
 _PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
 #: Kinds of the steps of a waterfall.
-WHOLE, MORE, LESS, UNKNOWN = "sum so far", "costs more", "costs less", "not known"
+WHOLE, MORE, LESS = "sum so far", "costs more", "costs less"
 _STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#009E73"}
 #: By whether the page is dark: both stand out from shaded time too.
 _LINE_COLOURS: Mapping[bool, Mapping[str, str]] = {
