@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -147,31 +145,6 @@ def test_no_case_of_coverage_shows_a_dishonest_interval(case: str) -> None:
 
 
 # ------------------------------------------------------------------ figures on pages
-
-
-def rows_after(text: str, head: str) -> list[list[str]]:
-    """Cells of the table below the line that begins with `head`."""
-    (line,) = [line for line in text.splitlines() if line.startswith(head)]
-    rows = text.partition(line)[2].split("\n\n")[0].splitlines()[2:]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-
-
-def test_times_on_the_dashboard_s_page_are_those_of_the_kept_report() -> None:
-    (file,) = RESULTS.glob("dashboard-*.json")
-    claimed: list[dict[str, Any]] = json.loads(file.read_text())["claims"]
-    rows = rows_after((ROOT / "docs" / "dashboard.md").read_text(), "| | Overview, first figure")
-    for size, overview, slowest, news, choice, sessions in rows:
-        own = {claim["name"].removeprefix(f"{size}: "): claim["value"] for claim in claimed}
-        pages = [value for name, value in own.items() if re.fullmatch(r"[\w ]+, first figure", name)]
-        expected = (
-            own["Overview, first figure"],
-            max(pages),
-            own["Overview after 10,000 more events, first figure"],
-            own["a choice in the bar"],
-            own["10 sessions at once, the last"],
-        )
-        assert [overview, slowest, news, choice, sessions] == [f"{value:.2f} s" for value in expected]
-    assert len(rows) == 2
 
 
 def test_every_kept_result_is_named_in_the_documents_or_the_newest_of_its_suite_and_machine() -> None:
