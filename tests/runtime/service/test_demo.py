@@ -233,8 +233,9 @@ def test_every_token_has_one_version_and_one_owner(stopped_run):
 def test_its_report_prices_it(stopped_run):
     priced = report.build(stopped_run[0]).to_json()
     assert (priced["stamp"]["provenance"], priced["stamp"]["verified"]) == ("live", True)
-    assert priced["token_cost"]["borrowed"]["marginal"]["value"] > 0
-    assert priced["token_cost"]["dedicated"]["amortized"]["value"] > 0
+    borrowed, dedicated = priced["report"]["tokens"]["rows"]
+    assert borrowed["marginal"]["value"] > 0
+    assert dedicated["amortized"]["value"] > 0
 
 
 @pytest.mark.long
