@@ -343,6 +343,7 @@ def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_p
         serving.launch()
         serving.wait_ready()
         agent.start()
+        until(lambda: agent._engine.fault is None, 120)
         assert made(device.engine) == (0, "abort")
         gateway.want(r0=60 * SECOND)
         until(device.lent)
