@@ -5,7 +5,7 @@
 -- hardware_id: What tells the device from all others, in whatever run. Where an event does not say, what the last one
 --     of the device before said, else the next one; NULL where none says.
 -- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
--- since_ns: `joined_ns` in nanoseconds, but 0 for the first of a device, so that what the device had before counts as its.
+-- since_ns: `joined_ns` in nanoseconds, but 0 for the first of a device: what it had before is of the first as well.
 -- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
 CREATE OR REPLACE VIEW tenure AS
 WITH recorded AS (
