@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.rollout import RolloutPlugin
 from rose.runtime.coserving.kv import activation as activations
 from rose.runtime.coserving.kv.activation import Activation, Move, SavedMemory
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages
@@ -172,6 +173,19 @@ def test_without_room_a_sync_is_refused_and_a_lease_ends_the_engine(engine):
     with pytest.raises(activations.NoRoomError, match="800 bytes"):
         engine.turn(number=1)
     assert ("resume", "weights") not in engine.saver.calls
+
+
+@pytest.mark.parametrize(("verb", "comes_back"), [("prepare", True), ("confirm", True), ("audit", False)])
+def test_weights_that_are_away_come_back_for_whatever_must_have_them(engine, verb, comes_back):
+    """An audit may wait. An engine that a successor takes up is confirmed whether or not its memory is lent."""
+    asked = []
+    plugin = RolloutPlugin.__new__(RolloutPlugin)
+    plugin.activation = engine.activation
+    plugin.weights = SimpleNamespace(ask=lambda *what: asked.append(what))
+    engine.turn()
+    refused = plugin._ask_weights(verb, 3)
+    assert engine.activation.weights_in is comes_back
+    assert (asked, refused is None) == (([(verb, 3)], True) if comes_back else ([], False))
 
 
 def test_an_engine_that_takes_too_long_ends_and_says_what_to_do(engine, monkeypatch):
