@@ -159,7 +159,7 @@ def test_a_ledger_with_a_file_that_is_cut_short_is_said_to_be_damaged(tmp_path):
         writer.record(Run(at_us=1, action="started", name="short"), durable=True)
     segment = sorted((tmp_path / "ledger" / "live").rglob("*.parquet"))[-1]
     segment.write_bytes(segment.read_bytes()[:-10])
-    for command in (["report"], ["query", "harvest_share_by_day"]):
+    for command in (["report"], ["query", "harvest_share_by_day"], ["sql", "from run"]):
         done = CliRunner().invoke(app, [*command, "--ledger", str(tmp_path / "ledger")])
         assert isinstance(done.exception, SystemExit), (command, done.exception)
         assert done.exit_code != 0

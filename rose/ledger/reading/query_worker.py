@@ -114,6 +114,11 @@ def _end_with(connection: socket.socket) -> None:
     os._exit(0)
 
 
+def _damaged(root: Path, message: str) -> str:
+    """Return the message, with what to do where it names a file of the ledger."""
+    return f"{message}\n`rose ledger verify` names what is damaged" if f"'{root}/" in message else message
+
+
 def _run(request: Request) -> tuple[dict[str, Any], bytes]:
     root = layout.check(request.root)
     with catalog.connect(root) as connection:
@@ -127,13 +132,15 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         except duckdb.InterruptException as error:
             raise QueryError(too_slow(request.timeout_s), "timeout") from error
         except duckdb.Error as error:
-            raise QueryError(query_check.explained(str(error))) from error
+            raise QueryError(_damaged(root, query_check.explained(str(error)))) from error
         except (MemoryError, pa.ArrowMemoryError) as error:
             raise QueryError(too_large(request.memory_limit_gb)) from error
         except pa.ArrowException as error:
             # What the stream of batches makes of an error of DuckDB's.
             slow = "INTERRUPT" in str(error)
-            raise QueryError(too_slow(request.timeout_s), "timeout") if slow else QueryError(str(error)) from error
+            if slow:
+                raise QueryError(too_slow(request.timeout_s), "timeout") from error
+            raise QueryError(_damaged(root, str(error))) from error
     truncated = table.num_rows > request.limit
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
