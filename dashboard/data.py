@@ -157,7 +157,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """What a bill is of."""
+    """Names the ledger, the period and the other choices of a bill."""
 
     ledger: Path
     period: Period

@@ -217,7 +217,7 @@ def banner(provenance: str) -> None:
 
 
 def value_of(answer: Priced[T]) -> T | None:
-    """The answer; None, and why there is none on the page."""
+    """Return the value of the answer. Without one, return None and show the reason on the page."""
     if answer.value is None:
         st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
     return answer.value

@@ -1,4 +1,4 @@
-"""What the plugin costs a serving engine that lends nothing: attached to a page, and detached.
+"""Measures the cost of the plugin for a serving engine that lends nothing, attached to a page and detached.
 
 Both cases are one engine, since two processes of one program differ by some percent in speed for as long as they live.
 Requests of one size go to it attached and detached in turns, so that what a shared host does over minutes hits both.

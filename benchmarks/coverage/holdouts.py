@@ -105,7 +105,7 @@ def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
 
 
 def _under_lending(fleet: Fleet, may_be_lent: Any, arrived: Ints, alone: Floats) -> Ints:
-    """Of each request: whether it is under a lease, or while one before it is still felt."""
+    """Return for each request whether it meets a lease, or the after-effect of one."""
     seconds = np.arange(len(may_be_lent))
     last = np.maximum.accumulate(np.where(may_be_lent, seconds, -(10**9)))
     under = np.zeros(len(arrived), bool)

@@ -1,4 +1,4 @@
-"""What a ledger says of a run with faults; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
+"""Reads the records of a run with faults from its ledger; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
 
 With `asked` it prints once for each line of input, with `priced` it adds charges, with `writers` it prints those alone.
 """

@@ -283,8 +283,11 @@ def line(seen: Seen, trial: Trial) -> str:
 
 @dataclass(slots=True)
 class RunsSeen:
-    """What a stopped fleet left: the books of its first host, which hold the second's events, and the answers of
-    `rose cost --by run`, `--by team` (`costs`) and `rose report`."""
+    """Holds the records and answers of a fleet that was stopped.
+
+    The books are those of its first host, which has the events of the second too. The answers are those of
+    `rose cost --by run`, `rose cost --by team` (`costs`) and `rose report`.
+    """
 
     books: Books = field(default_factory=Books)
     writers_there: list[dict[str, Any]] = field(default_factory=list)

@@ -77,7 +77,7 @@ def _check_writable(file: Path | None) -> None:
 
 
 def _usable(gpu: int | None) -> int | None:
-    """Return the GPU that was named, else the first one; None where there is none. Raises UserError."""
+    """Return the number of the named GPU, else of the first; None on a host without GPUs. Raises UserError."""
     try:
         import torch
 

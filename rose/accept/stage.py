@@ -65,7 +65,7 @@ STAGES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """What a stage may use. `gpu` None: CPU cores. The stage is stopped after `seconds`; `folder` is its own."""
+    """Holds the limits of a stage: its GPU (None: CPU cores), its time in `seconds` and a folder of its own."""
 
     gpu: int | None
     quick: bool

@@ -35,7 +35,7 @@ class Worker(Peer):
 
 
 class _Load:
-    """What a load generator does, by method; answers before the last go over the pipe at once."""
+    """Carries out the methods of a load generator; each answer but the last goes over the pipe at once."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -76,7 +76,7 @@ MODES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What a round measured in [from_ns, until_ns). `rollout` is None without rollouts."""
+    """Holds the figures of a round in [from_ns, until_ns). `rollout` is None in a round without rollouts."""
 
     from_ns: int
     until_ns: int

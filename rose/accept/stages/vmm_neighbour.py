@@ -50,7 +50,7 @@ class Neighbour(Peer):
 
 
 class _Taker:
-    """What the neighbour does, by method."""
+    """Carries out the methods of the neighbour."""
 
     def __init__(self, connection: Connection, device: str) -> None:
         import torch
