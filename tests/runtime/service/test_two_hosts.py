@@ -156,7 +156,8 @@ class TwoHosts:
         head = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
         where = head if host is self.one else [f"--address={self.one.address}:{RAY_PORT}"]
         usual = [f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=2"]
-        host.call(RAY, "start", *where, *usual, RAY_health_check_period_ms="500", RAY_health_check_timeout_ms="1000")
+        # Ray takes a host for lost after five checks: 53 seconds where nothing answers, 3 where all is refused.
+        host.call(RAY, "start", *where, *usual, RAY_health_check_period_ms="500")
 
     def up(self) -> str:
         address = f"{self.one.address}:{RAY_PORT}"
@@ -282,7 +283,7 @@ def test_a_line_that_is_cut_and_mended_costs_no_part(fleet):
     assert "s1" in fleet.status()
     fleet.other.plug_in()
     until(lambda: fleet.alive("r2"))
-    assert fleet.pids()["HostActor on host-1"] == before["HostActor on host-1"]
+    assert fleet.pids() == before
 
 
 def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
