@@ -37,9 +37,6 @@ ENVIRONMENT = {
     "RAY_worker_oom_score_adjustment": "0",
     # It would hide the GPUs from actors that ask it for none, and with them from the engines that they start.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # A host that is gone is known to be after five seconds.
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "2000",
     # Logs of 64 MB at most, four of each.
     "RAY_ROTATION_MAX_BYTES": str(64 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "4",
@@ -68,7 +65,11 @@ def start(folder: Path) -> str:
         # It cannot be left out; its usual port may be another Ray's.
         f"--ray-client-server-port={free_port()}",
         "--disable-usage-stats",
-        f"--num-cpus={len(os.sched_getaffinity(0))}",
+        # Actors ask for no CPU; Ray would start an idle worker for each.
+        "--num-cpus=0",
+        # Nothing scales, and logs stay in their files.
+        "--no-monitor",
+        "--include-log-monitor=false",
     ]
     try:
         done = subprocess.run(

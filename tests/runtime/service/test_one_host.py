@@ -35,7 +35,7 @@ def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def running(host: Host, what: str) -> list[str]:

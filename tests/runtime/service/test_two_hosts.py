@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
+from rose.ledger import catalog
 from tests.runtime import hosts
 from tests.runtime.hosts import Host, Network
 
@@ -107,11 +110,16 @@ print(json.dumps([generation.output_ids, [attempt.engine_id for attempt in gener
 """
 
 
-#: As `rose status --json`, which takes seconds to load.
+#: As `rose status --json`, which takes seconds to load: a line of it for each line that it reads.
 STATUS = """
-import sys, urllib.request
-request = urllib.request.Request(sys.argv[2] + "/status", headers={"Authorization": "Bearer " + sys.argv[1]})
-print(urllib.request.urlopen(request, timeout=10).read().decode())
+import http.client, json, sys
+for _ in sys.stdin:
+    try:
+        connection = http.client.HTTPConnection(sys.argv[2], int(sys.argv[3]), timeout=10)
+        connection.request("GET", "/status", headers={"Authorization": "Bearer " + sys.argv[1]})
+        print(json.dumps(json.load(connection.getresponse())["devices"]), flush=True)
+    except OSError:
+        print([], flush=True)
 """
 #: A run whose trainer goes away and says nothing.
 OPEN = """
@@ -140,6 +148,8 @@ class TwoHosts:
 
     def __init__(self, network: Network) -> None:
         self.network, self.one, self.other = network, network.add(), network.add(clock_ahead_s=50_000)
+        program = [sys.executable, "-c", STATUS, TOKEN, self.one.address, str(CONTROLLER_PORT)]
+        self._asking = subprocess.Popen(self.one.command(program), stdin=PIPE, stdout=PIPE, text=True, bufsize=1)
         for host in (self.one, self.other):
             (host.disk / "model").mkdir()
             (host.disk / "model" / "config.json").write_text(json.dumps(SHAPE))
@@ -155,7 +165,8 @@ class TwoHosts:
     def start_ray(self, host: Host) -> None:
         head = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
         where = head if host is self.one else [f"--address={self.one.address}:{RAY_PORT}"]
-        usual = [f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=2"]
+        usual = [f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=0"]
+        usual += ["--no-monitor", "--include-log-monitor=false"]
         # Ray takes a host for lost after five checks: 53 seconds where nothing answers, 3 where all is refused.
         host.call(RAY, "start", *where, *usual, RAY_health_check_period_ms="500")
 
@@ -168,9 +179,11 @@ class TwoHosts:
         return (host or self.one).call(sys.executable, "-m", "rose.cli", *arguments, COLUMNS="160")
 
     def status(self) -> dict[str, dict]:
-        """Devices by id, as the controller knows them."""
-        answer = json.loads(self.one.python(STATUS, TOKEN, URL))
-        return {device["device_id"]: device for device in answer["devices"]}
+        """Devices by id, as the controller knows them; none while it does not answer."""
+        assert self._asking.stdin is not None
+        assert self._asking.stdout is not None
+        self._asking.stdin.write("\n")
+        return {device["device_id"]: device for device in json.loads(self._asking.stdout.readline())}
 
     def alive(self, device_id: str) -> bool:
         return any(engine["alive"] for engine in self.status().get(device_id, {"engines": []})["engines"])
@@ -198,7 +211,9 @@ class TwoHosts:
         return [row["run_id"] for row in self.query("SELECT run_id FROM run WHERE fleet_run_id = run_id")]
 
     def query(self, sql: str) -> list[dict]:
-        return json.loads(self.rose("sql", "--ledger", "/srv/ledger", "--json", sql))
+        """What the fleet's ledger, on the first host's disk, says."""
+        with catalog.connect(self.one.disk / "ledger") as connection:
+            return connection.sql(sql).pl().to_dicts()
 
 
 def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
