@@ -138,11 +138,16 @@ def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(stopped_
         died = connection.execute(
             "select count(*) from event where kind = 'engine' and action = 'died' and role = 'serving'"
         ).fetchone()[0]
+        engines = connection.execute(
+            "select action from event where kind = 'engine' and role = 'rollout' and device_id = 'serving-0'"
+            " and action in ('started', 'died') order by event_time limit 3"
+        ).fetchall()
         steps = connection.execute("select count(*), count(distinct step) from step").fetchone()
         open_leases = connection.execute("select count(*) from lease where closed_by is null").fetchone()[0]
     assert failed == []
     assert served > 10
     assert (lost, died, open_leases) == (0, 0, 0)
+    assert engines == [("started",), ("died",), ("started",)]
     assert len(set(steps)) == 1
 
 

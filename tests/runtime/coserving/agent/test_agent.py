@@ -1,12 +1,11 @@
 """A device's agent: real page, real ledger, a gateway over HTTP, a serving engine's section in another process. The
-rollout engine is a small server, but for the live test."""
+rollout engine is a small server."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -17,13 +16,9 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import rollout_engine
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
-from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.policy.lease import DRAINED, WITHHELD
 from rose.runtime.policy.slack import Budgets, LeaseTerms
-from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
@@ -305,79 +300,6 @@ def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_befor
     ]
     assert moved[0][4].startswith("the KV pool alone")
     assert moved[2][4] == "the weights alone, for a sync"
-
-
-@pytest.mark.live
-def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_path, gateway, tiny_policy, fork_server):
-    """Two real engines on one device: the owner's, and the agent's, which answers with tokens under a lease only."""
-    # Any step is admitted under a lease: how the executor paces steps is not what is asked here.
-    device = Device(tmp_path, gateway, lease_ttl_s=3.0, heartbeat_s=0.2, policy="share_all")
-
-    def engine_spec(name, plugin):
-        return EngineSpec(
-            engine_id=name,
-            model=str(tiny_policy),
-            model_name="tiny",
-            port=free_port(),
-            max_total_tokens=2048,
-            plugin=plugin,
-            log=tmp_path / f"{name}.log",
-            token_ids_only=True,
-            environment=ENVIRONMENT,
-            fork_server=fork_server.path,
-        )
-
-    page, staging = device.spec.page, device.spec.staging
-    rollout = engine_spec("r0", PluginSettings("rollout", page, staging, gated=True))
-    serving = EngineProcess(engine_spec("s0", PluginSettings("serving", page, staging, gated=False)))
-    spec = replace(device.spec, rollout=rollout, device=device.spec.device.model_copy(update={"kv_bytes": 1 << 20}))
-    device.agent._page.close()
-    device.agent = agent = DeviceAgent(spec, device.writer.record, lambda: device.writer.failure)
-    turn = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
-
-    def made(engine):
-        answer = engine.post("/generate", turn)
-        return len(answer.get("output_ids", [])), answer["meta_info"]["finish_reason"]["type"]
-
-    try:
-        serving.launch()
-        serving.wait_ready()
-        agent.start()
-        until(lambda: agent._engine.fault is None, 120)
-        assert made(device.engine) == (0, "abort")
-        gateway.want(r0=60 * SECOND)
-        until(device.lent)
-        assert made(device.engine) == (4, "length")
-        first = device.engine.pid
-        os.killpg(first, signal.SIGKILL)
-        assert made(serving) == (4, "length")
-        until(lambda: device.page.lease().number == 2, 120)
-        assert made(device.engine) == (4, "length")
-        assert serving.alive
-    finally:
-        device.close()
-        assert made(serving) == (4, "length")
-        serving.stop()
-    moves = "('activated', 'deactivated')"
-    lives = device.rows(f"SELECT role, action FROM engine WHERE action NOT IN {moves} ORDER BY event_time, seq")
-    assert lives == [
-        ("serving", "attached"),
-        ("rollout", "started"),
-        ("rollout", "died"),
-        ("rollout", "started"),
-        ("rollout", "stopped"),
-        ("serving", "detached"),
-    ]
-    # Each engine gives back what its start has touched; the pool of the one that was killed went with it.
-    moved = device.rows(f"SELECT action, lease_id FROM engine WHERE action IN {moves} ORDER BY event_time")
-    assert moved[:4] == [
-        ("deactivated", None),
-        ("activated", "run-d0-1"),
-        ("deactivated", None),
-        ("activated", "run-d0-2"),
-    ]
-    ((mechanism,),) = device.rows("SELECT DISTINCT compute_mechanism FROM engine WHERE role = 'rollout'")
-    assert "layer-yield" in mechanism
 
 
 def test_what_the_controller_says_of_a_device_is_kept_to_and_its_fault_is_reported(start, gateway):
