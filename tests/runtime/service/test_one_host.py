@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from rose.ledger import catalog
 from tests.runtime import hosts
 from tests.runtime.hosts import Host, Network
 from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, SHAPE, TOKEN, json
@@ -63,8 +64,7 @@ def test_who_starts_it_may_be_killed_in_the_middle(host):
     assert starting.wait(10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert "ready http://127.0.0.1:30100" in host.call(*UP)
     assert len(running(host, "raylet/raylet")) == len(running(host, "ray::HostActor")) == 1
-    status = json.loads(host.call(sys.executable, "-m", "rose.cli", "status", "-c", "/srv/fleet.toml", "--json"))
-    assert {device["device_id"] for device in status["devices"]} == {"s1", "r2"}
+    assert {device["device_id"] for device in status(host)["devices"]} == {"s1", "r2"}
 
 
 def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
@@ -81,9 +81,9 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
     assert "token" in done.stderr.lower()
 
 
-def run_of(host: Host) -> dict:
-    (run,) = json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))["runs"]
-    return run
+def status(host: Host) -> dict:
+    """What the controller says, as `rose status --json` prints it: with its devices and runs."""
+    return json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))
 
 
 def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controller_has_them(host):
@@ -100,13 +100,12 @@ def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controll
     assert staying.wait(240) == 0, (host.disk / "stay.log").read_text()
     assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
     assert "ready http://127.0.0.1:30100" in host.call(*UP)
-    assert (run_of(host)["run_id"], run_of(host)["state"]) == (opened, "open")
-    status = json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))
-    assert [device["device_id"] for device in status["devices"] if device["drained"]] == ["s1"]
+    known = status(host)
+    assert [(run["run_id"], run["state"]) for run in known["runs"]] == [(opened, "open")]
+    assert [device["device_id"] for device in known["devices"] if device["drained"]] == ["s1"]
     (before,) = running(host, "ray::ControllerActor")
     host.call(*ROSE, "restart", "controller", "-c", "/srv/fleet.toml")
     assert running(host, "ray::ControllerActor") not in ([], [before])
-    assert run_of(host)["run_id"] == opened
     assert json.loads(host.python(GO_ON, TOKEN, URL, opened)) == [3, 4, 5, 6]
 
 
@@ -130,9 +129,8 @@ def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving
     assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
     assert len(running(host, "stand_ins serving")) == 1
     assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
-    again = host.call(sys.executable, "-m", "rose.cli", "down", "-c", "/srv/fleet.toml")
-    assert again == "no fleet 'two' runs here\n"
-    events = host.call(*ROSE, "sql", "--ledger", "/srv/ledger", "--json", RUN_EVENTS)
-    ended = [(event["rl"], event["action"], event["reason"]) for event in json.loads(events)[-2:]]
+    assert host.call(*ROSE, "down", "-c", "/srv/fleet.toml") == "no fleet 'two' runs here\n"
+    with catalog.connect(host.disk / "ledger") as connection:
+        ended = connection.execute(RUN_EVENTS).fetchall()[-2:]
     assert ended == [(True, "ended", "the fleet was ended"), (False, "ended", None)]
-    assert "sound" in host.call(sys.executable, "-m", "rose.cli", "ledger", "verify", "--ledger", "/srv/ledger")
+    assert "sound" in host.call(*ROSE, "ledger", "verify", "--ledger", "/srv/ledger")
