@@ -15,14 +15,14 @@ demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its 
 
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 # Only files with such tests are imported.
-LIVE = $(shell grep -rlE "mark\.(live|hosts)" --include="test_*.py" tests) -m "live or hosts"
+LIVE = $(shell grep -rl "mark\.live" --include="test_*.py" tests) -m live
 
 test: $(READY)  ## the test suite, a short live deployment among it
-	@$(PYTEST) tests -m "not live and not hosts" $(SIDE_BY_SIDE)
+	@$(PYTEST) tests -m "not live" $(SIDE_BY_SIDE)
 	@$(PYTEST) $(LIVE) --numprocesses 2 --dist loadfile
 
 test-long: $(READY)  ## all tests over all of their cases: hours
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live and not hosts" --timeout 3600 $(SIDE_BY_SIDE)
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live" --timeout 3600 $(SIDE_BY_SIDE)
 	@ROSE_TESTS_LONG=1 $(PYTEST) $(LIVE) --timeout 3600
 
 check: $(READY)  ## formatting, lint, types, and who may import whom
