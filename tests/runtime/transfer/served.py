@@ -14,7 +14,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from aiohttp import web
 
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, PieceEntry, index_bytes, plan
 from rose.runtime.transfer.wire.origin import Route
+from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import Server
 
 Send = Callable[[web.Request, Path], Awaitable[web.StreamResponse]]
@@ -167,12 +168,9 @@ def warm_up() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
-def run_command(arguments: list[str], output: Path) -> None:
-    """`rose` with these arguments."""
-    from rose.cli import app
-
-    with output.open("w") as file, redirect_stdout(file):
-        app(arguments)
+def fetch_slowly(url: str, staging: Path) -> None:
+    """Version 0, a megabyte a second."""
+    Receiver(url, None, staging, max_bytes_per_s=1e6).fetch(0, None)
 
 
 @contextmanager

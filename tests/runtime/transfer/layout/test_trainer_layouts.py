@@ -28,7 +28,7 @@ NORM = "model.norm.weight"
 SIZES = st.sampled_from([1, 2, 4, 8])
 
 
-@settings(max_examples=usual(12, long=120), deadline=None)
+@settings(max_examples=usual(6, long=120), deadline=None)
 @given(st.data(), models(), st.sampled_from(LAYOUTS))
 def test_every_receiver_gets_its_bits_from_any_trainer(
     data: st.DataObject, model: ModelShape, kind: Callable[[int], Layout]
@@ -62,7 +62,7 @@ def test_every_receiver_gets_its_bits_from_any_trainer(
                 np.testing.assert_array_equal(array, weights[name][wanted[name].slices], err_msg=name)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(models(), SIZES)
 def test_fsdp_takes_the_chunks_of_torch(model: ModelShape, ranks: int) -> None:
     for name, shape in model.shapes.items():
@@ -76,7 +76,7 @@ def test_fsdp_takes_the_chunks_of_torch(model: ModelShape, ranks: int) -> None:
             )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(models(), SIZES)
 def test_fsdp_flat_takes_even_parts_of_one_flat_parameter(model: ModelShape, ranks: int) -> None:
     weights = random_weights(model)
