@@ -37,8 +37,9 @@ def noise(seed: int, size_bytes: int) -> bytes:
     return random.Random(seed).randbytes(size_bytes)
 
 
-def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes]) -> Manifest:
-    """Add a package with a chunk, and a tensor, for each of `contents`. What is in them means nothing."""
+def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes], *, listed: bool = True) -> Manifest:
+    """Add a package with a chunk, and a tensor, for each of `contents`. What is in them means nothing. `listed` has the
+    index name all packages."""
     chunks = []
     for content in contents:
         sha256 = hashlib.sha256(content).hexdigest()
@@ -65,7 +66,8 @@ def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes])
     )
     manifest = Manifest(version=version, base_version=base, encode_ns=1, chunks=tuple(chunks), pieces=pieces)
     (folder / f"{manifest.package.stem}.json").write_bytes(manifest.to_bytes())
-    index(folder)
+    if listed:
+        index(folder)
     return manifest
 
 

@@ -29,8 +29,14 @@ from rose.runtime.transfer.codec.bits import digest, to_bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells
-from rose.runtime.transfer.package.checks import check_sound
-from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, merge_parts, plan
+from rose.runtime.transfer.package.manifest import (
+    Manifest,
+    Package,
+    check_chain,
+    check_sound,
+    merge_parts,
+    plan,
+)
 from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder

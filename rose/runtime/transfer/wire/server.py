@@ -30,7 +30,7 @@ from aiohttp import web
 from rose.http_limits import ACCEPTS, BODY_S, connections_max
 from rose.ledger.address import check_guarded, refusal
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Number, Package, index_bytes, plan
+from rose.runtime.transfer.package.manifest import Number, Package, Sha256, index_bytes, plan
 from rose.runtime.transfer.wire.origin import PIN, BrokenError, GoneError, RefusedError, Route
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_SHA256 = "[0-9a-f]{64}"
 #: A connection without a request under way is closed after this, also one that sends half a head.
 _IDLE_S = 30.0
 #: How often a way is planned again that was removed before it could be pinned.
@@ -51,9 +50,9 @@ class _Wanted(msgspec.Struct):
 
 
 class _HeldByReceiver(msgspec.Struct):
-    receiver: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+    receiver: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
     version: Number
-    weights_sha256: Annotated[str, msgspec.Meta(pattern=f"^{_SHA256}$")]
+    weights_sha256: Sha256
 
 
 _B = TypeVar("_B", _Wanted, _HeldByReceiver)
@@ -115,7 +114,7 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
     app = web.Application(middlewares=[_authorised(token), _explained])
     app.router.add_get("/v1/packages", index)
     app.router.add_get("/v1/packages/{stem}.json", manifest)
-    app.router.add_get(f"/v1/chunks/{{sha256:{_SHA256}}}", chunk)
+    app.router.add_get("/v1/chunks/{sha256:[0-9a-f]{64}}", chunk)
     app.router.add_post("/v1/pins", pin)
     app.router.add_put(f"/v1/pins/{{pin:{PIN.pattern}}}", renew)
     app.router.add_delete(f"/v1/pins/{{pin:{PIN.pattern}}}", unpin)

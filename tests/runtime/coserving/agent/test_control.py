@@ -75,15 +75,6 @@ def test_a_gateway_that_is_away_has_answered_nothing_and_is_found_when_it_comes(
     assert len(agent.answers) == before
 
 
-def test_it_says_why_it_ended(gateway, monkeypatch):
-    agent = Agent(gateway.url)
-    agent.control._answered = lambda: 1 / 0
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    agent.control.start()
-    agent.control._thread.join()
-    assert "ZeroDivisionError" in agent.control.failure
-
-
 def test_a_heartbeat_has_the_clock_that_device_time_is_recorded_by(gateway):
     anchor = Anchor(7_000_000_000)
     control = Control("d0", ControlClient(gateway.url), HOLD_S, lambda: {"engines": []}, lambda: None, anchor=anchor)

@@ -68,6 +68,7 @@ class TwoDevices:
 def devices(tmp_path, gateway, monkeypatch):
     monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.1)
     monkeypatch.setattr(host_agent, "BACK_OFF_FIRST_S", 0.1)
+    monkeypatch.setattr(host_agent, "_LOOK_S", 0.05)
     made = TwoDevices(tmp_path, gateway)
     yield made
     if made.agent is not None:
