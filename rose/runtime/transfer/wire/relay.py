@@ -31,15 +31,15 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.server import Server, make_app
 
 _Result = TypeVar("_Result")
-#: Requests to the origin at once, beside the downloads.
-_CALLS = 8
+#: Downloads, and other requests to the origin, at once.
+_PULLS, _CALLS = 8, 8
 
 
 class RelayServer(Server):
     """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`.
 
     `token` is what clients must send, `origin_token` what the origin is sent; `rules` are as of `open_origin`.
-    `parallel` chunks are fetched at once; a broken connection is tried again up to `retries` times without a byte.
+    A broken connection is tried again up to `retries` times without a byte.
 
     Raises TransferError for a wrong URL, and as `Server` for an address or a token; `start` raises TransferError
     if another relay uses the folder.
@@ -56,12 +56,11 @@ class RelayServer(Server):
         *,
         origin_token: str | None = None,
         rules: OriginRules = ANYWHERE,
-        parallel: int = 8,
         retries: int = 5,
         timeout_s: float = 30.0,
     ) -> None:
         self.origin = open_origin(origin_url, origin_token, rules=rules, timeout_s=timeout_s)
-        relay = _Relay(self.origin, functools.partial(ChunkCache, folder, budget_bytes), parallel, retries)
+        relay = _Relay(self.origin, functools.partial(ChunkCache, folder, budget_bytes), retries)
         app = make_app(self.origin, relay, token, relay.calls)
         app.cleanup_ctx.append(relay.running)
         super().__init__(app, host, port, token)
@@ -118,12 +117,12 @@ class _Relay:
 
     _cache: ChunkCache
 
-    def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], parallel: int, retries: int) -> None:
+    def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], retries: int) -> None:
         self._origin = origin
         self._make_cache = cache
         self._retries = retries
         self.calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="rose-relay-call")
-        self._pulls = ThreadPoolExecutor(parallel, thread_name_prefix="rose-relay-pull")
+        self._pulls = ThreadPoolExecutor(_PULLS, thread_name_prefix="rose-relay-pull")
         self._stopped = threading.Event()
         self._downloads: dict[str, _Download] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -260,17 +260,6 @@ def test_a_dedicated_device_has_no_leases(start, gateway):
     gateway.wait(lambda: gateway.heard[-1].engines[0].alive and gateway.heard[-1].engines[0].fault is None)
 
 
-def test_a_device_with_no_rollout_engine_is_heard_of_and_hears_who_trains_on_it(start, gateway):
-    gateway.train_run_id = "trains"
-    device = start(serving=False, engine=False)
-    gateway.wait_until_heeded()
-    first = gateway.heard[0]
-    assert (first.device_id, first.engines, first.fault, first.clock is None) == ("d0", [], None, False)
-    assert device.agent.check() is None
-    device.close()
-    assert ("trains",) in device.rows("SELECT DISTINCT train_run_id FROM device_slice")
-
-
 def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_before_it_came(start, gateway, monkeypatch):
     monkeypatch.setattr("rose.runtime.policy.lease.ACTIVATION_NS_MAX", 300_000_000)
     device = start()

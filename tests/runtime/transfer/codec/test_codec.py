@@ -157,20 +157,3 @@ def test_a_damaged_blob_raises_or_decodes_to_something_within_the_array(
             pass
     np.testing.assert_array_equal(held[:GUARD], 0x5A)
     np.testing.assert_array_equal(held[-GUARD:], 0x5A)
-
-
-@pytest.mark.parametrize("body", [b"", b"\xff" * 600, b"\0" * 600, b"\0" + b"\xff" * 700])
-def test_a_made_up_body_raises_or_decodes_to_something_within_the_array(body: bytes) -> None:
-    base = np.full(3000, 0x3C00, np.uint16)
-    new = base.copy()
-    new[::10] += 1
-    header = codec.encode(base, new)[:6]
-    held = np.full(2 * GUARD + base.size, 0x5A, np.uint16)
-    held[GUARD:-GUARD] = base
-    inner = held[GUARD:-GUARD]
-    try:
-        codec.decode(inner, header + body, out=inner)
-    except TransferError:
-        pass
-    np.testing.assert_array_equal(held[:GUARD], 0x5A)
-    np.testing.assert_array_equal(held[-GUARD:], 0x5A)

@@ -113,13 +113,3 @@ def test_a_layout_that_does_not_fit_is_refused(change: dict[int, tuple[Region, .
     check_cover(small(), sound)
     with pytest.raises(TransferError, match=rf"tensor 'model\.norm\.weight': {message}"):
         check_cover(small(), layout)
-
-
-def test_ranks_out_of_range_and_heads_that_do_not_divide_are_refused() -> None:
-    for rank in (-1, 2):
-        with pytest.raises(TransferError, match=f"rank {rank} of 2 ranks"):
-            fsdp(2).regions(small(), rank)
-    with pytest.raises(TransferError, match="a layout of 0 ranks"):
-        fsdp(0)
-    with pytest.raises(TransferError, match="4 heads cannot be split over 8"):
-        tensor_parallel(8).regions(small(), 0)

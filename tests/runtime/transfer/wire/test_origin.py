@@ -89,19 +89,6 @@ def test_what_is_not_there_is_gone(origin: Origin) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "token", "says"),
-    [
-        ("weights", None, "^url is 'weights': "),
-        ("http://host:port", None, "^url is 'http://host:port': "),
-        ("file:///weights", "t", "takes no token"),
-    ],
-)
-def test_a_wrong_url_is_refused(url: str, token: str | None, says: str) -> None:
-    with pytest.raises(TransferError, match=says):
-        open_origin(url, token)
-
-
-@pytest.mark.parametrize(
     ("url", "token"),
     [("http://a..b", None), ("http://host/\xe9", None), ("http://host", "of\nit")],
 )
