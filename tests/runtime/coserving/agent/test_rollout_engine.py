@@ -172,18 +172,6 @@ def test_whatever_keeps_an_engine_from_starting_is_a_start_that_failed(keep, gon
     assert [remains for pid in kept.pids[:2] for remains in gone(pid)] == []
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_ends_the_keeping_is_known_and_the_engine_is_not_left_running_unused(keep, gone, monkeypatch):
-    kept = keep()
-    monkeypatch.setattr(kept, "changed", lambda: {}["nowhere"])
-    kept.engine._changed = kept.changed
-    kept.start()
-    kept.engine._thread.join(30)
-    assert kept.engine.failure == "keeping the rollout engine failed: KeyError: 'nowhere'"
-    assert kept.engine.stop()
-    assert gone(kept.pids[0]) == []
-
-
 @pytest.fixture
 def lent(keep, monkeypatch):
     """The engine of a lent GPU, and whether serving was there, as it was told look by look."""

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,33 +59,6 @@ def test_every_receiver_gets_its_bits_from_any_trainer(
                     arrays[name][region.within(wanted[name]).slices] = values
             for name, array in arrays.items():
                 np.testing.assert_array_equal(array, weights[name][wanted[name].slices], err_msg=name)
-
-
-@settings(max_examples=4, deadline=None)
-@given(models(), SIZES)
-def test_fsdp_takes_the_chunks_of_torch(model: ModelShape, ranks: int) -> None:
-    for name, shape in model.shapes.items():
-        chunks = torch.chunk(torch.arange(shape[0] if shape else 1), ranks)
-        published = model.published(name).shape[0] if shape else 1
-        for rank in range(ranks):
-            rows = [row for row in chunks[rank].tolist() if row < published] if rank < len(chunks) else []
-            boxes = fsdp(ranks).regions(model, rank).get(name, ())
-            assert [(box.start[:1] or (0,), box.stop[:1] or (1,)) for box in boxes] == (
-                [((rows[0],), (rows[-1] + 1,))] if rows else []
-            )
-
-
-@settings(max_examples=4, deadline=None)
-@given(models(), SIZES)
-def test_fsdp_flat_takes_even_parts_of_one_flat_parameter(model: ModelShape, ranks: int) -> None:
-    weights = random_weights(model)
-    flat = np.concatenate([array.reshape(-1) for array in weights.values()])
-    share = -(-flat.size // ranks)
-    for rank in range(ranks):
-        held = fsdp_flat(ranks).held(model, rank)
-        parts = [weights[name][region.slices].reshape(-1) for name, regions in held.items() for region in regions]
-        found = np.concatenate([flat[:0], *parts])
-        np.testing.assert_array_equal(found, flat[rank * share : (rank + 1) * share])
 
 
 def small(layers: int = 3) -> ModelShape:
