@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from rose.runtime.engines import models
-from rose.runtime.engines.cpu.torchvision_ops import define
+from rose.runtime.engines.cpu import define_torchvision
 from rose.runtime.engines.models import kv_bytes_per_token, once, weights_bytes
 from rose.runtime.training.policy_model import Policy, PolicyShape
 
@@ -26,7 +26,7 @@ from rose.runtime.training.policy_model import Policy, PolicyShape
 def test_converted_model_answers_a_chat_question(tmp_path: Path) -> None:
     checkpoint = models.resolve(models.SMOLLM2, tmp_path, print)
     if not torch.cuda.is_available():
-        define()
+        define_torchvision()
     from transformers import AutoTokenizer, LlamaForCausalLM
 
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
