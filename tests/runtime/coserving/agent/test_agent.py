@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -227,23 +228,20 @@ def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start,
     monkeypatch.setattr("rose.runtime.coserving.agent.agent.WATCH_S", 0.01)
     device = start(holdout_share=0.5, holdout_window_s=0.3, holdout_washout_s=0.05)
     gateway.want(r0=10 * SECOND)
-    windows = "SELECT withheld, count(*) FROM holdout GROUP BY ALL"
-    # In the middle: the ledger is told a moment after the agent has looked.
-    lent = """
-        SELECT w.withheld, count(*)
-        FROM holdout AS w JOIN lease AS l
-            ON (w.t0_ns + w.t1_ns) // 2000 BETWEEN epoch_us(l.granted_at) AND epoch_us(coalesce(l.closed_at, now()))
-        GROUP BY ALL
+    # A window is in the ledger before anything is decided by it.
+    acts = """
+        SELECT DISTINCT w.withheld, l.action, l.reason
+        FROM lease_event AS l ASOF JOIN holdout AS w ON l.seq >= w.seq
     """
-    until(lambda: len(device.rows(windows)) == 2, every_s=0.1)
-    reasons = "SELECT DISTINCT close_reason FROM lease WHERE closed_by = 'released'"
-    until(lambda: device.rows(lent) and (WITHHELD,) in device.rows(reasons), every_s=0.1)
+    expected = {(False, "granted", None), (True, "released", WITHHELD)}
+    until(lambda: expected <= set(device.rows(acts)), every_s=0.1)
     device.close()
+    assert {action for withheld, action, _ in device.rows(acts) if withheld} <= {"released", "expired"}
     rows = device.rows("SELECT t0_ns, t1_ns, withheld, after_withheld, holdout_share FROM holdout ORDER BY t0_ns")
-    assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
-    assert [row[3] for row in rows] == [None, *(row[2] for row in rows[:-1])]
-    assert {row[4] for row in rows} == {0.5}
-    assert [withheld for withheld, _ in device.rows(lent)] == [False]
+    assert rows[0][3:] == (None, 0.5)
+    for before, after in pairwise(rows):
+        assert before[1] <= after[0]
+        assert after[3:] == (before[2] if before[1] == after[0] else None, 0.5)
     ((held_ns,),) = device.rows("SELECT sum(duration_ns) FROM hold WHERE reason = 'withheld'")
     assert held_ns > 0
 
