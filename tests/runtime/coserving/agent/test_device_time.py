@@ -56,10 +56,16 @@ class Trainer:
     def agent(self, *, leave):
         """The life of one agent: until it has recorded a slice, and then `leave` the device to the next one."""
         self._writer = LedgerWriter.open(self._ledger, "agent", "fleet", flush_interval_s=0.05)
+        recorded, record = [], self._writer.record
+
+        def record_and_keep(event, **options):
+            record(event, **options)
+            recorded.append(type(event))
+
+        self._patch.setattr(self._writer, "record", record_and_keep)
         self._agent = HostAgent(self._writer, [replace(self._spec, anchor=Anchor.take())])
-        before = self.rows("SELECT count(*) FROM device_slice")
         self._agent.start()
-        until(lambda: self.rows("SELECT count(*) FROM device_slice") > before, every_s=0.1)
+        until(lambda: DeviceSlice in recorded)
         self.close(leave=leave)
 
     def close(self, *, leave=False):
