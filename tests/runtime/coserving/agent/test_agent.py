@@ -3,11 +3,11 @@ rollout engine is a small server, but for the live test."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -239,7 +239,7 @@ def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start,
     assert {action for withheld, action, _ in device.rows(acts) if withheld} <= {"released", "expired"}
     rows = device.rows("SELECT t0_ns, t1_ns, withheld, after_withheld, holdout_share FROM holdout ORDER BY t0_ns")
     assert rows[0][3:] == (None, 0.5)
-    for before, after in pairwise(rows):
+    for before, after in itertools.pairwise(rows):
         assert before[1] <= after[0]
         assert after[3:] == (before[2] if before[1] == after[0] else None, 0.5)
     ((held_ns,),) = device.rows("SELECT sum(duration_ns) FROM hold WHERE reason = 'withheld'")
