@@ -39,7 +39,6 @@ from rose.runtime.service.commands import (
     up_command,
 )
 from rose.runtime.training.commands import train_command
-from rose.runtime.transfer.wire.commands import weights_app
 from rose.terminal import echo, echo_data, echo_error, user_errors
 
 if TYPE_CHECKING:
@@ -75,7 +74,6 @@ app.command("down", rich_help_panel=_FLEET)(down_command)
 app.command("attach", rich_help_panel=_FLEET)(attach_command)
 app.command("detach", rich_help_panel=_FLEET)(detach_command)
 app.add_typer(token_app, name="token", rich_help_panel=_FLEET)
-app.add_typer(weights_app, name="weights", rich_help_panel=_FLEET)
 app.command("report", rich_help_panel=_COST)(report_command)
 app.command("cost", rich_help_panel=_COST)(cost_command)
 app.command("changes", rich_help_panel=_COST)(changes_command)

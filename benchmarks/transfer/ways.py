@@ -18,7 +18,7 @@ import numpy as np
 import zstandard
 
 from rose.runtime.transfer.codec import codec
-from rose.runtime.transfer.codec.header import Bits, Buffer, Encoding
+from rose.runtime.transfer.codec.header import Bits, Buffer
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -39,14 +39,6 @@ class Way:
     apply: Callable[[Bits, Buffer], object]
 
 
-def _ours(name: str, encoding: Encoding | None) -> Way:
-    return Way(
-        name,
-        lambda base, new: codec.encode(base, new, encoding=encoding),
-        lambda base, sent: codec.decode(base, sent, out=base),
-    )
-
-
 def _apply_copy(base: Bits, sent: Buffer) -> None:
     base[:] = np.frombuffer(sent, base.dtype)
 
@@ -55,7 +47,7 @@ def _encode_xor(base: Bits, new: Bits) -> bytes:
     def one(cut: slice) -> bytes:
         return _zstd()[0].compress((base[cut] ^ new[cut]).data)
 
-    parts = _in_threads(one, _blocks(new.size))
+    parts = in_threads(one, _blocks(new.size))
     return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
 
 
@@ -65,13 +57,13 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
         block = base[cut]
         np.bitwise_xor(block, np.frombuffer(_zstd()[1].decompress(part), base.dtype), out=block)
 
-    _in_threads(one, _unpack(base.size, sent))
+    in_threads(one, _unpack(base.size, sent))
 
 
-AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
+OURS = Way("ours", codec.encode, lambda base, sent: codec.decode(base, sent, out=base))
 DENSE = Way("dense copy", lambda _, new: new.tobytes(), _apply_copy)
 XOR = Way("XOR + zstd-1", _encode_xor, _apply_xor)
-WAYS = (AUTO, FAST, SMALL, XOR, DENSE)
+WAYS = (OURS, XOR, DENSE)
 
 
 def _unpack(elements: int, sent: Buffer) -> list[tuple[slice, Buffer]]:
@@ -95,7 +87,8 @@ def _zstd() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
     return zstd
 
 
-def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
+def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
+    """Return the results of the jobs, in their order."""
     return [act(job) for job in jobs] if len(jobs) < 2 else list(_threads().map(act, jobs))
 
 

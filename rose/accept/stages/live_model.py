@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from rose.runtime.coserving.hooks.asking import Ranks, Verb
-from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.weights.parameters import EngineWeights
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.codec.bits import integers
@@ -100,7 +100,7 @@ class LiveModel:
         model = SimpleNamespace(named_parameters=self.parameters.items)
         self._runner = SimpleNamespace(model_config=self.config, model=model)
         page = ArbiterPage.create(folder / "page")
-        self._updater = WeightUpdater(scheduler, self._runner, page, Party.ROLLOUT, self.staging, Ranks())
+        self._updater = WeightUpdater(scheduler, self._runner, page, self.staging, Ranks())
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._failed: BaseException | None = None

@@ -62,7 +62,6 @@ class Field(IntEnum):
     MAGIC = 0
     PID = 1
     HEAD = 2  # spans ever written to this section's ring
-    BEAT_NS = 3  # when the party last came by
     OPEN_KIND = 4
     OPEN_SINCE_NS = 5
     # engines
@@ -82,7 +81,6 @@ class Field(IntEnum):
     FIRST_WANTED_NS = 19  # serving: when it first wanted the device since a rollout step last looked
     #: rollout: 1 where the operating system takes the core from it the moment that serving wakes
     PREEMPTIBLE = 20
-    KV_BUDGET_TOKENS = 21  # rollout: what it keeps to, after cuts of its own
     BROKEN = 22  # an engine whose hooks failed: nothing it said is to be relied on
     KV_TOKENS_TO_COME = 23  # serving: slots that prompts which wait will take
     PRESSED_SINCE_NS = 24  # serving: since when it holds or waits for memory past the watermark; 0: it does not

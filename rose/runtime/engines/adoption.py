@@ -215,9 +215,8 @@ def start_ticks(pid: int) -> int:
     """When a process started, in clock ticks since the boot. Raises ProcessLookupError if there is none, or it has
     ended and only waits for its parent."""
     try:
-        # The name, in parentheses, may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+        fields = _stat(pid)
+    except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
     if fields[0] in ("Z", "X"):
         raise ProcessLookupError(f"process {pid} has ended")
@@ -228,14 +227,18 @@ def is_ending(pid: int) -> bool:
     """Whether a process is gone, or was killed and only its end is still to come: it comes to run nothing any more, but
     where it has no claim to a core (`SCHED_IDLE`) it keeps its locks for seconds."""
     try:
-        # The name, in parentheses, may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _stat(pid)
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return True
     masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
     killed = any(mask >> (signal.SIGKILL - 1) & 1 for mask in masks)
     return killed or fields[0] in ("Z", "X") or bool(int(fields[6]) & _PF_EXITING)
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of `/proc/PID/stat` after the name, which is in parentheses and may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def boot_id() -> str:

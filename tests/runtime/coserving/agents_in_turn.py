@@ -11,6 +11,7 @@ from rose import config
 from rose.clock import Anchor, monotonic_ns
 from rose.ledger import catalog, layout
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent import agent as agents
 from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor
 from rose.runtime.coserving.page import ArbiterPage, Party
@@ -22,11 +23,14 @@ from tests.runtime.coserving.parties import CONTEXT, OtherParty
 from tests.runtime.coserving.stand_in_engine import stand_in_spec
 
 SECOND = 1_000_000_000
+#: Long enough for an engine on a busy host to work in each of them.
+SLICE_NS = SECOND * 2 // 5
 
 
 def _first_agent(connection, spec, ledger, make):
     """An agent until it is killed; says so once its engine answers."""
-    writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.3)
+    agents.SLICE_NS = SLICE_NS
+    writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.05)
     agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make)
     agent.start()
     until(lambda: agent._engine.fault is None, 60.0)
@@ -48,7 +52,7 @@ class Host:
         self.make = make
         self.folder, self.ledger = folder, folder / "ledger"
         engine = replace(engine or stand_in_spec(folder), orphan_s=orphan_s, any_port=True)
-        usual = {"lease_ttl_s": 1.5, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0}
+        usual = {"lease_ttl_s": 1.5, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0, "meter_s": 0}
         self.spec = AgentSpec(
             device=config.DeviceConfig(id="d0", pool="serving", device_class="cpu-core", cores=[0], kv_bytes=1 << 20),
             coserving=config.CoservingConfig(**{**usual, **coserving}),
@@ -84,6 +88,10 @@ class Host:
     def agent_that_leaves(self):
         """An agent in this process, which leaves its engine; returns the engine's record."""
         self.next_agent()
+        return self.leave()
+
+    def leave(self):
+        """End the agent in this process, but not its engine; returns the engine's record."""
         self.agent.stop(leave=True)
         self.writer.close()
         self.agent = self.writer = None
@@ -98,7 +106,7 @@ class Host:
         spec = replace(self.spec, **changes)
         # As a process that begins anew would: its own reading of the clocks, another free port.
         spec = replace(spec, anchor=self.same_anchor(Anchor(spec.anchor.utc_minus_monotonic_ns + SECOND)))
-        self.writer = LedgerWriter.open(self.ledger, "agent-d0", "fleet", flush_interval_s=0.3)
+        self.writer = LedgerWriter.open(self.ledger, "agent-d0", "fleet", flush_interval_s=0.05)
         before = predecessor(self.ledger, "fleet", "d0", spec.anchor)
         self.agent = DeviceAgent(
             spec,

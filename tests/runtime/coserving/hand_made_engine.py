@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 
 from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, asked
-from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
 
@@ -122,7 +122,6 @@ class HandMadeEngine:
                 self.schedulers[rank],
                 SimpleNamespace(model_config=config, model=SimpleNamespace(named_parameters=self.ranks[rank].items)),
                 ArbiterPage.create(folder / f"page-{rank}"),
-                Party.ROLLOUT,
                 self.staging,
                 Ranks(rank, tp, agreement.all_say),
                 **of_updaters,

@@ -12,7 +12,7 @@ from tests.runtime.loads import IDLE
 
 #: Forked from a process that has all of it loaded: a fresh one takes a second or two.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.runtime.coserving.parties", "rose.runtime.coserving.agent.agent"])
+CONTEXT.set_forkserver_preload([__name__])
 
 
 def _serve(connection, path, me):

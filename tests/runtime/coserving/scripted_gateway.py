@@ -38,7 +38,7 @@ class ScriptedGateway:
         self.port = port or free_port()
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def want(self, step=None, **wanted):

@@ -11,34 +11,19 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
+import huggingface_hub
 import pytest
+import torch
+from huggingface_hub import constants
 
 from rose.private_files import NotPrivateError
 from rose.runtime.engines import adoption, forkserver, forkserver_main
 from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, ForkError, ForkServer, fork_engine, installed_code
 from rose.runtime.engines.forkserver_main import differing
-
-#: Applies an environment in a process that has loaded what keeps copies, and prints what became of it.
-APPLYING = """
-import os
-import huggingface_hub, torch
-from huggingface_hub import constants
-from rose.runtime.engines import forkserver_main
-assert not constants.HF_HUB_OFFLINE and torch.get_num_threads() == 1
-cores = sorted(os.sched_getaffinity(0))
-forkserver_main._apply({
-    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "ROSE_PLUGIN_ROLE": "serving",
-    "ROSE_ENGINE_START_CORES": str(cores[-1]),
-})
-from rose.runtime.coserving.hooks.settings import PluginSettings
-assert huggingface_hub.is_offline_mode() and constants.HF_HUB_OFFLINE
-assert torch.get_num_threads() == 2
-assert "OTHER" not in os.environ and os.environ["ROSE_PLUGIN_ROLE"] == "serving"
-assert os.sched_getaffinity(0) == {cores[-1]}
-"""
 
 
 def test_only_what_is_read_while_sglang_loads_has_to_be_the_same():
@@ -49,12 +34,30 @@ def test_only_what_is_read_while_sglang_loads_has_to_be_the_same():
         assert differing({}, {name: "1"}) == differing({name: "1"}, {}) == []
 
 
-def test_an_environment_takes_effect_after_the_libraries_are_loaded():
-    environment = {"OMP_NUM_THREADS": "1", "OTHER": "1", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-c", APPLYING], env=environment, capture_output=True, text=True, cwd=".", check=False
-    )
-    assert done.returncode == 0, done.stderr
+def apply_an_environment():
+    """In a process of its own, which has loaded what keeps copies of the environment."""
+    assert not constants.HF_HUB_OFFLINE
+    core = max(os.sched_getaffinity(0))
+    applied = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "ROSE_ENGINE_START_CORES": str(core)}
+    forkserver_main._apply(applied)
+    assert huggingface_hub.is_offline_mode()
+    assert torch.get_num_threads() == 2
+    assert dict(os.environ) == applied
+    assert os.sched_getaffinity(0) == {core}
+
+
+def test_an_environment_takes_effect_after_the_libraries_are_loaded(capfd):
+    child = os.fork()
+    if child == 0:
+        try:
+            apply_an_environment()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0, capfd.readouterr().err
 
 
 def pidfds():

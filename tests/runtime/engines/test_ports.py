@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -62,15 +61,6 @@ def test_an_address_that_is_another_host_s_is_said_and_costs_no_port(few):
     for hosts in (["203.0.113.1"], ["127.0.0.1", "203.0.113.1"]):
         with pytest.raises(UserError, match=r"listen on 203\.0\.113\.1: .*name an address that this host has"):
             free_port(*hosts)
-    assert {free_port() for _ in few} == set(few)
-
-
-def test_ports_that_were_all_in_use_are_given_once_they_are_not(few):
-    with ExitStack() as stack:
-        for port in few:
-            stack.enter_context(socket.create_server(("127.0.0.1", port)))
-        with pytest.raises(UserError, match="none of the ports"):
-            free_port()
     assert {free_port() for _ in few} == set(few)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rose.runtime.engines.cpu.torchvision_ops import define
+from rose.runtime.engines.cpu import define_torchvision
 from rose.runtime.training.policy_model import Policy, PolicyShape
 
 SHAPE = PolicyShape(
@@ -22,7 +22,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_same_logits_as_transformers(checkpoint: Path) -> None:
     if not torch.cuda.is_available():
-        define()
+        define_torchvision()
     from transformers import LlamaForCausalLM
 
     theirs = LlamaForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)

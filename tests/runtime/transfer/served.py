@@ -14,7 +14,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from aiohttp import web
 
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, PieceEntry, index_bytes, plan
 from rose.runtime.transfer.wire.origin import Route
+from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import Server
 
 Send = Callable[[web.Request, Path], Awaitable[web.StreamResponse]]
@@ -36,8 +37,9 @@ def noise(seed: int, size_bytes: int) -> bytes:
     return random.Random(seed).randbytes(size_bytes)
 
 
-def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes]) -> Manifest:
-    """Add a package with a chunk, and a tensor, for each of `contents`. What is in them means nothing."""
+def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes], *, listed: bool = True) -> Manifest:
+    """Add a package with a chunk, and a tensor, for each of `contents`. What is in them means nothing. `listed` has the
+    index name all packages."""
     chunks = []
     for content in contents:
         sha256 = hashlib.sha256(content).hexdigest()
@@ -64,7 +66,8 @@ def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes])
     )
     manifest = Manifest(version=version, base_version=base, encode_ns=1, chunks=tuple(chunks), pieces=pieces)
     (folder / f"{manifest.package.stem}.json").write_bytes(manifest.to_bytes())
-    index(folder)
+    if listed:
+        index(folder)
     return manifest
 
 
@@ -167,12 +170,9 @@ def warm_up() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
-def run_command(arguments: list[str], output: Path) -> None:
-    """`rose` with these arguments."""
-    from rose.cli import app
-
-    with output.open("w") as file, redirect_stdout(file):
-        app(arguments)
+def fetch_slowly(url: str, staging: Path) -> None:
+    """Version 0, a megabyte a second."""
+    Receiver(url, None, staging, max_bytes_per_s=1e6).fetch(0, None)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Control:
         hold_s: float,
         report: Callable[[], dict[str, Any]],
         answered: Callable[[], None],
-        anchor: Anchor | None = None,
+        anchor: Anchor,
     ) -> None:
         #: What the gateway last wanted of the device, and when it said so, monotonic; 0: never.
         self.answer = HeartbeatReply(seq=0, renew=[], wanted_ns={}, step=None)
@@ -62,12 +62,11 @@ class Control:
     def beat(self, hold_s: float = 0.0) -> bool:
         """One heartbeat; returns whether the gateway answered."""
         now_ns, utc_ns = both_ns()
-        device_time_ns = None if self._anchor is None else self._anchor.utc_ns(now_ns)
         heartbeat = Heartbeat(
             device_id=self._device_id,
             seen=self.answer.seq,
             hold_s=hold_s,
-            clock=ClockReading(monotonic_ns=now_ns, utc_ns=utc_ns, device_time_ns=device_time_ns),
+            clock=ClockReading(monotonic_ns=now_ns, utc_ns=utc_ns, device_time_ns=self._anchor.utc_ns(now_ns)),
             **self._report(),
         )
         try:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.errors import UserError
-from rose.terminal import echo, echo_error
+from rose.terminal import echo, user_errors
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.attach.attaching import PageUse
@@ -35,7 +33,7 @@ def attach_command(
     """Join an SGLang server that runs to the page of a device; without --page, show what is attached where."""
     from rose.runtime.coserving.attach.attaching import OwnedEngine, pages_in_use
 
-    with _errors():
+    with user_errors():
         if page is not None:
             if url is None:
                 raise InputError("--page needs --url, the server that is to be attached to it")
@@ -56,7 +54,7 @@ def detach_command(
     """Let go of an SGLang server, which goes on serving; what was lent beside it is taken back at once."""
     from rose.runtime.coserving.attach.attaching import OwnedEngine
 
-    with _errors():
+    with user_errors():
         before = OwnedEngine(url, token).detach()
     page = None if before is None or not before.attached else before.page
     echo(f"detached {url}" + ("" if before is None else f" from {page}" if page else ": it had no page"))
@@ -77,15 +75,3 @@ def _page_text(use: PageUse) -> str:
     if use.serving_pid is None:
         return f"{agent}, no serving engine" + ("" if use.refused is None else f" ({use.refused})")
     return f"{agent}, serving engine pid {use.serving_pid}" + (f" of {use.model}" if use.model else "")
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        echo_error(error)
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        echo("stopped", err=True)
-        raise typer.Exit(130) from None

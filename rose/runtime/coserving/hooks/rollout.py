@@ -73,7 +73,6 @@ class RolloutPlugin:
             scheduler,
             model_runner,
             self.page,
-            Party.ROLLOUT,
             settings.staging,
             Ranks.of_engine(),
             wait_for_device=self._wait_for_device if settings.gated else lambda: None,

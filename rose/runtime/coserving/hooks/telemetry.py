@@ -241,7 +241,6 @@ class ServingTelemetry(EngineTelemetry):
         `just_stepped` are the requests of a step that the scheduler has not put back among the running ones yet.
         """
         page, now = self._page, monotonic_ns()
-        page.set(Party.SERVING, Field.BEAT_NS, now)
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
         waiting = self._view.waiting
@@ -367,7 +366,6 @@ class RolloutTelemetry(EngineTelemetry):
     def say(self) -> None:
         while self._synced:
             self._page.write_span(Party.ROLLOUT, self._synced.popleft())
-        self._page.set(Party.ROLLOUT, Field.BEAT_NS, monotonic_ns())
         self._page.set(Party.ROLLOUT, Field.WAITING, len(self._view.waiting))
         self._page.set(Party.ROLLOUT, Field.RUNNING, len(self._view.running))
         self._say_memory()

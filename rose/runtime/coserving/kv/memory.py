@@ -124,7 +124,6 @@ class KvGuard:
                 self._emptied = True
             if self._activation is not None:
                 self._activation.deactivate()
-        self._page.set(Party.ROLLOUT, Field.KV_BUDGET_TOKENS, self.budget_tokens)
         return True
 
     def _cut(self, policy: Policy, lease: LeaseTerms) -> None:

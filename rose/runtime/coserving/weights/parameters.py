@@ -57,15 +57,13 @@ class EngineWeights:
 
 
 def _in_type(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
-    return tensor if tensor.dtype == dtype else _copy(tensor, turn, dtype)
-
-
-def _copy(tensor: torch.Tensor, turn: Turn, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The tensor in memory of its own."""
+    """The tensor itself, or a copy in that type."""
     import torch
 
     from rose.runtime.transfer.turns import portions
 
+    if tensor.dtype == dtype:
+        return tensor
     copied = torch.empty_like(tensor, dtype=dtype)
     for target, source in portions(copied, tensor):
         with turn():

@@ -73,7 +73,6 @@ class WeightUpdater:
         scheduler: Any,
         model_runner: Any,
         page: ArbiterPage,
-        party: Party,
         staging: Path,
         ranks: Ranks,
         *,
@@ -90,7 +89,6 @@ class WeightUpdater:
         self._scheduler = scheduler
         self._model_runner = model_runner
         self._page = page
-        self._party = party
         self._staging = staging
         self._ranks = ranks
         on_host = tuple(host_cores) if self._device.type == "cpu" else ()
@@ -216,7 +214,7 @@ class WeightUpdater:
         drift = self._drift(manifest, expected, turn)
         if drift is not None:
             raise TransferError(drift)
-        self._page.set(self._party, Field.POLICY_VERSION, manifest.version)
+        self._page.set(Party.ROLLOUT, Field.POLICY_VERSION, manifest.version)
         return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
 
     def _audit(self, version: int, turn: Turn) -> dict[str, object]:
@@ -256,19 +254,19 @@ class WeightUpdater:
         """Swap the version in; returns how long the engine stood still, and after which of its steps that was."""
         began = monotonic_ns()
         # A step that is held back when the new version comes goes on being held afterwards.
-        held = self._page.open(self._party, began)
-        self._page.close_span(self._party, began)
-        self._page.open_span(self._party, Span.SYNC, began)
+        held = self._page.open(Party.ROLLOUT, began)
+        self._page.close_span(Party.ROLLOUT, began)
+        self._page.open_span(Party.ROLLOUT, Span.SYNC, began)
         ready.swap()
         self.version = ready.manifest.version
         self.name = weights_name(ready.manifest.run_id, self.version)
         self.swaps += 1
-        self._page.set(self._party, Field.SWAPS, self.swaps)
+        self._page.set(Party.ROLLOUT, Field.SWAPS, self.swaps)
         self._scheduler.record_weight_version_change(new_version=self.name)
         ended = monotonic_ns()
-        self._page.close_span(self._party, ended, aux=self.version)
+        self._page.close_span(Party.ROLLOUT, ended, aux=self.version)
         if held is not None:
-            self._page.open_span(self._party, held.kind, ended)
+            self._page.open_span(Party.ROLLOUT, held.kind, ended)
         return {"pause_ns": ended - began, "after_step": int(self._scheduler.forward_ct)}
 
 

@@ -19,11 +19,9 @@ from typing import Annotated
 
 import msgspec
 
-from rose.runtime.transfer.codec.dtypes import bits_dtype
-from rose.runtime.transfer.codec.header import Encoding
+from rose.runtime.transfer.codec.header import DTYPES, Encoding
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.package.checks import check_sound
+from rose.runtime.transfer.layout.regions import Region, overlapping
 
 _STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
 #: Larger than the manifest of any model, whose hashes cannot be compressed.
@@ -43,6 +41,8 @@ INDEX_BYTES_MAX = 8 << 20
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=1024)]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Xxh3 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 
 
@@ -76,7 +76,7 @@ class Package:
 class Chunk:
     """A file of encoded pieces, named by what it holds; a receiver wants it whole or not at all."""
 
-    sha256: Name
+    sha256: Sha256
     size_bytes: Number
 
 
@@ -112,8 +112,8 @@ class PieceEntry:
     length: Number
     encoding: Encoding
     changed: Number
-    base_xxh3: Name | None
-    result_xxh3: Name
+    base_xxh3: _Xxh3 | None
+    result_xxh3: _Xxh3
 
     @property
     def tensor(self) -> TensorInfo:
@@ -184,7 +184,7 @@ class Manifest:
     @property
     def dense_bytes(self) -> int:
         """Size of the whole version in memory."""
-        return sum(piece.elements * bits_dtype(piece.dtype).itemsize for piece in self.pieces)
+        return sum(piece.elements * DTYPES[piece.dtype].itemsize for piece in self.pieces)
 
     @property
     def weights_sha256(self) -> str:
@@ -221,6 +221,61 @@ class Manifest:
             raise TransferError(f"manifest cannot be read ({error}); fetch it again")
         check_sound(manifest, whole=whole)
         return manifest
+
+
+def check_sound(manifest: Manifest, *, whole: bool) -> None:
+    """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) make them up."""
+    if whole and not manifest.pieces:
+        raise TransferError(f"manifest of version {manifest.version} has no pieces")
+    if manifest.base_version is not None and manifest.base_version >= manifest.version:
+        raise TransferError(f"manifest: version {manifest.version} is not newer than its base {manifest.base_version}")
+    for before, after in itertools.pairwise(manifest.pieces):
+        if before.key >= after.key:
+            raise TransferError(f"manifest: piece {after.key} does not come after {before.key}")
+    for piece in manifest.pieces:
+        _check_piece(manifest, piece)
+    _check_chunks(manifest)
+    for info, group in itertools.groupby(manifest.pieces, key=lambda piece: piece.tensor):
+        _check_cover(info, [piece.region for piece in group], whole=whole)
+    if len({info.name for info in manifest.tensors}) != len(manifest.tensors):
+        raise TransferError(f"manifest of version {manifest.version} gives a tensor two dtypes or shapes")
+
+
+def _check_piece(manifest: Manifest, piece: PieceEntry) -> None:
+    where = f"manifest: tensor {piece.name!r} at {list(piece.start)}"
+    if piece.dtype not in DTYPES:
+        raise TransferError(f"{where} has dtype {piece.dtype!r}, which is not known")
+    if not Region.whole(piece.shape).contains(piece.region):
+        raise TransferError(f"{where} reaches to {list(piece.stop)}, out of its shape {list(piece.shape)}")
+    dense_only = piece.base_xxh3 is None
+    if dense_only != (manifest.base_version is None) or (dense_only and piece.encoding != "dense"):
+        raise TransferError(f"{where} and version {manifest.version} disagree on the base")
+    if piece.changed > piece.elements:
+        raise TransferError(f"{where} has {piece.changed} of {piece.elements} elements changed")
+
+
+def _check_chunks(manifest: Manifest) -> None:
+    filled = [0] * len(manifest.chunks)
+    for piece in manifest.pieces:  # In a chunk they lie in their order, from which follows where.
+        if piece.chunk >= len(manifest.chunks):
+            raise TransferError(f"manifest: tensor {piece.name!r} lies in chunk {piece.chunk} of {len(filled)}")
+        if piece.offset != filled[piece.chunk] or piece.length <= 0:
+            raise TransferError(
+                f"manifest: tensor {piece.name!r} at {list(piece.start)} lies at {piece.offset} of chunk "
+                f"{piece.chunk}, expected {filled[piece.chunk]}"
+            )
+        filled[piece.chunk] += piece.length
+    for index, chunk in enumerate(manifest.chunks):
+        if chunk.size_bytes != filled[index]:
+            raise TransferError(f"manifest: pieces fill {filled[index]} bytes of a chunk of {chunk.size_bytes}")
+
+
+def _check_cover(info: TensorInfo, regions: list[Region], *, whole: bool) -> None:
+    if both := overlapping(regions):
+        raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
+    covered = sum(region.elements for region in regions)
+    if whole and covered != info.elements:
+        raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements")
 
 
 def _seal(packed: bytes) -> bytes:

@@ -17,14 +17,11 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import torch
 
-from rose.runtime.transfer.apply.device import Fetched, fetch
 from rose.runtime.transfer.codec import changes, codec
-from rose.runtime.transfer.codec.bits import digest
+from rose.runtime.transfer.codec.bits import digest, to_bits
 from rose.runtime.transfer.codec.changes import Changes
-from rose.runtime.transfer.codec.dtypes import bits_dtype, mantissa_bits
-from rose.runtime.transfer.codec.header import Bits, read_header
+from rose.runtime.transfer.codec.header import DTYPES, Bits, read_header
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key
 from rose.runtime.transfer.package.chain import follow, inside, reach
@@ -53,8 +50,6 @@ class Held:
     bits: dict[Key, Bits] = field(default_factory=dict)
     xxh3: dict[Key, str] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
-    #: Copies on the trainer's accelerator of what lies there, to compare the next version with.
-    on_device: dict[Key, torch.Tensor | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +102,12 @@ class _Package:
         )
 
 
-def encode_first(
-    version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool
-) -> tuple[Manifest, Held]:
+def encode_first(version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder) -> tuple[Manifest, Held]:
     """Encode the pieces against `held`, or whole if there is nothing before; the chunks are put, not synced.
 
     Every piece is decoded again where the base lies, and compared: `held` is used up, also where this fails. What comes
-    of it is what is held now, since the trainer goes on changing its tensors. Of tensors on an accelerator only what
-    changed is copied from there, unless an `anchor` follows: that is made of all they are. Returns the manifest of
-    these pieces, which no file names yet, and what is held now, for `encode_more`.
+    of it is what is held now, since the trainer goes on changing its tensors. Returns the manifest of these pieces,
+    which no file names yet, and what is held now, for `encode_more`.
 
     Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
     """
@@ -126,16 +118,15 @@ def encode_first(
 
     def encode(cut: Cut) -> tuple[Cut, _Blob]:
         bits = now.bits.get(cut.key)
-        last = None if held is None or bits is None or anchor else Fetched(bits, held.on_device.get(cut.key))
-        fetched = fetch(cut.info.name, cut.tensor, last)
-        new, now.on_device[cut.key] = fetched.bits, fetched.on_device
+        new = to_bits(cut.info.name, cut.tensor)
         now.xxh3[cut.key] = digest(new)
         started_ns = time.monotonic_ns()
         if bits is None:
-            encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+            encoded = codec.encode(None, new)
             now.bits[cut.key] = codec.decode(new, encoded)
         else:
-            encoded, step.changes[cut.key] = codec.advance(bits, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+            done = step.changes[cut.key] = codec.advance(bits, new)
+            encoded = codec.packed(done, bits)
         return cut, _checked(cut, now, encoded, None if held is None else held.xxh3[cut.key], started_ns)
 
     package = _Package(version, None if held is None else held.version, chunks)
@@ -167,18 +158,19 @@ def encode_more(
         end = len(before)
         for begin in strides:
             for span in reversed(before[begin:end]):
-                done = changes.merge(span.changes[cut.key], done)
+                done = changes.merge(span.changes[cut.key], done, bits.itemsize)
             end = begin
             started_ns = time.monotonic_ns()
-            changes.undo(bits, done)
+            changes.move(bits, done, -1)
             base, base_xxh3 = before[begin].base_version, before[begin].base_xxh3[cut.key]
             if digest(bits) != base_xxh3:
                 raise TransferError(f"tensor {cut.info.name!r}: the changes since version {base} are wrong")
-            encoded = codec.redo(bits, done, mantissa_bits=mantissa_bits(cut.info.dtype))
+            changes.move(bits, done)
+            encoded = codec.packed(done, bits)
             blobs.append(_checked(cut, now, encoded, base_xxh3, started_ns))
         if anchor:
             started_ns = time.monotonic_ns()
-            encoded = codec.encode(None, bits, mantissa_bits=mantissa_bits(cut.info.dtype))
+            encoded = codec.encode(None, bits)
             codec.decode(bits, encoded, bits)
             blobs.append(_checked(cut, now, encoded, None, started_ns))
         return cut, done, blobs
@@ -251,7 +243,7 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
         held.tensors[name] = tensors[name]
         pieces = [link[name] for link in links]
         box = reach(region, pieces)
-        bits = np.empty(box.shape, bits_dtype(tensors[name].dtype))
+        bits = np.empty(box.shape, DTYPES[tensors[name].dtype])
         for index, link in enumerate(pieces):
             bits = follow(box, bits, [inside(name, box, link)], partial(blob, index))
             now = np.array(bits[region.within(box).slices], order="C")

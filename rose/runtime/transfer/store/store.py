@@ -29,8 +29,14 @@ from rose.runtime.transfer.codec.bits import digest, to_bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells
-from rose.runtime.transfer.package.checks import check_sound
-from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, merge_parts, plan
+from rose.runtime.transfer.package.manifest import (
+    Manifest,
+    Package,
+    check_chain,
+    check_sound,
+    merge_parts,
+    plan,
+)
 from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder
@@ -214,7 +220,7 @@ class VersionStore:
         try:
             with self._chunks.writing():
                 anchor = held is not None and self._anchor_due(version, held, writer)
-                first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor)
+                first, now = encode_first(version, cuts, held, self._chunks)
                 self._chunks.sync()
                 published = self._complete(replace(first, run_id=self.run_id), writer)
             if published is not None:

@@ -35,6 +35,8 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 _RENEWALS = 3
 _RENEWAL_S_MIN = 0.1
 _LOCK = "lock"
+#: Chunks that are fetched at once.
+_PARALLEL = 4
 
 Regions = Mapping[str, Region]
 
@@ -45,8 +47,8 @@ class Receiver:
     `url` is a server's, a relay's, an object store's or a folder's; it and `rules` are as of `open_origin`. `name` is
     what versions are acknowledged under; by itself it follows from the host and the folder. Packages of another run
     than `run_id` ("": of none) are refused, unless that is None. `timeout_s` bounds each wait for the network, not the
-    whole transfer; a broken connection is tried again up to `retries` times in a row without a byte. `parallel` chunks
-    are fetched at once, together at most `max_bytes_per_s`.
+    whole transfer; a broken connection is tried again up to `retries` times in a row without a byte. Chunks are fetched
+    with at most `max_bytes_per_s` together.
     """
 
     def __init__(
@@ -60,7 +62,6 @@ class Receiver:
         rules: OriginRules = ANYWHERE,
         timeout_s: float = 30.0,
         retries: int = 5,
-        parallel: int = 4,
         max_bytes_per_s: float | None = None,
     ) -> None:
         self.url = url.rstrip("/")
@@ -71,7 +72,6 @@ class Receiver:
         self._rules = rules
         self._timeout_s = timeout_s
         self._retries = retries
-        self._parallel = parallel
         self._throttle = Throttle(max_bytes_per_s)
         self._partial = staging / "partial"
         with self._origin():  # A wrong URL is found here.
@@ -204,7 +204,7 @@ class Receiver:
     def _pool(self, origin: Origin) -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
         """Threads that fetch, and what is set when they should stop: if the block fails, what they do is broken off."""
         stopped = threading.Event()
-        with ThreadPoolExecutor(self._parallel, thread_name_prefix="rose-fetch") as pool:
+        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="rose-fetch") as pool:
             try:
                 yield pool, stopped
             except BaseException:

@@ -25,23 +25,21 @@ from aiohttp.web_request import BaseRequest
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package
 from rose.runtime.transfer.wire.cache import ChunkCache
-from rose.runtime.transfer.wire.connections import Throttle
 from rose.runtime.transfer.wire.download import download
 from rose.runtime.transfer.wire.origin import BLOCK_BYTES, BrokenError, Origin, open_origin
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.server import Server, make_app
 
 _Result = TypeVar("_Result")
-#: Requests to the origin at once, beside the downloads.
-_CALLS = 8
+#: Downloads, and other requests to the origin, at once.
+_PULLS, _CALLS = 8, 8
 
 
 class RelayServer(Server):
     """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`.
 
-    `token` is what clients must send, `origin_token` what the origin is sent; `rules` are as of `open_origin`. At most
-    `max_bytes_per_s` are taken from the origin, `parallel` chunks at once; a broken connection is tried again up to
-    `retries` times without a byte.
+    `token` is what clients must send, `origin_token` what the origin is sent; `rules` are as of `open_origin`.
+    A broken connection is tried again up to `retries` times without a byte.
 
     Raises TransferError for a wrong URL, and as `Server` for an address or a token; `start` raises TransferError
     if another relay uses the folder.
@@ -58,15 +56,12 @@ class RelayServer(Server):
         *,
         origin_token: str | None = None,
         rules: OriginRules = ANYWHERE,
-        max_bytes_per_s: float | None = None,
-        parallel: int = 8,
         retries: int = 5,
         timeout_s: float = 30.0,
     ) -> None:
-        origin = open_origin(origin_url, origin_token, Throttle(max_bytes_per_s), rules=rules, timeout_s=timeout_s)
-        relay = _Relay(origin, functools.partial(ChunkCache, folder, budget_bytes), parallel, retries)
-        app = make_app(origin, relay, token, relay.calls)
-        app.router.add_get("/v1/status", relay.status)
+        self.origin = open_origin(origin_url, origin_token, rules=rules, timeout_s=timeout_s)
+        relay = _Relay(self.origin, functools.partial(ChunkCache, folder, budget_bytes), retries)
+        app = make_app(self.origin, relay, token, relay.calls)
         app.cleanup_ctx.append(relay.running)
         super().__init__(app, host, port, token)
 
@@ -122,18 +117,17 @@ class _Relay:
 
     _cache: ChunkCache
 
-    def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], parallel: int, retries: int) -> None:
+    def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], retries: int) -> None:
         self._origin = origin
         self._make_cache = cache
         self._retries = retries
         self.calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="rose-relay-call")
-        self._pulls = ThreadPoolExecutor(parallel, thread_name_prefix="rose-relay-pull")
+        self._pulls = ThreadPoolExecutor(_PULLS, thread_name_prefix="rose-relay-pull")
         self._stopped = threading.Event()
         self._downloads: dict[str, _Download] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._manifests: dict[Package, _Kept] = {}
         self._manifest_turn = asyncio.Lock()
-        self._hits = self._misses = self._served_bytes = 0
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """Has the cache while the server runs, and lets go of everything at the end."""
@@ -149,58 +143,31 @@ class _Relay:
         self._origin.close()
         self._cache.close()
 
-    async def status(self, _: web.Request) -> web.Response:
-        """Return what the relay has done since it started, and what it holds."""
-        return web.json_response(
-            {
-                "origin": self._origin.url,
-                "origin_bytes": self._origin.received_bytes,
-                "served_bytes": self._served_bytes,
-                "hits": self._hits,
-                "misses": self._misses,
-                "downloads": len(self._downloads),
-                "cached_bytes": self._cache.used_bytes,
-                "budget_bytes": self._cache.budget_bytes,
-            }
-        )
-
     async def manifest(self, package: Package) -> web.StreamResponse:
         # A package's name does not say which manifest it is: a trainer that begins anew uses the same names.
         tag = await self._ask(self._origin.manifest_tag, package)
         if (sha256 := self._kept(package, tag)) is None:
             async with self._manifest_turn:
                 if (sha256 := self._kept(package, tag)) is None:
-                    self._misses += 1
-                    return self._cached(await self._pull_manifest(package, tag))
-        self._hits += 1
-        return self._cached(sha256)
+                    sha256 = await self._pull_manifest(package, tag)
+        return _CachedFile(self._cache, sha256)
 
     async def chunk(self, request: web.Request, sha256: str) -> web.StreamResponse:
         if sha256 in self._cache:
-            self._hits += 1
-            return self._cached(sha256)
+            return _CachedFile(self._cache, sha256)
         if request.method == "HEAD":
             size_bytes = await self._ask(self._origin.chunk_bytes, sha256)
             return web.Response(headers={"Content-Length": str(size_bytes)})
         state = self._downloads.get(sha256)
         if state is None:
-            self._misses += 1
             state = self._downloads[sha256] = _Download()
             task = asyncio.create_task(self._pull_chunk(sha256, state))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        else:
-            self._hits += 1
         return await self._follow(request, sha256, state)
 
     async def _ask(self, call: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self.calls, call, *arguments)
-
-    def _cached(self, sha256: str) -> web.StreamResponse:
-        return _CachedFile(self._cache, sha256, self._sent)
-
-    def _sent(self, count_bytes: int) -> None:
-        self._served_bytes += count_bytes
 
     def _kept(self, package: Package, tag: str) -> str | None:
         kept = self._manifests.get(package)
@@ -294,7 +261,6 @@ class _Relay:
                     if not block:
                         break
                     await response.write(block)
-                    self._sent(len(block))
                     position += len(block)
             except TransferError:
                 pass
@@ -308,14 +274,10 @@ class _Relay:
 class _CachedFile(web.FileResponse):
     """A chunk of the cache, which stays there while it is sent."""
 
-    def __init__(self, cache: ChunkCache, sha256: str, sent: Callable[[int], None]) -> None:
+    def __init__(self, cache: ChunkCache, sha256: str) -> None:
         super().__init__(cache.path(sha256))
         self._held = functools.partial(cache.held, sha256)
-        self._sent = sent
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
         with self._held():
-            writer = await super().prepare(request)
-        if request.method == "GET":
-            self._sent(self.content_length or 0)
-        return writer
+            return await super().prepare(request)

@@ -18,20 +18,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import hmac
-import json
-import re
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar, cast
 
+import msgspec
 from aiohttp import web
 
 from rose.http_limits import ACCEPTS, BODY_S, connections_max
 from rose.ledger.address import check_guarded, refusal
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Package, index_bytes, plan
+from rose.runtime.transfer.package.manifest import Number, Package, Sha256, index_bytes, plan
 from rose.runtime.transfer.wire.origin import PIN, BrokenError, GoneError, RefusedError, Route
 
 if TYPE_CHECKING:
@@ -39,12 +38,24 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_RECEIVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 #: A connection without a request under way is closed after this, also one that sends half a head.
 _IDLE_S = 30.0
 #: How often a way is planned again that was removed before it could be pinned.
 _PLANS = 5
+
+
+class _Wanted(msgspec.Struct):
+    version: Number
+    have: Number | None = None
+
+
+class _HeldByReceiver(msgspec.Struct):
+    receiver: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
+    version: Number
+    weights_sha256: Sha256
+
+
+_B = TypeVar("_B", _Wanted, _HeldByReceiver)
 
 
 class Calls(Protocol):
@@ -84,9 +95,8 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
         return await files.chunk(request, request.match_info["sha256"])
 
     async def pin(request: web.Request) -> web.Response:
-        body = await _body(request)
-        have = None if body.get("have") is None else _version(body, "have")
-        return _json((await ask(calls.route, _version(body, "version"), have)).to_bytes())
+        wanted = await _body(request, _Wanted)
+        return _json((await ask(calls.route, wanted.version, wanted.have)).to_bytes())
 
     async def renew(request: web.Request) -> web.Response:
         await ask(calls.renew, request.match_info["pin"])
@@ -97,15 +107,14 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
         return web.Response()
 
     async def acknowledge(request: web.Request) -> web.Response:
-        body = await _body(request)
-        receiver, sha256 = _text(body, "receiver", _RECEIVER), _text(body, "weights_sha256", _SHA256)
-        await ask(calls.acknowledge, receiver, _version(body, "version"), sha256)
+        held = await _body(request, _HeldByReceiver)
+        await ask(calls.acknowledge, held.receiver, held.version, held.weights_sha256)
         return web.Response()
 
     app = web.Application(middlewares=[_authorised(token), _explained])
     app.router.add_get("/v1/packages", index)
     app.router.add_get("/v1/packages/{stem}.json", manifest)
-    app.router.add_get(f"/v1/chunks/{{sha256:{_SHA256.pattern}}}", chunk)
+    app.router.add_get("/v1/chunks/{sha256:[0-9a-f]{64}}", chunk)
     app.router.add_post("/v1/pins", pin)
     app.router.add_put(f"/v1/pins/{{pin:{PIN.pattern}}}", renew)
     app.router.add_delete(f"/v1/pins/{{pin:{PIN.pattern}}}", unpin)
@@ -323,29 +332,12 @@ def _json(data: bytes) -> web.Response:
     return web.Response(body=data, content_type="application/json")
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
+async def _body(request: web.Request, kind: type[_B]) -> _B:
     try:
         async with asyncio.timeout(BODY_S):
-            body = json.loads(await request.read())
+            return msgspec.json.decode(await request.read(), type=kind)
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s")
     # RuntimeError is aiohttp's for a connection that was closed meanwhile.
-    except (ValueError, RuntimeError, web.RequestPayloadError):
-        body = None
-    if not isinstance(body, dict):
-        raise web.HTTPBadRequest(text="the body is not a JSON object")
-    return body
-
-
-def _version(body: dict[str, Any], field: str) -> int:
-    value = body.get(field)
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise web.HTTPBadRequest(text=f"{field!r} is {str(value)[:60]!r}, expected a version")
-    return value
-
-
-def _text(body: dict[str, Any], field: str, pattern: re.Pattern[str]) -> str:
-    value = body.get(field)
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise web.HTTPBadRequest(text=f"{field!r} is {str(value)[:60]!r}, expected text like {pattern.pattern}")
-    return value
+    except (ValueError, RuntimeError, web.RequestPayloadError) as error:
+        raise web.HTTPBadRequest(text=f"the body cannot be read: {error}")

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.coserving.accounts.slices import slice_time
+from rose.runtime.coserving.accounts.slices import Assignments, slice_time
 from rose.runtime.coserving.page import Span, SpanRecord
 
 spans = st.lists(
@@ -59,3 +59,20 @@ def test_cutting_an_interval_changes_a_total_by_less_than_a_nanosecond_a_cut_and
     parts = [slice_time(records, a, b).by_bucket for a, b in pairwise(edges)]
     for bucket, total in whole.items():
         assert abs(total - sum(part[bucket] for part in parts)) <= len(edges) * (len(records) + 1)
+
+
+def test_time_belongs_to_the_run_that_was_assigned_then():
+    runs = Assignments("a")
+    runs.change(10, "b")
+    runs.change(20, "b")
+    runs.change(30, "")
+    assert [runs.at(time_ns) for time_ns in (-5, 9, 10, 29, 30)] == ["a", "a", "b", "b", ""]
+    assert runs.now == ""
+    assert runs.between(0, 100) == [10, 30]
+    assert runs.between(10, 30) == []
+    runs.forget(10)
+    assert runs.at(15) == "b"
+    assert runs.between(0, 100) == [10, 30], "of what is kept nothing changes"
+    runs.forget(1_000)
+    assert runs.between(0, 100) == [30]
+    assert runs.at(50) == ""

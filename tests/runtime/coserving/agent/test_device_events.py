@@ -9,7 +9,6 @@ import pytest
 
 from rose.clock import Anchor
 from rose.runtime.coserving.agent.agent import ServingWatch, StepTimeWatch
-from rose.runtime.coserving.agent.rollout_engine import rollout_event
 from rose.runtime.coserving.attach.attachment import Attachment, describe
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from tests.runtime.coserving.parties import OtherParty
@@ -153,25 +152,3 @@ def test_the_errors_of_predictions_are_told_where_steps_ran(device):
         ("r0", "rollout", "prefill", 1, 0.1),
         ("r0", "rollout", "decode", 1, 0.05),
     ]
-
-
-def test_an_engine_that_never_said_what_it_is_has_no_mechanisms(tmp_path):
-    spec = SimpleNamespace(
-        device=SimpleNamespace(id="d0"),
-        page=tmp_path / "page",
-        rollout_kv_bytes_per_token=2,
-        anchor=Anchor(0),
-        rollout=SimpleNamespace(
-            engine_id="r0", model_name="m", max_total_tokens=100, plugin=SimpleNamespace(gated=True)
-        ),
-    )
-    event = rollout_event(spec, "died", 7, reason="out of memory")
-    assert (event.compute_mechanism, event.memory_mechanism, event.kv_bytes) == (None, None, None)
-    describe(
-        spec.page,
-        Attachment(
-            role="rollout", pid=7, kv_tokens=90, compute_mechanism="step-yield", memory_mechanism="leased+budget"
-        ),
-    )
-    event = rollout_event(spec, "started", 7)
-    assert (event.compute_mechanism, event.memory_mechanism, event.kv_bytes) == ("step-yield", "leased+budget", 180)

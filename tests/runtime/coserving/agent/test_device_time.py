@@ -55,11 +55,17 @@ class Trainer:
 
     def agent(self, *, leave):
         """The life of one agent: until it has recorded a slice, and then `leave` the device to the next one."""
-        self._writer = LedgerWriter.open(self._ledger, "agent", "fleet", flush_interval_s=0.1)
+        self._writer = LedgerWriter.open(self._ledger, "agent", "fleet", flush_interval_s=0.05)
+        recorded, record = [], self._writer.record
+
+        def record_and_keep(event, **options):
+            record(event, **options)
+            recorded.append(type(event))
+
+        self._patch.setattr(self._writer, "record", record_and_keep)
         self._agent = HostAgent(self._writer, [replace(self._spec, anchor=Anchor.take())])
-        before = self.rows("SELECT count(*) FROM device_slice")
         self._agent.start()
-        until(lambda: self.rows("SELECT count(*) FROM device_slice") > before, every_s=0.2)
+        until(lambda: DeviceSlice in recorded)
         self.close(leave=leave)
 
     def close(self, *, leave=False):
@@ -126,14 +132,14 @@ def test_what_an_agent_records_is_by_the_clock_of_its_slices(tmp_path, monkeypat
             gateway.want(r0=60 * SECOND)
             until(lambda: host.lent)
             gateway.aim(r0=("one", 1, "file:///nowhere"))
-            until(lambda: host.rows("SELECT count(*) FROM sync")[0][0] > 0, every_s=0.2)
+            until(lambda: host.rows("SELECT count(*) FROM sync")[0][0] > 0, every_s=0.1)
             host.agent.stop(leave=True)
             host.writer.close()
             before = predecessor(host.ledger, "fleet", "d0", anchor)
             assert all(began_us <= anchor.utc_us(change.at_ns) <= anchor.now_us() for change in before.leases)
             host.next_agent()
-            until(lambda: host.rows("SELECT count(*) FROM lease")[0][0] > 1, every_s=0.2)
-            until(lambda: host.rows("SELECT count(DISTINCT lease_id) FROM device_slice")[0][0] > 1, every_s=0.2)
+            until(lambda: host.rows("SELECT count(*) FROM lease")[0][0] > 1, every_s=0.1)
+            until(lambda: host.rows("SELECT count(DISTINCT lease_id) FROM device_slice")[0][0] > 1, every_s=0.1)
             host.agent.stop()
             host.writer.close()
         finally:

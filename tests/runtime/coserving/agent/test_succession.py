@@ -26,10 +26,11 @@ from rose.runtime.training.policy_model import Policy
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
+from tests.runtime.coserving.agents_in_turn import SECOND, SLICE_NS, Host, until
 from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+from tests.runtime.coserving.stand_in_engine import stand_in_spec
 
 
 @pytest.fixture
@@ -45,33 +46,34 @@ def host(tmp_path, gateway):
     made.close()
 
 
-def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_of_the_time(host, gateway):
+def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_of_the_time(host, gateway, monkeypatch):
+    monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SLICE_NS)
     record = host.first_agent()
     gateway.want(r0=60 * SECOND)
     until(lambda: host.lent)
     page = ArbiterPage(host.spec.page)
     # A slice is in the ledger, and a second that is in none yet.
-    until(lambda: host.rows("SELECT count(*) FROM device_slice WHERE lease_id IS NOT NULL")[0][0] >= 1, every_s=0.2)
+    until(lambda: host.rows("SELECT count(*) FROM device_slice WHERE lease_id IS NOT NULL")[0][0] >= 1, every_s=0.1)
     engine = LastingEngine(replace(host.spec.rollout, port=record.port))
     turns = []
     turn = threading.Thread(
         target=lambda: turns.append(
-            engine.post("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 150}})
+            engine.post("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 50}})
         )
     )
     turn.start()
-    time.sleep(0.5)
+    time.sleep(0.2)
     host.kill_agent()
     assert page.lease().number == 1, "what it said stays on the page"
     assert not page.alive(Party.AGENT)
-    time.sleep(0.5)
+    time.sleep(0.2)
     host.next_agent()
     assert not page.replaced()
     assert host.agent._engine.engine.pid == record.pid
     assert host.agent._engine.engine.spec.port == record.port
     until(lambda: page.lease().number == 2)
     turn.join()
-    assert len(turns[0]["output_ids"]) == 150, "the turn went on all the while"
+    assert len(turns[0]["output_ids"]) == 50, "the turn went on all the while"
     host.agent.stop()
     host.writer.close()
     assert record.process() is None
@@ -101,27 +103,37 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     assert actions == [("started",), ("stopped",)]
 
 
-def test_an_engine_that_died_meanwhile_is_told_of_and_another_is_started(host):
-    record = host.agent_that_leaves()
-    os.kill(record.pid, signal.SIGKILL)
-    until(lambda: record.process() is None)
+def test_an_engine_that_was_left_is_left_again_replaced_or_told_of(host, monkeypatch):
+    first, reasons = host.agent_that_leaves(), []
+    take_over = RolloutEngine._take_over
+
+    def as_it_leaves(engine, process):
+        engine._page.set(Party.ROLLOUT, Field.SWAPS, 1)
+        until(lambda: engine._leaving)
+        reasons.append(take_over(engine, process))
+        return reasons[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutEngine, "_take_over", as_it_leaves)
+        host.next_agent(wait=False)
+        until(lambda: host.agent._engine.engine is not None)
+        assert host.leave() == first
+    assert reasons == ["what weights it holds cannot be found out: its agent leaves the engine to another"]
+    assert first.process() is not None
+    # An engine of other arguments than its own is ended.
+    host.next_agent(rollout=replace(host.spec.rollout, max_total_tokens=200))
+    assert first.process() is None
+    second = host.leave()
+    assert second.pid != first.pid
+    os.kill(second.pid, signal.SIGKILL)
+    until(lambda: second.process() is None)
     host.next_agent()
-    assert host.agent._engine.engine.pid != record.pid
+    assert host.agent._engine.engine.pid != second.pid
     host.writer.flush()
     lives = host.rows("SELECT action, pid, reason FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
-    assert [life[0] for life in lives] == ["started", "died", "started"]
-    assert lives[1][1:] == (record.pid, "it ended while it had no agent")
-
-
-def test_one_that_cannot_be_taken_up_is_ended(host):
-    record = host.agent_that_leaves()
-    host.next_agent(rollout=replace(host.spec.rollout, max_total_tokens=200))
-    assert record.process() is None
-    assert host.agent._engine.engine.pid != record.pid
-    host.writer.flush()
-    assert host.rows("SELECT reason FROM engine WHERE action = 'died'") == [
-        ("engine arguments changed since it started",)
-    ]
+    assert [life[0] for life in lives] == ["started", "died", "started", "died", "started"]
+    assert lives[1][1:] == (first.pid, "engine arguments changed since it started")
+    assert lives[3][1:] == (second.pid, "it ended while it had no agent")
 
 
 def test_what_a_trainer_does_while_its_device_has_no_agent_is_its_runs(host, gateway, monkeypatch):
@@ -144,37 +156,19 @@ def test_what_a_trainer_does_while_its_device_has_no_agent_is_its_runs(host, gat
     assert host.rows(trained) == [("trains",)]
 
 
-def test_an_agent_that_leaves_its_engine_as_it_takes_it_up_asks_nothing_of_it(host, monkeypatch):
-    record, reasons = host.agent_that_leaves(), []
-    take_over = RolloutEngine._take_over
-
-    def as_it_leaves(engine, process):
-        engine._page.set(Party.ROLLOUT, Field.SWAPS, 1)
-        until(lambda: engine._leaving)
-        reasons.append(take_over(engine, process))
-        return reasons[0]
-
-    monkeypatch.setattr(RolloutEngine, "_take_over", as_it_leaves)
-    host.next_agent(wait=False)
-    until(lambda: host.agent._engine.engine is not None)
-    host.agent.stop(leave=True)
-    assert reasons == ["what weights it holds cannot be found out: its agent leaves the engine to another"]
-    assert record.process() is not None
-    assert EngineRecord.read(host.spec.page) == record
-
-
-def test_an_engine_ends_by_itself_without_an_agent_or_its_record(tmp_path, gateway):
-    host = Host(tmp_path, gateway, orphan_s=0.5)
+@pytest.mark.parametrize("given_up", ["no agent was on", "its record is gone"])
+def test_an_engine_ends_by_itself_without_an_agent_or_its_record(tmp_path, given_up):
+    page = ArbiterPage.create(tmp_path / "page")
+    engine = LastingEngine(replace(stand_in_spec(tmp_path), orphan_s=0.3))
     try:
-        record = host.agent_that_leaves()
-        until(lambda: record.process() is None)
-        assert "no agent was on" in host.spec.rollout.log.read_text()
-        host.next_agent()
-        record = EngineRecord.read(host.spec.page)
-        adoption.record_path(host.spec.page).unlink()
-        until(lambda: record.process() is None)
+        engine.launch()
+        until(lambda: EngineRecord.read(page.path) is not None)
+        page.close() if given_up == "no agent was on" else adoption.record_path(page.path).unlink()
+        until(lambda: not engine.alive)
+        assert given_up in engine.spec.log.read_text()
     finally:
-        host.close()
+        engine.kill()
+        page.close()
 
 
 @pytest.mark.live

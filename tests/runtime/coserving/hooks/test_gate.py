@@ -141,14 +141,6 @@ def test_a_request_that_was_given_up_while_held_goes_at_once(device):
     assert sorted(device.view.ended) == ["r0", "r1"]
 
 
-def test_turns_that_were_held_for_too_long_go_elsewhere(device, monkeypatch):
-    monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
-    lend(device)
-    device.serving.set_load(replace(LOAD, wanted=True))
-    asks(device)
-    assert sorted(device.view.ended) == ["r0", "r1"]
-
-
 @pytest.mark.parametrize("how", ["killed", "broken"])
 def test_nothing_runs_beside_serving_that_is_gone(device, how, monkeypatch):
     monkeypatch.setattr(gates, "STALL_NS", 20 * MS)

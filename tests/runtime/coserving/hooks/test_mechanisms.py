@@ -9,16 +9,12 @@ from rose.runtime.coserving.hooks.mechanisms import compute_mechanism, memory_me
     ("facts", "name"),
     [
         ({"gated": False}, "exclusive"),
-        ({"gated": False, "decode_graphs": "full", "prefill_graphs": "breakable"}, "exclusive"),
         ({"gated": True}, "layer-yield"),
         ({"gated": True, "decode_graphs": "full"}, "layer-graphs+layer-yield"),
         # What a fleet file's own arguments made of it: a replayed prefill has no gate between its layers.
         ({"gated": True, "decode_graphs": "full", "prefill_graphs": "breakable"}, "step-yield"),
-        ({"gated": True, "prefill_graphs": "full"}, "step-yield"),
         ({"gated": True, "decode_graphs": "breakable"}, "step-yield"),
-        ({"gated": True, "decode_graphs": "full", "mps": True}, "mps+layer-graphs+layer-yield"),
         ({"gated": True, "mps": True, "native_kernels": True}, "native-kernels+mps+layer-yield"),
-        ({"gated": False, "native_kernels": True}, "native-kernels+exclusive"),
         ({"gated": True, "preemptible": True}, "idle-class+layer-yield"),
         ({"gated": False, "preemptible": True}, "exclusive"),
     ],

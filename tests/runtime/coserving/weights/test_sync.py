@@ -49,12 +49,9 @@ def server(store):
 
 
 @pytest.fixture
-def engine(request, tmp_path):
-    """Of two ranks, unless a test says otherwise."""
-    return HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=getattr(request, "param", 2), dtype=torch.bfloat16)
-
-
-one_rank_or_two = pytest.mark.parametrize("engine", [1, 2], ids=["one rank", "two ranks"], indirect=True)
+def engine(tmp_path):
+    """Of two ranks."""
+    return HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=2, dtype=torch.bfloat16)
 
 
 @pytest.fixture
@@ -66,13 +63,20 @@ def acknowledged(store):
     return [json.loads(path.read_text())["version"] for path in (store.folder / "acks").glob("*.json")]
 
 
-@one_rank_or_two
 def test_an_engine_goes_from_its_checkpoint_by_a_delta_and_acknowledges_what_it_was_found_to_hold(
     engine, sync, server, store
 ):
-    event = sync.bring(Target("", 1, server.url))
+    event = sync.bring(Target("", 1, server.url, source="relay", route="intra-zone"))
     assert (event.ok, event.reason) == (True, None)
     assert (event.encoding, event.base_version, event.policy_version) == ("delta", 0, 1)
+    assert (event.source, event.route) == ("relay", "intra-zone")
+    times = {phase: getattr(event, phase) for phase in PHASES}
+    assert all(time_ns > 0 for time_ns in times.values()), times
+    # The publisher's time was spent before.
+    assert sum(times.values()) - event.encode_ns <= event.total_ns
+    assert event.wire_bytes > 0
+    assert event.dense_bytes == 2 * event.total_elements
+    assert 0 < event.changed_elements < 2 * event.total_elements
     assert engine.holds(VERSIONS[1], torch.bfloat16)
     (package,) = [package for package in store.packages() if package.version == 1]
     assert event.sha256 == store.manifest(package).weights_sha256
@@ -96,18 +100,6 @@ def test_what_a_sync_left_that_ended_with_its_agent_is_used_by_the_next_or_remov
     assert sorted(path.name for path in engine.staging.iterdir()) == ["held-2.json", "partial"]
 
 
-def test_the_event_tells_the_phases_apart(sync, server):
-    event = sync.bring(Target("", 2, server.url, source="relay", route="intra-zone"))
-    times = {phase: getattr(event, phase) for phase in PHASES}
-    assert all(time_ns > 0 for time_ns in times.values()), times
-    # The publisher's time was spent before.
-    assert sum(times.values()) - event.encode_ns <= event.total_ns
-    assert (event.source, event.route) == ("relay", "intra-zone")
-    assert event.wire_bytes > 0
-    assert event.dense_bytes == 2 * event.total_elements
-    assert 0 < event.changed_elements < 2 * event.total_elements
-
-
 def test_an_engine_that_is_not_at_its_checkpoint_is_offered_no_delta(engine, sync, server):
     corrupt(engine, "model.layers.0.mlp.gate_up_proj.weight")
     event = sync.bring(Target("", 1, server.url))
@@ -116,7 +108,6 @@ def test_an_engine_that_is_not_at_its_checkpoint_is_offered_no_delta(engine, syn
     assert engine.holds(VERSIONS[1], torch.bfloat16)
 
 
-@one_rank_or_two
 def test_weights_that_changed_since_the_last_sync_are_brought_back_from_an_anchor(engine, sync, server):
     sync.bring(Target("", 1, server.url))
     corrupt(engine, "model.norm.weight")
@@ -128,7 +119,6 @@ def test_weights_that_changed_since_the_last_sync_are_brought_back_from_an_ancho
     assert engine.holds(VERSIONS[2], torch.bfloat16)
 
 
-@one_rank_or_two
 def test_a_version_that_is_not_found_in_the_engine_is_not_acknowledged_and_the_engine_not_trusted(
     engine, sync, server, store
 ):
@@ -149,20 +139,6 @@ def test_ranks_that_swapped_in_at_different_steps_are_not_trusted(tmp_path, serv
     assert not event.ok
     assert "different steps" in event.reason
     assert not sync.standing.trusted
-
-
-def test_what_the_origin_could_not_be_told_is_no_base_until_it_was(tmp_path, store):
-    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
-    sync = EngineSync(engine, engine.staging, device_id="d0")
-    first = StoreServer(store).start()
-    engine.before["commit"] = first.stop
-    event = sync.bring(Target("", 1, first.url))
-    assert event.ok
-    assert "not acknowledged" in event.reason
-    with StoreServer(store) as server:
-        event = sync.bring(Target("", 2, server.url))
-    assert (event.ok, event.reason, event.base_version) == (True, None, 1)
-    assert acknowledged(store) == [2]
 
 
 def other_run(folder):
@@ -186,7 +162,6 @@ def handed_over(tmp_path, server):
         running.stop()
 
 
-@one_rank_or_two
 def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_back(engine, sync, server, handed_over):
     engine.before["commit"] = handed_over
     event = sync.bring(Target("", 1, server.url))
@@ -201,17 +176,23 @@ def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_ba
     assert (sync.standing.trusted, sync.standing.failures) == (True, 0)
 
 
-def test_a_late_acknowledgement_that_is_refused_leaves_an_engine_that_is_not_trusted(tmp_path, store):
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_the_origin_could_not_be_told_is_told_before_the_next_sync(tmp_path, store, refused):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
     sync = EngineSync(engine, engine.staging, device_id="d0")
     first = StoreServer(store).start()
     engine.before["commit"] = first.stop
-    assert sync.bring(Target("", 1, first.url)).ok
-    with StoreServer(other_run(tmp_path)) as server:
-        event = sync.bring(Target("", 9, server.url))
-    assert not event.ok
-    assert "has drifted" in event.reason
-    assert not sync.standing.trusted
+    event = sync.bring(Target("", 1, first.url))
+    assert event.ok
+    assert "not acknowledged" in event.reason
+    with StoreServer(other_run(tmp_path) if refused else store) as server:
+        event = sync.bring(Target("", 2, server.url))
+    if refused:
+        assert "has drifted" in event.reason
+        assert not sync.standing.trusted
+    else:
+        assert (event.ok, event.reason, event.base_version) == (True, None, 1)
+        assert acknowledged(store) == [2]
 
 
 def test_an_audit_that_is_refused_is_a_drift(sync, server, handed_over):
@@ -231,7 +212,6 @@ def test_an_audit_that_is_refused_is_a_drift(sync, server, handed_over):
     assert not sync.standing.trusted
 
 
-@one_rank_or_two
 def test_a_drift_is_found_told_and_undone(engine, sync, server):
     sync.bring(Target("", 2, server.url, source="relay"))
     corrupt(engine, "model.layers.1.self_attn.o_proj.weight")
@@ -260,7 +240,6 @@ def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine,
     assert engine.holds(VERSIONS[3], torch.bfloat16)
 
 
-@one_rank_or_two
 def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought_back(engine, sync, server):
     """It holds no lease, its scheduler waits at the gate, and the step that is held goes on being held."""
     page = engine.updaters[0]._page

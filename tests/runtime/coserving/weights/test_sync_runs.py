@@ -97,8 +97,7 @@ class Killed(BaseException):
     """Nothing of the agent runs after it, but what tidies the staging folder."""
 
 
-@pytest.mark.parametrize("swapped", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("target", [("one", 1), ("two", 0)], ids=["its run's", "another run's"])
+@pytest.mark.parametrize(("target", "swapped"), [(("one", 1), False), (("one", 1), True), (("two", 0), True)])
 def test_an_agent_that_is_killed_around_the_swap_loses_no_engine(engine, urls, target, swapped):
     sync = sync_of(engine)
     assert bring(sync, urls, "one", 0).ok

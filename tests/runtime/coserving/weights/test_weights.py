@@ -287,11 +287,3 @@ def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, origin
     assert (shared.waits, shared.spans) == (0, [])
     assert os.sched_getaffinity(0) == before
     assert engine.holds(V1, torch.bfloat16)
-
-
-def test_cores_that_are_not_there_are_reported(tmp_path, origin):
-    engine = HandMadeEngine(tmp_path, V0, host_cores=[4000])
-    stage(engine, origin)
-    _, (report,) = ask(engine, "prepare")
-    assert not report["ok"]
-    assert "host_cores [4000]" in report["reason"]

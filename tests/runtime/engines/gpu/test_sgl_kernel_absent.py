@@ -14,8 +14,8 @@ from rose.runtime.engines.forkserver import server_environment
 #: A host with a GPU, as far as SGLang's imports can tell. The kernels themselves run on a real one only.
 LIKE_A_GPU_HOST = """
 import torch
-from rose.runtime.engines.cpu import torchvision_ops
-torchvision_ops.define()
+from rose.runtime.engines import cpu
+cpu.define_torchvision()
 torch.version.cuda = "13.0"
 torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 1

@@ -119,8 +119,7 @@ def test_each_way_reaches_the_version_in_place(history: History, stems: list[str
     assert find_drift(engine, staged.manifests[-1]) is None
 
 
-@pytest.mark.parametrize("tp", [1, 2, 4])
-@pytest.mark.parametrize(("stems", "start"), WAYS)
+@pytest.mark.parametrize(("tp", "stems", "start"), [(2, *WAYS[1]), *((4, *way) for way in WAYS)])
 def test_a_rank_needs_its_own_chunks_only_and_is_brought_along(
     history: History, tp: int, stems: list[str], start: int
 ) -> None:
@@ -144,7 +143,7 @@ def test_a_rank_needs_its_own_chunks_only_and_is_brought_along(
         assert drift is not None
         assert drift.startswith("tensor 'down_proj.weight' at [0, ")
     whole = sum(chunk.size_bytes for m in staged.manifests for chunk in m.chunks)
-    assert len(staged_bytes) == 1 or max(staged_bytes) < whole
+    assert max(staged_bytes) < whole
     # Only `norm` is wanted by all.
     assert sum(staged_bytes) < whole + tp * 200 * len(stems)
 
@@ -222,7 +221,7 @@ class Way:
 
 @pytest.mark.parametrize(
     ("tp", "stems", "faults"),
-    [(1, [delta(4, 2)], usual(500, long=8_000)), (2, [delta(3), delta(4)], usual(500, long=1_000))],
+    [(1, [delta(4, 2)], usual(200, long=8_000)), (2, [delta(3), delta(4)], usual(200, long=1_000))],
 )
 def test_hundreds_of_faults_are_all_refused(memory: Path, tp: int, stems: list[str], faults: int) -> None:
     """Flipped bits, lost ends, exchanged files, wrong bases and layouts, a delta twice, links in disorder or lost."""
@@ -239,7 +238,7 @@ def test_hundreds_of_faults_are_all_refused(memory: Path, tp: int, stems: list[s
             way.open(at, layout)
         way.mend()
         counts[kind] += 1
-        if number % 250 == 0:  # Without a fault the way is accepted, so each refusal is the fault's doing.
+        if number % 100 == 0:  # Without a fault the way is accepted, so each refusal is the fault's doing.
             way.open(2)
     assert len(counts) == len(set(kinds)), counts
     assert min(counts.values()) > faults // 50, counts
@@ -251,7 +250,7 @@ def test_piece_hashes_hold_where_the_chunk_hash_was_forged(small: History) -> No
     folder = small.stage("forged", [delta(2)])
     manifest = Manifest.from_bytes((folder / "00.json").read_bytes())
     places = [folder / "chunks" / chunk.sha256 for chunk in manifest.chunks]
-    refused, forgeries = 0, usual(250, long=1_000)
+    refused, forgeries = 0, usual(80, long=1_000)
     for _ in range(forgeries):
         index = rng.randrange(len(places))
         content = bytearray(places[index].read_bytes())

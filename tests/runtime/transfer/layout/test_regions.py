@@ -81,16 +81,3 @@ def test_an_overlap_is_found_exactly_when_there_is_one(data: st.DataObject) -> N
     assert (pair is None) == (counts.max() <= 1)
     if pair:
         assert (mask(shape, pair[0]) & mask(shape, pair[1])).any()
-
-
-def test_what_is_no_box_is_refused() -> None:
-    with pytest.raises(TransferError, match=r"from \(2, 0\) to \(1, 4\): expected 0 <= start <= stop"):
-        Region((2, 0), (1, 4))
-    with pytest.raises(TransferError, match="expected 0 <= start"):
-        Region((-1,), (1,))
-    with pytest.raises(TransferError, match="same number of axes"):
-        Region((0,), (1, 1))
-    with pytest.raises(TransferError, match=r"\[0:2\] and \[0:1, 0:1\] have different numbers of axes"):
-        Region((0,), (2,)).intersect(Region((0, 0), (1, 1)))
-    with pytest.raises(TransferError, match=r"elements 2 up to 7 are not inside of a tensor of shape \(2, 3\)"):
-        flat_regions((2, 3), 2, 7)

@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,13 +21,14 @@ from rose.runtime.transfer.package.manifest import (
     Manifest,
     Package,
     check_chain,
+    check_sound,
     index_bytes,
     merge_parts,
     plan,
     read_index,
     unpack,
 )
-from tests.runtime.transfer.made_manifests import A, B, C, manifest, piece
+from tests.runtime.transfer.made_manifests import A, B, C, manifest, piece, with_piece
 
 
 def test_round_trip_and_totals() -> None:
@@ -211,3 +213,44 @@ def test_a_plan_is_a_chain_or_an_error(ids: set[tuple[int, int | None]], version
     assert chain[-1].version == version
     assert chain[0].base_version in (None, have)
     assert all(after.base_version == before.version for before, after in itertools.pairwise(chain))
+
+
+WRONG: dict[str, tuple[Callable[[], Manifest], str]] = {
+    "chunk too long": (lambda: with_piece(3, length=39), "pieces fill 79 bytes of a chunk of 80"),
+    "no length": (lambda: with_piece(0, length=0), "lies at 0 of chunk 0"),
+    "no such chunk": (lambda: with_piece(3, chunk=3), "chunk 3 of 3"),
+    "unused chunk": (lambda: replace(manifest(), chunks=(*manifest().chunks, Chunk(A, 9))), "fill 0 bytes"),
+    "out of the shape": (lambda: with_piece(1, stop=(4, 9)), r"reaches to \[4, 9\], out of its shape"),
+    "backwards": (lambda: with_piece(1, start=(0, 8), stop=(4, 4)), "expected 0 <= start <= stop"),
+    "hole in a tensor": (lambda: with_piece(1, start=(0, 5), changed=2), "hold 28 of its 32 elements"),
+    "overlap in a tensor": (lambda: with_piece(1, start=(0, 3)), "that overlap"),
+    "a piece twice": (lambda: with_piece(1, start=(0, 0), stop=(4, 4)), "does not come after"),
+    "out of order": (lambda: with_piece(2, name="d"), "does not come after"),
+    "two dtypes": (lambda: with_piece(1, dtype="float16"), "hold 16 of its 32 elements"),
+    "dtype": (lambda: with_piece(2, dtype="int8"), "'int8', which is not known"),
+    "encoding": (lambda: with_piece(2, encoding="zip"), "Invalid enum value 'zip'"),
+    "more changed than there are": (lambda: with_piece(2, changed=33), "33 of 32 elements changed"),
+    "base of an anchor": (lambda: replace(manifest(), base_version=None), "disagree on the base"),
+    "no base in a delta": (lambda: with_piece(2, base_xxh3=None), "disagree on the base"),
+    "base after version": (lambda: replace(manifest(), base_version=3), "not newer than its base 3"),
+    "hash": (lambda: with_piece(2, result_xxh3="1" * 31), r"Expected `str` matching regex .*result_xxh3"),
+    "chunk hash": (
+        lambda: replace(manifest(), chunks=(Chunk("../x", 50), *manifest().chunks[1:])),
+        r"Expected `str` matching regex .*sha256",
+    ),
+    "bool": (lambda: with_piece(0, chunk=False), "Expected `int`, got `bool`"),
+    "nothing": (lambda: replace(manifest(), pieces=(), chunks=()), "no pieces"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_contradicts_itself_is_refused_though_its_sha256_is_right(fault: str) -> None:
+    make, message = WRONG[fault]
+    with pytest.raises(TransferError, match=message):
+        Manifest.from_bytes(make().to_bytes())
+
+
+@pytest.mark.parametrize("offset", [39, 41])
+def test_pieces_lie_one_after_the_other(offset: int) -> None:
+    with pytest.raises(TransferError, match=rf"'c' at \[0\] lies at {offset} of chunk 2, expected 40"):
+        check_sound(with_piece(3, offset=offset), whole=True)

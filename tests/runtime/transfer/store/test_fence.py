@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import index_bytes, read_index
 from rose.runtime.transfer.store.fence import FencedError
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
@@ -56,18 +55,6 @@ def test_a_run_does_not_publish_into_another_ones_folder(tmp_path):
     VersionStore(tmp_path).publish(0, weights(0))
     with pytest.raises(TransferError, match="holds versions of no run, and this publisher is of run 'a'"):
         VersionStore(tmp_path, run_id="a").publish(1, weights(1))
-
-
-def test_manifest_and_index_name_the_run(tmp_path):
-    store = VersionStore(tmp_path / "a", run_id="a", anchor_every=2)
-    for version in range(3):
-        store.publish(version, weights(version))
-    packages = store.packages()
-    assert {package.run_id for package in packages} == {"a"}
-    assert {store.manifest(package).run_id for package in packages} == {"a"}
-    assert {package.run_id for package in read_index(index_bytes(packages))} == {"a"}
-    with pytest.raises(TransferError, match="not a list"):
-        read_index(index_bytes(packages).replace(b'"run_id":"a"', b'"run_id":7'))
 
 
 def test_a_receiver_refuses_another_runs_package_before_it_fetches_a_chunk(tmp_path):

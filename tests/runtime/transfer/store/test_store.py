@@ -6,19 +6,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
+from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.package.manifest import Package, plan, read_index
 from rose.runtime.transfer.store.store import VersionStore
-from tests.runtime.transfer.random_model import models, random_weights, runs_on
-from tests.runtime.transfer.training import Weights, chunks_in, chunks_of, join, same, stage, stems, weights
+from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, stems, weights
 
 
 @pytest.fixture
@@ -56,15 +51,15 @@ def test_deltas_composites_at_powers_of_two_and_an_anchor_every_n(memory: Path) 
 
 def test_every_version_is_reached_from_everywhere_by_few_packages(memory: Path) -> None:
     store = VersionStore(memory / "store", anchor_every=16)
-    for version in range(30):
+    for version in range(18):
         store.publish(version, weights(version))
     alike = [Package(package.version, package.base_version, 1) for package in store.packages()]
-    for version in range(1, 30):
+    for version in range(1, 18):
         for have in range(version):
             assert len(plan(alike, version, have)) <= 2 * (version - have).bit_length()
         joiner = plan([package for package in alike if package.version != 16 or package.base_version], version, None)
         assert len(joiner) <= 1 + version.bit_length(), "an anchor, and log2 of the distance and one deltas"
-    for version, have in ((29, None), (29, 0), (29, 13), (16, 0), (8, 4), (15, None), (28, 27)):
+    for version, have in ((17, None), (17, 0), (17, 13), (16, 0), (15, None)):
         assert same(join(store, version, have, memory / "staged"), weights(version))
 
 
@@ -128,35 +123,3 @@ def test_tensors_are_cut_for_the_ranks_that_hold_them(memory: Path) -> None:
         VersionStore(memory, tp=2)
     with pytest.raises(TransferError, match=r"'norm\.weight' has shape \[5\], expected \[4\]"):
         VersionStore(memory, tp=2, model=model).publish(1, {**tensors, "norm.weight": torch.randn(5)})
-
-
-def random_version(model: ModelShape, version: int) -> Weights:
-    """Floats of any bit pattern; a tenth of the elements changes from one version to the next."""
-    arrays = random_weights(model)
-    for earlier in range(1, version + 1):
-        rng = np.random.default_rng(earlier)
-        for array in arrays.values():
-            np.add(array, rng.random(array.shape) < 0.1, out=array)
-    return {name: torch.from_numpy(array.view(np.float32)) for name, array in arrays.items()}
-
-
-@settings(max_examples=3, deadline=None)
-@given(models(), st.data())
-def test_each_rank_of_any_receiver_gets_its_boxes_of_any_model(model: ModelShape, data: st.DataObject) -> None:
-    sizes = [tp for tp in (1, 2, 3, 4) if runs_on(model, tp)]
-    tp = data.draw(st.sampled_from(sizes))
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        store = VersionStore(Path(name) / "store", tp=tp, model=model)
-        for version in range(3):
-            store.publish(version, random_version(model, version))
-        before, after = random_version(model, 0), random_version(model, 2)
-        for ranks in [size for size in sizes if tp % size == 0]:
-            for rank, have in [(rank, have) for rank in range(ranks) for have in (None, 0)]:
-                regions = receiver_regions(model, ranks, rank)
-                engine = {name: before[name][box.slices].clone() for name, box in regions.items()}
-                staged = stage(store, plan(store.packages(), 2, have), Path(name) / "staged", regions)
-                prepare(staged, engine, regions).commit()
-                expected = {name: after[name][box.slices].contiguous() for name, box in regions.items()}
-                assert all(
-                    torch.equal(engine[name].view(torch.int32), expected[name].view(torch.int32)) for name in regions
-                )

@@ -170,7 +170,7 @@ def test_a_publisher_that_is_killed_leaves_the_last_version_or_the_new_one(memor
     point = 1
     while (code := killed_publishing(folder, point)) != 0:
         assert code == -signal.SIGKILL
-        point += usual(29, long=1)
+        point += usual(47, long=1)
         store = VersionStore(folder, anchor_every=4)
         latest = store.latest()
         if latest is not None:

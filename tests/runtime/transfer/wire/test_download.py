@@ -125,15 +125,3 @@ def test_the_last_byte_is_not_passed_on_before_the_whole_matches(folder: Path, t
         download(origin, CHUNK, path, retries=0, stopped=threading.Event(), progress=progress)
     most = len(CONTENT) - 1
     assert told == [len(CONTENT) - 9, most, 0, most, len(CONTENT), len(CONTENT)]
-
-
-def test_when_stopped_it_keeps_what_came(scripted: tuple[Scripted, Origin], tmp_path: Path) -> None:
-    _, origin = scripted
-    stopped = threading.Event()
-    path = tmp_path / "chunk"
-    with pytest.raises(BrokenError, match="was stopped at byte"):
-        download(
-            origin, CHUNK, path, retries=5, stopped=stopped, progress=lambda count: stopped.set() if count else None
-        )
-    assert CONTENT.startswith(path.read_bytes())
-    assert 0 < path.stat().st_size < len(CONTENT)

@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.runtime.engines.ports import free_port
@@ -86,19 +86,6 @@ def test_what_is_not_there_is_gone(origin: Origin) -> None:
     ):
         with pytest.raises(GoneError):
             ask()
-
-
-@pytest.mark.parametrize(
-    ("url", "token", "says"),
-    [
-        ("weights", None, "^url is 'weights': "),
-        ("http://host:port", None, "^url is 'http://host:port': "),
-        ("file:///weights", "t", "takes no token"),
-    ],
-)
-def test_a_wrong_url_is_refused(url: str, token: str | None, says: str) -> None:
-    with pytest.raises(TransferError, match=says):
-        open_origin(url, token)
 
 
 @pytest.mark.parametrize(
@@ -216,19 +203,11 @@ def test_a_server_that_is_no_weight_store_is_refused() -> None:
                 ask()
 
 
-JSON = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.just(10**400)
-    | st.floats()
-    | st.text(max_size=5)
-    | st.just([])
-    | st.just({})
-)
+ODD = st.sampled_from([None, True, -1, 10**400, 0.5, float("nan"), float("inf"), 5e-324, "", "x", [], {}])
 
 
-@given(JSON, JSON, JSON)
+@settings(max_examples=50)
+@given(ODD, ODD, ODD)
 def test_anything_else_than_a_route_is_refused(packages: object, pin: object, ttl_s: object) -> None:
     try:
         route = Route.from_bytes(json.dumps({"packages": packages, "pin": pin, "ttl_s": ttl_s}).encode())

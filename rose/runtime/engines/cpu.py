@@ -1,0 +1,90 @@
+"""What lets released SGLang run on CPU cores. Nothing here is imported where a GPU is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, NoReturn
+
+#: An engine's environment on CPU cores. PASSIVE: waiting OpenMP threads must not spin on a core they share.
+#: On a host that has GPUs as well SGLang would take one by itself.
+ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
+
+#: An engine's arguments on CPU cores. `--sleep-on-idle` matters most: without it an idle scheduler spins a core.
+ARGUMENTS = (
+    "--device=cpu",
+    "--attention-backend=torch_native",
+    "--disable-overlap-schedule",
+    "--sleep-on-idle",
+    "--mem-fraction-static=0.1",
+)
+
+#: What SGLang's CPU path imports at start-up of `sgl_kernel`, which has no CPU build on the package index. All of them
+#: belong to speculative decoding, which ROSE does not switch on; the torch-native backend does the rest.
+_KERNELS = (
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "assign_req_to_token_pool_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "verify_tree_greedy_cpu",
+)
+_TORCHVISION = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+#: Keeps the schemas defined.
+_libraries: list[object] = []
+
+#: Flags of /proc/cpuinfo (x86, then Arm) that say the cores multiply bfloat16 themselves.
+_BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
+
+
+def dtype() -> Literal["bfloat16", "float32"]:
+    """What engines compute in on these cores.
+
+    Without bfloat16 units a bfloat16 product costs as much for each row as for the first, so batching gains nothing;
+    float32 is four to seven times faster from 16 rows on, and holds every bfloat16 weight exactly.
+    """
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "float32"
+    return "bfloat16" if _BF16_FLAGS & set(text.split()) else "float32"
+
+
+def install() -> None:
+    """Install the stand-ins in this process; must run before `sglang` is imported, in spawned children too."""
+    define_torchvision()
+    if "sgl_kernel" not in sys.modules:
+        module = ModuleType("sgl_kernel", "A stand-in: its kernels say what is missing.")
+        for name in _KERNELS:
+            setattr(module, name, _refuse(name))
+        sys.modules["sgl_kernel"] = module
+
+
+def define_torchvision() -> None:
+    """Define the schemas of torchvision's compiled operators, which want CUDA libraries, so that its Python imports.
+
+    Nothing that ROSE runs calls them. Not where torch is a CUDA build, beside which torchvision brings its own. Must
+    run before torchvision (or sglang) is first imported.
+    """
+    import torch
+
+    if _libraries or torch.version.cuda is not None:
+        return
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for name in ("nms", "qnms"):
+        library.define(f"{name}{_TORCHVISION}")  # type: ignore[no-untyped-call]
+    _libraries.append(library)
+
+
+def _refuse(name: str) -> Callable[..., NoReturn]:
+    def raise_(*_args: object, **_kwargs: object) -> NoReturn:
+        raise NotImplementedError(
+            f"sgl_kernel.{name} was called: speculative decoding needs the compiled sgl_kernel package, "
+            "which has no CPU build. Start the engine without --speculative-* arguments."
+        )
+
+    return raise_
