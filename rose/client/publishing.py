@@ -58,8 +58,8 @@ class WeightOrigin:
         return self._store.latest()
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Returns once `version` can be fetched; the tensors may change then. The newest version is not written again:
-        it has to be of these weights. Raises TransferError."""
+        """Returns once `version` can be fetched; the tensors may change then. What lies on an accelerator is compared
+        there. The newest version is not written again: it has to be of these weights. Raises TransferError."""
         import torch
 
         from rose.runtime.transfer.store.fence import FencedError

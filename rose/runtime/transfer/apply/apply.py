@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from rose.runtime.transfer.apply.aside import Aside, Patch
+from rose.runtime.transfer.apply.aside import Aside
+from rose.runtime.transfer.apply.device import Patch
 from rose.runtime.transfer.codec.bits import dtype_name, from_bits
 from rose.runtime.transfer.codec.fingerprint import of_bits
 from rose.runtime.transfer.errors import TransferError

@@ -1,9 +1,5 @@
 """Work on an engine's weights beside its steps: a stream of its own, and pinned host memory.
 
-A tensor is read and decoded on the host beside the running engine. In the pause it is sent the changed elements only.
-They are written in place: captured graphs hold the parameter's address. Until then they wait in host memory, so that
-none of the engine's own is taken.
-
 On the stream this work does not wait for a step, nor a step for it. A stream is entered thread by thread: every thread
 that works on the device has to. Torch keeps pinned memory from one version to the next. On the CPU there is no stream
 and nothing is pinned; all else is the same.
@@ -12,47 +8,16 @@ and nothing is pinned; all else is the same.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from rose.runtime.transfer.apply.device import Patch
 from rose.runtime.transfer.codec import differences
 from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers, to_bits
 from rose.runtime.transfer.codec.header import Bits
-from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.turns import Turn, at_once, portions
-
-#: Changed elements that are written at once: what that takes beside the tensor is bound.
-_BLOCK_ELEMENTS = 1 << 24
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """What a tensor becomes: new values for some of its elements, or for all. In host memory."""
-
-    #: Which elements in C order, rising; None: all, and `values` has the tensor's shape.
-    positions: torch.Tensor | None
-    #: Theirs, in the published type.
-    values: torch.Tensor
-
-    def write(self, tensor: torch.Tensor) -> None:
-        """Write it into `tensor`, in place; on an accelerator, wait for that before the patch is given up.
-
-        `tensor` may be of a wider type: it then gets the same numbers. Raises TransferError if only some elements are
-        to be written and the tensor is not contiguous: its elements cannot be counted through.
-        """
-        if self.positions is None:
-            tensor.detach().copy_(self.values, non_blocking=True)
-            return
-        if not tensor.is_contiguous():
-            raise TransferError(f"a tensor of strides {tensor.stride()} cannot be patched, expected a contiguous one")
-        flat = integers(tensor)
-        parts = (torch.split(whole, _BLOCK_ELEMENTS) for whole in (self.positions, self.values))
-        for positions, values in zip(*parts, strict=True):
-            places = positions.to(tensor.device, non_blocking=True).long()
-            flat.index_copy_(0, places, integers(values.to(tensor.device, non_blocking=True).to(tensor.dtype)))
 
 
 class Aside:
@@ -89,10 +54,7 @@ class Aside:
         return to_bits(name, host)
 
     def patch(self, old: Bits, new: Bits, dtype: str) -> Patch:
-        """Return what changes `old` into `new`, bit for bit, in memory from which a commit is fast.
-
-        All of `new` where that is not longer than the changed elements with their places.
-        """
+        """Return what changes `old` into `new`, as `Patch.between`, in memory from which a commit is fast."""
         after = from_bits(new, dtype)
         place = np.dtype(np.int32 if after.numel() < 1 << 31 else np.int64)
         most = max(0, after.nbytes - 1) // (place.itemsize + after.element_size())

@@ -17,9 +17,11 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import torch
 
+from rose.runtime.transfer.apply.device import Fetched, fetch
 from rose.runtime.transfer.codec import changes, codec
-from rose.runtime.transfer.codec.bits import digest, to_bits
+from rose.runtime.transfer.codec.bits import digest
 from rose.runtime.transfer.codec.changes import Changes
 from rose.runtime.transfer.codec.header import DTYPES, Bits, read_header
 from rose.runtime.transfer.errors import TransferError
@@ -50,6 +52,8 @@ class Held:
     bits: dict[Key, Bits] = field(default_factory=dict)
     xxh3: dict[Key, str] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
+    #: Copies on the trainer's accelerator of what lies there, to compare the next version with.
+    on_device: dict[Key, torch.Tensor | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +106,15 @@ class _Package:
         )
 
 
-def encode_first(version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder) -> tuple[Manifest, Held]:
+def encode_first(
+    version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool
+) -> tuple[Manifest, Held]:
     """Encode the pieces against `held`, or whole if there is nothing before; the chunks are put, not synced.
 
     Every piece is decoded again where the base lies, and compared: `held` is used up, also where this fails. What comes
-    of it is what is held now, since the trainer goes on changing its tensors. Returns the manifest of these pieces,
-    which no file names yet, and what is held now, for `encode_more`.
+    of it is what is held now, since the trainer goes on changing its tensors. Of tensors on an accelerator only what
+    changed is copied from there, unless an `anchor` follows: that is made of all they are. Returns the manifest of
+    these pieces, which no file names yet, and what is held now, for `encode_more`.
 
     Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
     """
@@ -118,7 +125,9 @@ def encode_first(version: int, cuts: Sequence[Cut], held: Held | None, chunks: C
 
     def encode(cut: Cut) -> tuple[Cut, _Blob]:
         bits = now.bits.get(cut.key)
-        new = to_bits(cut.info.name, cut.tensor)
+        last = None if held is None or bits is None or anchor else Fetched(bits, held.on_device.get(cut.key))
+        fetched = fetch(cut.info.name, cut.tensor, last)
+        new, now.on_device[cut.key] = fetched.bits, fetched.on_device
         now.xxh3[cut.key] = digest(new)
         started_ns = time.monotonic_ns()
         if bits is None:

@@ -220,7 +220,7 @@ class VersionStore:
         try:
             with self._chunks.writing():
                 anchor = held is not None and self._anchor_due(version, held, writer)
-                first, now = encode_first(version, cuts, held, self._chunks)
+                first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor)
                 self._chunks.sync()
                 published = self._complete(replace(first, run_id=self.run_id), writer)
             if published is not None:

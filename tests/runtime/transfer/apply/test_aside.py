@@ -11,60 +11,18 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
-from rose.runtime.transfer.apply import aside as aside_module
 from rose.runtime.transfer.apply.apply import prepare
-from rose.runtime.transfer.apply.aside import Aside, Patch
+from rose.runtime.transfer.apply.aside import Aside
 from rose.runtime.transfer.codec import codec
 from rose.runtime.transfer.codec.bits import from_bits, to_bits
 from rose.runtime.transfer.codec.fingerprint import of_tensor
-from rose.runtime.transfer.codec.header import DTYPES, Bits
-from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from tests.runtime.coserving.hand_made_engine import random_weights, stepped
-
-on_each_device = pytest.mark.parametrize(
-    "where",
-    [
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=pytest.mark.cuda,
-        ),
-    ],
-)
-SHAPES: list[tuple[int, ...]] = [(), (0,), (0, 3), (1,), (257,), (33, 17), (3, 5, 7)]
-
-
-MANTISSA_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float8_e4m3fn": 3, "float8_e5m2": 2}
-
-
-def special(dtype: str) -> list[int]:
-    """Bits of both zeros, both infinities where there are any, the largest, and NaNs with all kinds of payloads."""
-    bits = 8 * DTYPES[dtype].itemsize
-    exponent = (1 << (bits - 1)) - (1 << MANTISSA_BITS[dtype])
-    found = [0, 1, exponent - 1, exponent, exponent + 1, (1 << (bits - 1)) - 1]
-    return [sign << (bits - 1) | value for sign in (0, 1) for value in found]
-
-
-@st.composite
-def versions(draw: st.DrawFn) -> tuple[str, Bits, Bits]:
-    """A dtype, and two versions of an array of any bit patterns, of which from none to all elements differ."""
-    dtype = draw(st.sampled_from(list(DTYPES)))
-    unsigned, shape = DTYPES[dtype], draw(st.sampled_from(SHAPES))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    share = draw(st.sampled_from([0.0, 0.01, 0.1, 1.0]))
-
-    def some() -> Bits:
-        ordinary = rng.integers(0, 2 ** (8 * unsigned.itemsize), shape).astype(unsigned)
-        return np.where(rng.random(shape) < 0.3, rng.choice(special(dtype), shape).astype(unsigned), ordinary)
-
-    base = some()
-    return dtype, base, np.where(rng.random(shape) < share, some(), base)
-
+from tests.runtime.transfer.apply.test_device import on_each_device, versions
 
 V0 = random_weights()
 V1 = stepped(V0, 1)
@@ -99,31 +57,11 @@ def test_a_patch_of_bits_is_that_of_tensors(where: str, made: tuple[str, Bits, B
         old = aside.read("t", engine)
         assert np.array_equal(old, base)
         patch = aside.patch(old, codec.decode(old, codec.encode(base, new)), dtype)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(aside_module, "_BLOCK_ELEMENTS", 7)
-        patch.write(engine)
+    patch.write(engine)
     assert np.array_equal(to_bits("t", engine), new)
     if patch.positions is not None:
         assert patch.positions.tolist() == np.flatnonzero(base != new).tolist()
         assert patch.positions.nbytes + patch.values.nbytes < max(new.nbytes, 1)
-
-
-@on_each_device
-@pytest.mark.parametrize("changed", [1, 600])
-def test_a_wider_tensor_gets_the_same_numbers(where: str, changed: int) -> None:
-    old = torch.randn(600, dtype=torch.bfloat16)
-    new = old.clone()
-    new[:changed] *= 3
-    engine = old.float().to(where)
-    Aside(torch.device(where)).patch(to_bits("t", old), to_bits("t", new), "bfloat16").write(engine)
-    assert torch.equal(engine.cpu(), new.float())
-
-
-def test_a_tensor_whose_elements_do_not_lie_in_order_is_not_patched() -> None:
-    engine = torch.zeros(30, 40, dtype=torch.float16).T
-    with pytest.raises(TransferError, match=r"strides \(1, 40\) cannot be patched"):
-        Patch(torch.tensor([3]), torch.ones(1, dtype=torch.float16)).write(engine)
-    assert not engine.any()
 
 
 @on_each_device

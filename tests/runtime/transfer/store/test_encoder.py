@@ -39,7 +39,7 @@ def encode(
     version: int, array: np.ndarray, held: Held | None, folder: ChunkFolder, *, anchor: bool = False, stride_max: int
 ) -> tuple[list[Manifest], Held]:
     """All packages of a version, and what is held then."""
-    first, now = encode_first(version, cuts(array), held, folder)
+    first, now = encode_first(version, cuts(array), held, folder, anchor=anchor)
     if held is None:
         return [first], now
     return [first, *encode_more(cuts(array), now, folder, anchor=anchor, stride_max=stride_max)], now
@@ -94,4 +94,4 @@ def test_what_does_not_decode_to_what_was_encoded_is_not_sent(tmp_path: Path, mo
     advance = codec.advance
     monkeypatch.setattr(codec, "advance", lambda base, new: advance(base, new ^ 1))
     with pytest.raises(TransferError, match="'w' of version 1 does not decode to what was encoded"):
-        encode_first(1, cuts(made[1]), held, ChunkFolder(tmp_path))
+        encode_first(1, cuts(made[1]), held, ChunkFolder(tmp_path), anchor=False)

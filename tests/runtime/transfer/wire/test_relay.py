@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -222,12 +220,3 @@ def test_two_relays_cannot_share_a_folder_or_be_open_without_a_token(tmp_path: P
         RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30, host="0.0.0.0")
     with RelayServer("http://trainer:1", tmp_path / "cache", 1 << 30):
         pass
-
-
-def test_neither_the_command_line_nor_a_relay_loads_torch() -> None:
-    program = (
-        "import sys, rose.cli; print(sorted({'torch', 'numba', 'aiohttp', 'fsspec'} & set(sys.modules)));"
-        "from rose.runtime.transfer.wire import receiver, relay; print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\nFalse\n"
