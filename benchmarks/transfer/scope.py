@@ -8,7 +8,7 @@ from pathlib import Path
 from rose.config import FleetConfig
 
 #: Shares of the elements that a step changes.
-SHARES = (0.01, 0.03, 0.1)
+SHARES = (0.01, 0.03, 0.1, 0.2)
 #: Those that an ordinary step of RL changes: what is claimed of speed is claimed of these.
 ORDINARY_SHARES = SHARES[:2]
 

@@ -18,7 +18,7 @@ import numpy as np
 import zstandard
 
 from rose.runtime.transfer.codec import codec
-from rose.runtime.transfer.codec.header import Bits, Buffer
+from rose.runtime.transfer.codec.header import Bits, Buffer, Encoding
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -37,6 +37,14 @@ class Way:
     name: str
     encode: Callable[[Bits, Bits], bytes]
     apply: Callable[[Bits, Buffer], object]
+
+
+def _ours(name: str, encoding: Encoding | None) -> Way:
+    return Way(
+        name,
+        lambda base, new: codec.encode(base, new, encoding=encoding),
+        lambda base, sent: codec.decode(base, sent, out=base),
+    )
 
 
 def _apply_copy(base: Bits, sent: Buffer) -> None:
@@ -60,10 +68,10 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
     in_threads(one, _unpack(base.size, sent))
 
 
-OURS = Way("ours", codec.encode, lambda base, sent: codec.decode(base, sent, out=base))
+AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
 DENSE = Way("dense copy", lambda _, new: new.tobytes(), _apply_copy)
 XOR = Way("XOR + zstd-1", _encode_xor, _apply_xor)
-WAYS = (OURS, XOR, DENSE)
+WAYS = (AUTO, FAST, SMALL, XOR, DENSE)
 
 
 def _unpack(elements: int, sent: Buffer) -> list[tuple[slice, Buffer]]:

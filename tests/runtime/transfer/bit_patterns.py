@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rose.runtime.transfer.codec.header import Bits
+from rose.runtime.transfer.codec.header import Bits, Encoding
 
 #: +0, -0, smallest subnormals, infinities, quiet and signalling NaNs with payloads of both signs, extremes.
 SPECIAL = {
@@ -18,6 +18,7 @@ SPECIAL = {
     np.uint32: [0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFFFFFFF],
 }
 DTYPES = st.sampled_from([np.uint8, np.uint16, np.uint32])
+ENCODINGS: list[Encoding] = ["fast", "small"]
 
 
 @st.composite

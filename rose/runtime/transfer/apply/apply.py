@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
+import numpy as np
 import torch
 
 from rose.runtime.transfer.apply.aside import Aside
 from rose.runtime.transfer.apply.device import Patch
-from rose.runtime.transfer.codec.bits import dtype_name, from_bits
+from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers
 from rose.runtime.transfer.codec.fingerprint import of_bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
@@ -40,6 +42,7 @@ def prepare(
 
     Raises TransferError naming the tensor, what was expected and what was found.
     """
+    started_ns = time.monotonic_ns()
     last = staged.manifests[-1]
     tensors = {info.name: info for info in last.tensors}
     if regions is None:
@@ -79,24 +82,29 @@ def prepare(
         done = dict(zip(regions, pool.map(one, regions), strict=True))
     fingerprints = {name: number for name, (_, number) in done.items()}
     patches = {name: patch for name, (patch, _) in done.items()}
-    return Prepared(staged.version, current, patches, fingerprints)
+    return Prepared(staged, current, patches, fingerprints, time.monotonic_ns() - started_ns)
 
 
 class Prepared:
-    """A version decoded and verified, ready to be written.
+    """A version decoded and verified, ready to be written. `stage_ns` is what that took.
 
     `fingerprints` are those of all its tensors in the published types, made of what was verified in host memory.
     """
 
     def __init__(
         self,
-        version: int,
+        staged: Staged,
         current: Mapping[str, torch.Tensor],
         patches: dict[str, Patch],
         fingerprints: dict[str, int],
+        stage_ns: int,
     ) -> None:
+        self.staged = staged
+        self.version = staged.version
         self.fingerprints = fingerprints
-        self._version, self._current, self._patches = version, current, patches
+        self.stage_ns = stage_ns
+        self._current = current
+        self._patches = patches
 
     @property
     def write_bytes(self) -> int:
@@ -111,11 +119,16 @@ class Prepared:
         are other tensors of the same version and shapes to write to, perhaps of wider types. It can be called once.
         """
         if not self._patches:
-            raise TransferError(f"version {self._version} was already committed; prepare it again")
+            raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
         into = self._current if into is None else into
+        plain = []
         for name, patch in self._patches.items():
-            patch.write(into[name])
+            if _is_plain_copy(into[name], patch):
+                plain.append((integers(into[name]).numpy(), integers(patch.values).numpy()))
+            else:
+                patch.write(into[name])
+        list(_copiers().map(lambda pair: np.copyto(*pair), plain))
         if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
         pause_ns = time.monotonic_ns() - started_ns
@@ -135,6 +148,18 @@ class _Blobs:
         if chunk not in self._open:
             self._open[chunk] = self._staged.chunk(chunk)
         return self._open[chunk][piece.offset : piece.offset + piece.length]
+
+
+def _is_plain_copy(tensor: torch.Tensor, patch: Patch) -> bool:
+    """Whether memory is copied and no more. Torch splits each tensor over threads that wait for each other, which takes
+    several times as long on a busy host."""
+    same = patch.positions is None and tensor.dtype == patch.values.dtype
+    return same and tensor.device.type == "cpu" and tensor.is_contiguous()
+
+
+@cache
+def _copiers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-commit")
 
 
 def _check_layout(info: TensorInfo, region: Region, tensor: torch.Tensor) -> None:

@@ -9,11 +9,12 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from rose.runtime.transfer.codec.header import DTYPES, Bits
+from rose.runtime.transfer.codec.dtypes import NAMES, bits_dtype
+from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
 
-_TORCH = {name: cast(torch.dtype, getattr(torch, name)) for name in DTYPES}
+_TORCH = {name: cast(torch.dtype, getattr(torch, name)) for name in NAMES}
 _NAMES = {dtype: name for name, dtype in _TORCH.items()}
 _TORCH_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 _SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
@@ -42,7 +43,7 @@ def integers(tensor: torch.Tensor) -> torch.Tensor:
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
     """Return the tensor's bit patterns, same shape; shares its memory if it is contiguous on the CPU, else a copy."""
-    expected = DTYPES[dtype_name(name, tensor)]
+    expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)
     if host.is_cuda:
         # Into pinned memory it comes several times faster; torch keeps that for the next tensor.

@@ -14,14 +14,16 @@ from functools import cache
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from rose.runtime.transfer.codec import bitcoding, differences
+from rose.runtime.transfer.codec import bitcoding, differences, rangecoding
 from rose.runtime.transfer.codec.bitcoding import Steps, Words
-from rose.runtime.transfer.codec.header import Bits, Buffer
+from rose.runtime.transfer.codec.header import Bits, Buffer, Header
 from rose.runtime.transfer.errors import TransferError
 
-#: How many elements of a block changed, and the code of how; no bytes where none did.
-Block = tuple[int, Buffer]
+#: How many elements of a block changed, and its code: in `fast`, or in the array's encoding (None: it is too long).
+FastBlock = tuple[int, bytes]
+SentBlock = tuple[int, bytes | None]
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -52,41 +54,67 @@ def room(elements: int) -> tuple[Words, Steps]:
     return _own.gaps, _own.steps
 
 
-def half(item_bytes: int) -> int:
-    """Half of the bit patterns that an element of so many bytes can have."""
-    return 1 << (8 * item_bytes - 1)
-
-
-def find(base: Bits, new: Bits) -> Block:
-    """Return what leads from `base` to `new`."""
+def find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
+    """Gaps and steps that lead from `base` to `new`, in this thread's `room`."""
     gaps, steps = room(base.size)
-    changed = differences.find(base, new, half(new.itemsize), gaps, steps)
-    return coded(base.size, gaps[:changed], steps[:changed])
+    changed = differences.find(base, new, half, gaps, steps)
+    return gaps[:changed], steps[:changed]
 
 
-def coded(elements: int, gaps: Words, steps: Steps) -> Block:
-    """Return the block of so many elements that changes so."""
+def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
+    """Return the `fast` code of a block of so many elements; nothing, of one that did not change."""
     return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
 
 
-def gaps_and_steps(elements: int, block: Block) -> tuple[Words, Steps]:
-    """Gaps and steps that `coded` was given. Raises TransferError."""
+def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
+    """Gaps and steps that `fast` was given. Raises TransferError."""
     changed, code = block
     if changed:
         return bitcoding.decode(memoryview(code), elements, changed)
-    if len(code):
-        raise TransferError(f"encoded array has {len(code)} bytes for a block without changes")
     return np.empty(0, np.uint32), np.empty(0, np.int32)
 
 
-def move(base: Bits, new: Bits, block: Block, sign: int = 1) -> None:
-    """Bring what `base` becomes by a block, or (`sign` -1) was before it, to `new`, which may be `base`.
+def encode(base: Bits, gaps: Words, steps: Steps, header: Header) -> SentBlock:
+    """Return what is sent of a block that changes so."""
+    if header.encoding == "small" and gaps.size:
+        return gaps.size, rangecoding.encode(_exponents(base, header), gaps, steps)
+    return fast(base.size, gaps, steps)
 
-    Raises TransferError for a block that is not well formed; what `new` holds then means nothing.
-    """
-    gaps, steps = gaps_and_steps(base.size, block)
-    if not differences.move(base, new, half(base.itemsize), gaps, steps, sign):
-        raise TransferError(f"encoded array has {block[0]} changes that lead past the {new.size} elements of a block")
+
+def advance(base: Bits, block: FastBlock, header: Header) -> SentBlock:
+    """Return what is sent of a block that changes so, and `base` changed by decoding that. Raises TransferError."""
+    if header.encoding == "fast":
+        sent: SentBlock = block
+    else:
+        gaps, steps = gaps_and_steps(base.size, block)
+        sent = encode(base, gaps, steps, header)
+        if sent[1] is None:
+            differences.move(base, base, header.half, gaps, steps, 1)
+            return sent
+    decode(base, base, sent[0], sent[1] or b"", header)
+    return sent
+
+
+def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) -> None:
+    """What `base` becomes, in `new`, which may be `base`. Raises TransferError."""
+    if not changed:
+        if len(code):
+            raise TransferError(f"encoded array has {len(code)} bytes for a block without changes")
+        if new is not base:
+            new[...] = base
+        return
+    if header.encoding == "small":
+        gaps, steps = rangecoding.decode(memoryview(code), _exponents(base, header), changed)
+    else:
+        gaps, steps = bitcoding.decode(memoryview(code), base.size, changed)
+    if not differences.move(base, new, header.half, gaps, steps, 1):
+        raise TransferError(f"encoded array has {changed} changes that lead past the {new.size} elements of a block")
+
+
+def _exponents(base: Bits, header: Header) -> npt.NDArray[np.uint8]:
+    """Of each element, or its lowest eight bits if it has more."""
+    exponent_bits = min(8 * header.item_bytes - 1 - header.mantissa_bits, 8)
+    return (base >> header.mantissa_bits & (1 << exponent_bits) - 1).astype(np.uint8)
 
 
 def _on_all_cores(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:

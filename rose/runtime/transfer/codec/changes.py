@@ -2,64 +2,82 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from rose.runtime.transfer.codec import blocks, differences
-from rose.runtime.transfer.codec.blocks import Block
+from rose.runtime.transfer.codec.bitcoding import Steps
+from rose.runtime.transfer.codec.blocks import FastBlock
 from rose.runtime.transfer.codec.header import Bits, check_array
 from rose.runtime.transfer.errors import TransferError
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed of each block of an array. That takes a fifth of the memory of places and steps."""
+    """Of each block of an array how many elements changed, and how, in the code of `fast`.
+
+    That takes a fifth of the memory of places and steps.
+    """
 
     elements: int
-    blocks: tuple[Block, ...]
+    item_bytes: int
+    blocks: tuple[FastBlock, ...]
 
     @property
-    def changed(self) -> int:
-        """How many elements changed."""
-        return sum(changed for changed, _ in self.blocks)
+    def half(self) -> int:
+        """Half of the bit patterns that an element can have."""
+        return 1 << (8 * self.item_bytes - 1)
 
-    def cut(self) -> list[tuple[slice, Block]]:
+    def cut(self) -> list[tuple[slice, FastBlock]]:
         """Return the elements of each block, and what it says."""
         return list(zip(blocks.cuts(self.elements), self.blocks, strict=True))
+
+    def positions_and_steps(self) -> tuple[npt.NDArray[np.int64], Steps]:
+        """Which elements of the flattened array changed, rising, and how far each moved: in [-`half`, `half`)."""
+        places, all_steps = [], []
+        for cut, block in self.cut():
+            gaps, steps = blocks.gaps_and_steps(cut.stop - cut.start, block)
+            places.append(np.cumsum(gaps, dtype=np.int64) + np.arange(cut.start, cut.start + gaps.size))
+            all_steps.append(steps)
+        return np.concatenate(places), np.concatenate(all_steps)
 
 
 def between(base: Bits, new: Bits) -> Changes:
     """Return what changes `base` into `new`. Raises TransferError unless they have the same shape and dtype."""
     check_alike(base, new)
     before, after = base.reshape(-1), new.reshape(-1)
-    found = blocks.in_threads(lambda cut: blocks.find(before[cut], after[cut]), blocks.cuts(new.size))
-    return Changes(new.size, tuple(found))
+    half = 1 << (8 * new.itemsize - 1)
+
+    def run(cut: slice) -> FastBlock:
+        return blocks.fast(after[cut].size, *blocks.find(before[cut], after[cut], half))
+
+    return Changes(new.size, new.itemsize, tuple(blocks.in_threads(run, blocks.cuts(new.size))))
 
 
-def merge(first: Changes, second: Changes, item_bytes: int) -> Changes:
+def merge(first: Changes, second: Changes) -> Changes:
     """Return what leads from the base of `first` to the result of `second`, which begins where `first` ends."""
 
-    def run(item: tuple[slice, Block, Block]) -> Block:
+    def run(item: tuple[slice, FastBlock, FastBlock]) -> FastBlock:
         cut, *both = item
         size = cut.stop - cut.start
         before, after = (blocks.gaps_and_steps(size, block) for block in both)
         gaps, steps = blocks.room(before[0].size + after[0].size)
-        count = differences.merge(before, after, blocks.half(item_bytes), gaps, steps)
-        return blocks.coded(size, gaps[:count], steps[:count])
+        count = differences.merge(before, after, first.half, gaps, steps)
+        return blocks.fast(size, gaps[:count], steps[:count])
 
     jobs = list(zip(blocks.cuts(first.elements), first.blocks, second.blocks, strict=True))
-    return Changes(first.elements, tuple(blocks.in_threads(run, jobs)))
+    return replace(first, blocks=tuple(blocks.in_threads(run, jobs)))
 
 
-def move(array: Bits, done: Changes, sign: int = 1) -> None:
-    """Turn an array into what `done` leads to, or (`sign` -1) into the base from which it led there, in place.
+def undo(new: Bits, done: Changes) -> None:
+    """Turn `new` into the base from which `done` led there, in place."""
+    flat = new.reshape(-1)
 
-    Raises TransferError.
-    """
-    flat = array.reshape(-1)
-
-    def run(item: tuple[slice, Block]) -> None:
+    def run(item: tuple[slice, FastBlock]) -> None:
         part = flat[item[0]]
-        blocks.move(part, part, item[1], sign)
+        differences.move(part, part, done.half, *blocks.gaps_and_steps(part.size, item[1]), -1)
 
     list(blocks.in_threads(run, done.cut()))
 

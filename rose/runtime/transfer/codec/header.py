@@ -18,23 +18,15 @@ assert sys.byteorder == "little", "the codec reads and writes array memory as it
 
 Bits = npt.NDArray[np.unsignedinteger[Any]]
 Buffer = bytes | memoryview
-Encoding = Literal["dense", "fast"]
-#: The floating types that can be sent, by their names in manifests, and the integers that hold their bits.
-DTYPES: dict[str, np.dtype[np.unsignedinteger[Any]]] = {
-    "bfloat16": np.dtype(np.uint16),
-    "float16": np.dtype(np.uint16),
-    "float32": np.dtype(np.uint32),
-    "float8_e4m3fn": np.dtype(np.uint8),
-    "float8_e5m2": np.dtype(np.uint8),
-}
+Encoding = Literal["dense", "fast", "small"]
 
 #: The most that a number takes.
 _NUMBER_BYTES = 9
-_MAGIC = 0xD4
-_ENCODINGS: tuple[Encoding, ...] = ("dense", "fast")
+_MAGIC = 0xD3
+_ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small")
 _ITEM_BYTES = (1, 2, 4)
-#: What the second byte of a header says: encoding, bytes per element.
-_KINDS = [(encoding, size) for encoding in _ENCODINGS for size in _ITEM_BYTES]
+#: What the second byte of a header says: encoding, bytes per element, bits of the mantissa.
+_KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _ITEM_BYTES for bits in range(8 * size)]
 #: The most that a header takes.
 HEADER_BYTES = 2 + 2 * _NUMBER_BYTES
 
@@ -45,13 +37,19 @@ class Header:
 
     encoding: Encoding
     item_bytes: int
+    mantissa_bits: int
     elements: int
     changed: int
 
     @property
+    def half(self) -> int:
+        """Half of the bit patterns that an element can have."""
+        return 1 << (8 * self.item_bytes - 1)
+
+    @property
     def packed(self) -> bytes:
         """The header's bytes, at most `HEADER_BYTES`."""
-        kind = _KINDS.index((self.encoding, self.item_bytes))
+        kind = _KINDS.index((self.encoding, self.item_bytes, self.mantissa_bits))
         return bytes([_MAGIC, kind]) + packed_number(self.elements) + packed_number(self.changed)
 
 
@@ -67,12 +65,14 @@ def read_body(blob: Buffer) -> tuple[Header, memoryview]:
             f"encoded array begins with {bytes(blob[:2]).hex() or 'nothing'}, expected {_MAGIC:x} and a kind below "
             f"{len(_KINDS):x}"
         )
-    encoding, item_bytes = _KINDS[blob[1]]
+    encoding, item_bytes, mantissa_bits = _KINDS[blob[1]]
     elements, at = take_number(blob, 2)
     changed, at = take_number(blob, at)
     if changed > elements:
         raise TransferError(f"encoded array says {changed} of {elements} elements changed")
-    header = Header(encoding=encoding, item_bytes=item_bytes, elements=elements, changed=changed)
+    header = Header(
+        encoding=encoding, item_bytes=item_bytes, mantissa_bits=mantissa_bits, elements=elements, changed=changed
+    )
     return header, memoryview(blob)[at:]
 
 

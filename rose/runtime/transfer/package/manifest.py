@@ -19,7 +19,8 @@ from typing import Annotated
 
 import msgspec
 
-from rose.runtime.transfer.codec.header import DTYPES, Encoding
+from rose.runtime.transfer.codec.dtypes import bits_dtype, is_dtype
+from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, overlapping
 
@@ -184,7 +185,7 @@ class Manifest:
     @property
     def dense_bytes(self) -> int:
         """Size of the whole version in memory."""
-        return sum(piece.elements * DTYPES[piece.dtype].itemsize for piece in self.pieces)
+        return sum(piece.elements * bits_dtype(piece.dtype).itemsize for piece in self.pieces)
 
     @property
     def weights_sha256(self) -> str:
@@ -243,7 +244,7 @@ def check_sound(manifest: Manifest, *, whole: bool) -> None:
 
 def _check_piece(manifest: Manifest, piece: PieceEntry) -> None:
     where = f"manifest: tensor {piece.name!r} at {list(piece.start)}"
-    if piece.dtype not in DTYPES:
+    if not is_dtype(piece.dtype):
         raise TransferError(f"{where} has dtype {piece.dtype!r}, which is not known")
     if not Region.whole(piece.shape).contains(piece.region):
         raise TransferError(f"{where} reaches to {list(piece.stop)}, out of its shape {list(piece.shape)}")

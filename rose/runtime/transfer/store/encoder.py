@@ -23,7 +23,8 @@ from rose.runtime.transfer.apply.device import Fetched, fetch
 from rose.runtime.transfer.codec import changes, codec
 from rose.runtime.transfer.codec.bits import digest
 from rose.runtime.transfer.codec.changes import Changes
-from rose.runtime.transfer.codec.header import DTYPES, Bits, read_header
+from rose.runtime.transfer.codec.dtypes import bits_dtype, mantissa_bits
+from rose.runtime.transfer.codec.header import Bits, read_header
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key
 from rose.runtime.transfer.package.chain import follow, inside, reach
@@ -131,11 +132,10 @@ def encode_first(
         now.xxh3[cut.key] = digest(new)
         started_ns = time.monotonic_ns()
         if bits is None:
-            encoded = codec.encode(None, new)
+            encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
             now.bits[cut.key] = codec.decode(new, encoded)
         else:
-            done = step.changes[cut.key] = codec.advance(bits, new)
-            encoded = codec.packed(done, bits)
+            encoded, step.changes[cut.key] = codec.advance(bits, new, mantissa_bits=mantissa_bits(cut.info.dtype))
         return cut, _checked(cut, now, encoded, None if held is None else held.xxh3[cut.key], started_ns)
 
     package = _Package(version, None if held is None else held.version, chunks)
@@ -167,19 +167,18 @@ def encode_more(
         end = len(before)
         for begin in strides:
             for span in reversed(before[begin:end]):
-                done = changes.merge(span.changes[cut.key], done, bits.itemsize)
+                done = changes.merge(span.changes[cut.key], done)
             end = begin
             started_ns = time.monotonic_ns()
-            changes.move(bits, done, -1)
+            changes.undo(bits, done)
             base, base_xxh3 = before[begin].base_version, before[begin].base_xxh3[cut.key]
             if digest(bits) != base_xxh3:
                 raise TransferError(f"tensor {cut.info.name!r}: the changes since version {base} are wrong")
-            changes.move(bits, done)
-            encoded = codec.packed(done, bits)
+            encoded = codec.redo(bits, done, mantissa_bits=mantissa_bits(cut.info.dtype))
             blobs.append(_checked(cut, now, encoded, base_xxh3, started_ns))
         if anchor:
             started_ns = time.monotonic_ns()
-            encoded = codec.encode(None, bits)
+            encoded = codec.encode(None, bits, mantissa_bits=mantissa_bits(cut.info.dtype))
             codec.decode(bits, encoded, bits)
             blobs.append(_checked(cut, now, encoded, None, started_ns))
         return cut, done, blobs
@@ -252,7 +251,7 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
         held.tensors[name] = tensors[name]
         pieces = [link[name] for link in links]
         box = reach(region, pieces)
-        bits = np.empty(box.shape, DTYPES[tensors[name].dtype])
+        bits = np.empty(box.shape, bits_dtype(tensors[name].dtype))
         for index, link in enumerate(pieces):
             bits = follow(box, bits, [inside(name, box, link)], partial(blob, index))
             now = np.array(bits[region.within(box).slices], order="C")

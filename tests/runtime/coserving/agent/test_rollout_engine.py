@@ -18,8 +18,10 @@ from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.weights.sync import straight
+from rose.runtime.engines.adoption import EngineRecord
 from tests.runtime.coserving.agent_of_engine import spec_of
 from tests.runtime.coserving.agents_in_turn import until
+from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec, taken
 
@@ -170,6 +172,41 @@ def test_whatever_keeps_an_engine_from_starting_is_a_start_that_failed(keep, gon
         assert said.startswith("it did not start: ")
         assert reason in said
     assert [remains for pid in kept.pids[:2] for remains in gone(pid)] == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_ends_the_keeping_is_known_and_the_engine_is_not_left_running_unused(keep, gone, monkeypatch):
+    kept = keep()
+    monkeypatch.setattr(kept, "changed", lambda: {}["nowhere"])
+    kept.engine._changed = kept.changed
+    kept.start()
+    kept.engine._thread.join(30)
+    assert kept.engine.failure == "keeping the rollout engine failed: KeyError: 'nowhere'"
+    assert kept.engine.stop()
+    assert gone(kept.pids[0]) == []
+
+
+@pytest.mark.parametrize("unfit", [None, "it was called off"])
+def test_an_engine_that_is_being_taken_up_is_left_by_who_is_to_leave_it(keep, unfit, monkeypatch):
+    kept = keep(LastingEngine, orphan_s=600.0)
+    engine, asked = LastingEngine(kept.spec), threading.Event()
+    engine.launch()
+    engine.wait_ready()
+    record = EngineRecord.read(kept.page.path)
+
+    def take_over(_engine):
+        asked.set()
+        assert kept.engine._stopping.wait(30)
+        return unfit
+
+    monkeypatch.setattr(kept.engine, "_take_over", take_over)
+    kept.start()
+    assert asked.wait(30)
+    assert kept.engine.stop(leave=True)
+    assert record.process() is not None
+    assert EngineRecord.read(kept.page.path) == record
+    assert kept.told == []
+    engine.kill()
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rose.runtime.transfer.apply import device
 from rose.runtime.transfer.apply.device import Fetched, Patch, fetch
-from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec import changes, codec, dtypes
 from rose.runtime.transfer.codec.bits import from_bits, to_bits
-from rose.runtime.transfer.codec.header import DTYPES, Bits
+from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
 
 on_each_device = pytest.mark.parametrize(
@@ -26,13 +26,10 @@ on_each_device = pytest.mark.parametrize(
 SHAPES: list[tuple[int, ...]] = [(), (0,), (0, 3), (1,), (257,), (33, 17), (3, 5, 7)]
 
 
-MANTISSA_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float8_e4m3fn": 3, "float8_e5m2": 2}
-
-
 def special(dtype: str) -> list[int]:
     """Bits of both zeros, both infinities where there are any, the largest, and NaNs with all kinds of payloads."""
-    bits = 8 * DTYPES[dtype].itemsize
-    exponent = (1 << (bits - 1)) - (1 << MANTISSA_BITS[dtype])
+    bits = 8 * dtypes.bits_dtype(dtype).itemsize
+    exponent = (1 << (bits - 1)) - (1 << dtypes.mantissa_bits(dtype))
     found = [0, 1, exponent - 1, exponent, exponent + 1, (1 << (bits - 1)) - 1]
     return [sign << (bits - 1) | value for sign in (0, 1) for value in found]
 
@@ -40,8 +37,8 @@ def special(dtype: str) -> list[int]:
 @st.composite
 def versions(draw: st.DrawFn) -> tuple[str, Bits, Bits]:
     """A dtype, and two versions of an array of any bit patterns, of which from none to all elements differ."""
-    dtype = draw(st.sampled_from(list(DTYPES)))
-    unsigned, shape = DTYPES[dtype], draw(st.sampled_from(SHAPES))
+    dtype = draw(st.sampled_from(dtypes.NAMES))
+    unsigned, shape = dtypes.bits_dtype(dtype), draw(st.sampled_from(SHAPES))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     share = draw(st.sampled_from([0.0, 0.01, 0.1, 1.0]))
 
@@ -67,7 +64,7 @@ def test_a_patch_leads_where_the_codec_does(where: str, made: tuple[str, Bits, B
     assert patch.values.device.type == "cpu"
     assert (to_bits("t", engine) == expected).all()
     if patch.positions is not None:
-        assert patch.positions.tolist() == np.flatnonzero(base != new).tolist()
+        assert patch.positions.tolist() == changes.between(base, new).positions_and_steps()[0].tolist()
         assert patch.positions.nbytes + patch.values.nbytes < max(new.nbytes, 1)
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer import turns
-from rose.runtime.transfer.codec import fingerprint
+from rose.runtime.transfer.codec import dtypes, fingerprint
 from rose.runtime.transfer.codec.bits import from_bits, torch_dtype
 from rose.runtime.transfer.codec.fingerprint import of_bits, of_tensor
-from rose.runtime.transfer.codec.header import DTYPES, Bits
+from rose.runtime.transfer.codec.header import Bits
 from tests.runtime.transfer.apply.test_device import SHAPES, on_each_device
 
 WORD = (1 << 64) - 1
@@ -23,8 +23,8 @@ WORD = (1 << 64) - 1
 @st.composite
 def arrays(draw: st.DrawFn) -> tuple[str, Bits]:
     """A dtype, and an array of any bit patterns."""
-    dtype, shape = draw(st.sampled_from(list(DTYPES))), draw(st.sampled_from([*SHAPES, (5,), (1031,), (16, 8)]))
-    unsigned = DTYPES[dtype]
+    dtype, shape = draw(st.sampled_from(dtypes.NAMES)), draw(st.sampled_from([*SHAPES, (5,), (1031,), (16, 8)]))
+    unsigned = dtypes.bits_dtype(dtype)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     return dtype, rng.integers(0, 2 ** (8 * unsigned.itemsize), shape).astype(unsigned)
 

@@ -83,7 +83,7 @@ def test_changes_that_do_not_lead_back_are_noticed(tmp_path: Path) -> None:
         _, held = encode(version, made[version], held, ChunkFolder(tmp_path), stride_max=8)
     assert held is not None
     span = held.spans[0]
-    span.changes = {key: changes.merge(done, done, 2) for key, done in span.changes.items()}
+    span.changes = {key: changes.merge(done, done) for key, done in span.changes.items()}
     with pytest.raises(TransferError, match="the changes since version 0 are wrong"):
         encode(2, made[2], held, ChunkFolder(tmp_path), stride_max=8)
 
@@ -92,6 +92,6 @@ def test_what_does_not_decode_to_what_was_encoded_is_not_sent(tmp_path: Path, mo
     made = arrays(2)
     _, held = encode(0, made[0], None, ChunkFolder(tmp_path), stride_max=8)
     advance = codec.advance
-    monkeypatch.setattr(codec, "advance", lambda base, new: advance(base, new ^ 1))
+    monkeypatch.setattr(codec, "advance", lambda base, new, **others: advance(base, new ^ 1, **others))
     with pytest.raises(TransferError, match="'w' of version 1 does not decode to what was encoded"):
         encode_first(1, cuts(made[1]), held, ChunkFolder(tmp_path), anchor=False)
