@@ -8,15 +8,17 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.shared import arguments, measure_parts, measured
-from benchmarks.transfer import codec, join, link, pause
+from benchmarks.transfer import chain, codec, join, link, pause, shards
 from benchmarks.transfer.scope import FULL, QUICK, Scope
 from rose.accept.report import Report
 
 PARTS = {
     "sizes": codec.measure_sizes,
+    "chain": chain.measure,
     "speed": codec.measure_speed,
     "link": link.measure,
     "join": join.measure,
+    "shards": shards.measure,
     "pause": pause.measure,
 }
 

@@ -38,7 +38,7 @@ _Tensors = dict[str, torch.Tensor]
 def measure(report: Report, folder: Path, scope: Scope) -> None:
     """Publish as many versions as the largest distance needs, and join at each distance."""
     newest = max(scope.join_distances) + _BEYOND
-    tensors = _publish(folder, scope.join_elements, newest, {newest - distance for distance in scope.join_distances})
+    kept = _publish(folder, scope.join_elements, newest, {newest - distance for distance in scope.join_distances})
     detail: dict[str, object] = {
         "provenance": "simulated",
         "changed_share": SHARE,
@@ -47,8 +47,9 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
     }
     packages = VersionStore(folder / _COMPOSITES).packages()
     for distance in scope.join_distances:
-        claim = f"packages to a new receiver, {distance - 1} versions after the anchor"
-        report.claim(claim, len(plan(packages, distance - 1, None)), "packages", 2 + math.log2(distance), "lower")
+        name = f"packages to a new receiver, {distance - 1} versions after the anchor"
+        found = len(plan(packages, distance - 1, None))
+        report.claim(name, found, "packages", 2 + math.log2(distance), "lower")
     with served(*(folder / way for way in _WAYS)) as urls:
         for distance in scope.join_distances:
             start = newest - distance
@@ -57,39 +58,39 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
                 for way, url in zip(_WAYS, urls, strict=True):
                     staging = folder / f"staging-{way}-{start}-{number}"
                     receiver = Receiver(url, None, staging, max_bytes_per_s=LINK_BYTES_PER_S)
-                    rounds[way].append(_join(receiver, newest, start, tensors[start], tensors[newest]))
+                    rounds[way].append(_join(receiver, newest, start, kept[start], kept[newest]))
             figures = {
-                way: joins[0] | {"seconds": round(statistics.median(join["seconds"] for join in joins), 4)}
-                for way, joins in rounds.items()
+                way: each[0] | {"seconds": round(statistics.median(one["seconds"] for one in each), 4)}
+                for way, each in rounds.items()
             }
             for way in (_CHAIN, _DENSE):
                 for what, key in (("bytes", "wire_bytes"), ("seconds", "seconds")):
-                    claim = f"{what} to join {distance} versions behind: {way} against ours"
-                    report.claim(claim, figures[way][key] / figures[_COMPOSITES][key], "x", 1, "higher")
+                    name = f"{what} to join {distance} versions behind: {way} against ours"
+                    report.claim(name, figures[way][key] / figures[_COMPOSITES][key], "x", 1, "higher")
             detail[str(distance)] = figures
     report.detail["join"] = detail
 
 
-def _publish(folder: Path, elements: int, newest: int, starts: set[int]) -> dict[int, _Tensors]:
-    """Publish versions 0 to `newest` in three stores; return the tensors of those in `starts`, and of the newest."""
+def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[int, _Tensors]:
+    """Publish versions 0 to `newest` in three stores; return the tensors of those in `kept`, and of the newest."""
     size = elements // TENSORS
-    versions = made_up.versions(size, SHARE)
+    made = made_up.versions(size, SHARE)
     # One anchor for all of them.
     store = VersionStore(folder / _COMPOSITES, anchor_every=2 * newest, anchors_kept=1)
-    tensors_by_version, chain = {}, []
+    found, chain = {}, []
     for version in range(newest + 1):
         # Nothing is encoded across tensors: the same weights shifted do for others, and take no time to make.
-        bits = next(versions)
+        bits = next(made)
         shifted = [np.roll(bits, index * size // TENSORS) for index in range(TENSORS)]
-        tensors = {f"layers.{index}.weight": from_bits(array, "bfloat16") for index, array in enumerate(shifted)}
+        tensors = {f"layers.{index}.weight": from_bits(each, "bfloat16") for index, each in enumerate(shifted)}
         chain.append(store.publish(version, tensors).manifest)
-        if version in starts or version == newest:
-            tensors_by_version[version] = tensors
+        if version in kept or version == newest:
+            found[version] = tensors
     catalog = Catalog(folder / _CHAIN)
     (folder / _CHAIN / "chunks").symlink_to(folder / _COMPOSITES / "chunks")
     catalog.add(chain)
-    VersionStore(folder / _DENSE).publish(newest, tensors_by_version[newest])
-    return tensors_by_version
+    VersionStore(folder / _DENSE).publish(newest, found[newest])
+    return found
 
 
 def _join(receiver: Receiver, newest: int, start: int, base: _Tensors, expected: _Tensors) -> dict[str, float]:

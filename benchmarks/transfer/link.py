@@ -15,13 +15,15 @@ the rest once.
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ import torch
 from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
-from benchmarks.transfer.ways import DENSE, XOR, Way, in_threads
+from benchmarks.transfer.ways import DENSE, XOR, Way
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import Prepared, prepare
 from rose.runtime.transfer.codec.bits import digest, from_bits
@@ -41,6 +43,8 @@ from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 Arrays = dict[str, Bits]
 #: Of one way: values by phase, a value a round; seconds, and `wire_bytes`.
 _Taken = dict[str, list[float]]
@@ -108,7 +112,7 @@ class _Plain:
 
         builder, pieces, dense = ChunkBuilder(self._chunks), [], self._way is DENSE
         names = sorted(arrays)
-        for name, (sent, result) in zip(names, in_threads(encode, names), strict=True):
+        for name, (sent, result) in zip(names, _in_threads(encode, names), strict=True):
             chunk, offset = builder.add(frozenset({0}), sent)
             pieces.append(
                 PieceEntry(
@@ -142,7 +146,7 @@ class _Plain:
             sent = staged.chunk(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
             self._decode(self._engine[piece.name], sent, piece.result_xxh3, self._second[piece.name])
 
-        in_threads(one, manifest.pieces)
+        _in_threads(one, manifest.pieces)
 
     def apply(self) -> None:
         self._engine, self._second = self._second, self._engine
@@ -241,3 +245,8 @@ def _note(taken: _Taken, phase: str, began_s: float) -> None:
 
 def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
     return {name: from_bits(array, "bfloat16") for name, array in arrays.items()}
+
+
+def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="plain") as pool:
+        return list(pool.map(act, jobs))

@@ -55,7 +55,7 @@ def _encode_xor(base: Bits, new: Bits) -> bytes:
     def one(cut: slice) -> bytes:
         return _zstd()[0].compress((base[cut] ^ new[cut]).data)
 
-    parts = in_threads(one, _blocks(new.size))
+    parts = _in_threads(one, _blocks(new.size))
     return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
 
 
@@ -65,7 +65,7 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
         block = base[cut]
         np.bitwise_xor(block, np.frombuffer(_zstd()[1].decompress(part), base.dtype), out=block)
 
-    in_threads(one, _unpack(base.size, sent))
+    _in_threads(one, _unpack(base.size, sent))
 
 
 AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
@@ -95,8 +95,7 @@ def _zstd() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
     return zstd
 
 
-def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
-    """Return the results of the jobs, in their order."""
+def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
     return [act(job) for job in jobs] if len(jobs) < 2 else list(_threads().map(act, jobs))
 
 

@@ -1,0 +1,127 @@
+"""Trainers of n ranks that publish by parts, engines of m ranks that each fetch only what they hold.
+
+What a rank's fetch takes is held against a delta of exactly its own slices: how much of what it was sent is another
+rank's. The manifest, which every rank reads whole, is told apart: it does not grow with the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.transfer import made_up
+from benchmarks.transfer.scope import Scope
+from rose.accept.report import Report
+from rose.runtime.transfer.apply.apply import prepare
+from rose.runtime.transfer.codec import codec
+from rose.runtime.transfer.codec.bits import from_bits, to_bits
+from rose.runtime.transfer.layout.regions import Region
+from rose.runtime.transfer.layout.shards import ModelShape, cells, pieces, receiver_regions
+from rose.runtime.transfer.layout.trainer_layouts import fsdp
+from rose.runtime.transfer.package.staged import Staged
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.receiver import Receiver
+from rose.runtime.transfer.wire.server import StoreServer
+
+SHARE = 0.03
+OVERHEAD_MOST = 1.05
+_HEADS, _KV_HEADS = 8, 4
+_LAYERS = 2
+_Tensors = dict[str, torch.Tensor]
+
+
+def measure(report: Report, folder: Path, scope: Scope) -> None:
+    """Every number of trainer ranks with every number of engine ranks."""
+    model, counts = _model(scope.shards_width, scope.shards_vocabulary), scope.shards_ranks
+    base, new = _weights(model)
+    receivers = {(m, rank): receiver_regions(model, m, rank) for m in counts for rank in range(m)}
+    own = {receiver: _own_bytes(regions, base, new) for receiver, regions in receivers.items()}
+    wrong = 0
+    worst: dict[str, tuple[float, float]] = {}
+    for n in counts:
+        store = _published(folder / f"fsdp-{n}", model, counts[-1], n, (base, new))
+        with StoreServer(store) as server:
+            for (m, rank), regions in receivers.items():
+                staged = Receiver(server.url, None, folder / f"staging-{n}-{m}-{rank}").fetch(1, 0, regions)
+                engine, expected = _slices(base, regions), _slices(new, regions)
+                prepare(staged, engine, regions).commit()
+                wrong += sum(not torch.equal(engine[name], tensor) for name, tensor in expected.items())
+                pair, before = f"FSDP({n}) -> TP({m})", worst.get(f"FSDP({n}) -> TP({m})", (0.0, 0.0))
+                taken = _chunk_bytes(staged, regions) / own[m, rank], staged.wire_bytes / own[m, rank]
+                worst[pair] = max(before[0], taken[0]), max(before[1], taken[1])
+                staged.remove()
+    name = f"tensors that are not bit-exact, {len(worst)} pairs of FSDP(n) -> TP(m)"
+    report.claim(name, wrong, "tensors", 0, "lower")
+    for index, what in enumerate(("chunks", "chunks and manifest")):
+        most = max(each[index] for each in worst.values())
+        report.claim(f"  bytes of {what} against a delta of a rank's own", most, "x", OVERHEAD_MOST, "lower")
+    report.detail["shards"] = {
+        "provenance": "simulated",
+        "changed_share": SHARE,
+        "elements": sum(tensor.numel() for tensor in base.values()),
+        "worst_rank_against_a_delta_of_its_own": {
+            pair: {"chunks": round(each[0], 4), "chunks_and_manifest": round(each[1], 4)}
+            for pair, each in worst.items()
+        },
+    }
+
+
+def _chunk_bytes(staged: Staged, regions: dict[str, Region]) -> int:
+    chunks = {chunk for manifest in staged.manifests for chunk in manifest.chunks_for(regions)}
+    return sum(chunk.size_bytes for chunk in chunks)
+
+
+def _model(width: int, vocabulary: int) -> ModelShape:
+    """Return a Llama of that width, with tied embeddings and half as many key and value heads as ranks at most."""
+    head = width // _HEADS
+    inner = 11 * width // 4
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, width)}
+    for layer in range(_LAYERS):
+        path = f"model.layers.{layer}"
+        shapes |= {
+            f"{path}.self_attn.q_proj.weight": (width, width),
+            f"{path}.self_attn.k_proj.weight": (_KV_HEADS * head, width),
+            f"{path}.self_attn.v_proj.weight": (_KV_HEADS * head, width),
+            f"{path}.self_attn.o_proj.weight": (width, width),
+            f"{path}.mlp.gate_proj.weight": (inner, width),
+            f"{path}.mlp.up_proj.weight": (inner, width),
+            f"{path}.mlp.down_proj.weight": (width, inner),
+            f"{path}.input_layernorm.weight": (width,),
+            f"{path}.post_attention_layernorm.weight": (width,),
+        }
+    shapes["model.norm.weight"] = (width,)
+    return ModelShape(shapes, _HEADS, _KV_HEADS, head, vocabulary)
+
+
+def _weights(model: ModelShape) -> tuple[_Tensors, _Tensors]:
+    base, new = {}, {}
+    for seed, (name, shape) in enumerate(model.shapes.items()):
+        whole = Region.whole(shape)
+        before, after = made_up.pair(whole.elements, SHARE, seed)
+        base[name], new[name] = (from_bits(bits.reshape(shape), "bfloat16") for bits in (before, after))
+    return base, new
+
+
+def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: Sequence[_Tensors]) -> VersionStore:
+    """Versions 0, 1, ... as `ranks` trainer ranks publish them, in turn, for engines of up to `tp` ranks."""
+    cut, layout = cells(model, tp), fsdp(ranks)
+    stores = [VersionStore(folder, tp=tp, model=model) for _ in range(ranks)]
+    for version, tensors in enumerate(versions):
+        for rank, store in enumerate(stores):
+            held = pieces(layout.regions(model, rank), cut)
+            part = {piece: tensors[piece.name][piece.region.slices] for piece in held}
+            store.publish_part(version, rank, ranks, part)
+    return stores[0]
+
+
+def _slices(tensors: _Tensors, regions: dict[str, Region]) -> _Tensors:
+    return {name: tensors[name][region.slices].contiguous().clone() for name, region in regions.items()}
+
+
+def _own_bytes(regions: dict[str, Region], base: _Tensors, new: _Tensors) -> int:
+    before, after = (
+        {name: to_bits(name, tensor) for name, tensor in _slices(tensors, regions).items()} for tensors in (base, new)
+    )
+    return sum(len(codec.encode(before[name], after[name])) for name in regions)
