@@ -18,18 +18,24 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import metrics
 from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs, run_job
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
 
 S = 10**9
 HOME = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def root(tmp_path: Path, lease: Any, request_event: Any) -> Path:
+@pytest.fixture(scope="module")
+def root_made(tmp_path_factory: pytest.TempPathFactory, lease: Any, request_event: Any) -> Path:
     """A live run and a simulated one with the same events, an hour old."""
-    at_us = utc_us() - 3_600_000_000
+    root, at_us = tmp_path_factory.mktemp("made") / "ledger", utc_us() - 3_600_000_000
     for provenance in ("live", "simulated"):
-        write(tmp_path / "ledger", provenance, at_us, lease, request_event)
-    return tmp_path / "ledger"
+        write(root, provenance, at_us, lease, request_event)
+    return root
+
+
+@pytest.fixture
+def root(root_made: Path, tmp_path: Path) -> Path:
+    return copied(root_made, tmp_path / "ledger")
 
 
 def write(root: Path, provenance: Provenance, at_us: int, lease: Any, request_event: Any) -> None:
