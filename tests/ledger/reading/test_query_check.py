@@ -9,7 +9,7 @@ from rose.ledger.reading.query import QueryError
 from rose.ledger.reading.query_check import FUNCTIONS_REFUSED, TABLE_FUNCTIONS, VOLATILE_ALLOWED, Names, check, limited
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def connection():
     with duckdb.connect() as connection:
         connection.execute("ATTACH ':memory:' AS ledger; USE ledger")
