@@ -29,6 +29,7 @@ from rose.pricing.run.report import Report
 from rose.pricing.table import Section, Table
 from rose.pricing.watch import budget
 from tests.dashboard.conftest import HOSTILE, OpenPage, choose, page_text, table, unescaped, values
+from tests.long_form import usual
 
 BOOK = pricebook.load("example")
 OURS = pricebook.parse(BOOK.text.replace('name = "example"', 'name = "ours"'), "ours.toml")
@@ -97,7 +98,7 @@ def test_every_screen_is_drawn_says_what_it_rests_on_and_shows_no_error(
     assert re.search(r"verified to \d\d:\d\d UTC, 0 problems", page_text(app))
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", usual(("overview", "cost", "fleet", "runs"), long=tuple(SCREENS)))
 def test_text_of_a_ledger_stays_text(screen: str, tampered: Path, open_page: OpenPage) -> None:
     app = open_page(tampered, screen)
     if screen == "runs":

@@ -17,6 +17,7 @@ from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
+from tests.ledger.conftest import copied
 from tests.long_form import usual
 
 
@@ -34,12 +35,17 @@ def _append(root: Path, tail: segments.Tail, count: int) -> segments.Tail:
     return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", [("power", values)] * count))
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = layout.create(tmp_path / "ledger")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = layout.create(tmp_path_factory.mktemp("made") / "ledger")
     _write(root, "a", epochs=2, per_epoch=3)
     _write(root, "b", epochs=1, per_epoch=1)
     return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    return copied(made, tmp_path / "ledger")
 
 
 @pytest.fixture(scope="module")

@@ -187,7 +187,7 @@ def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root: Pa
         assert figures_of(root) == figures
 
 
-@pytest.mark.parametrize("power_mw", range(usual(6, long=20)))
+@pytest.mark.parametrize("power_mw", range(usual(3, long=20)))
 def test_a_newest_segment_that_is_not_the_head_s_is_found_however_its_hash_sorts(root: Path, power_mw: int) -> None:
     _forge_newest(root, power_mw)
     assert any("the newest segment is missing" in problem for problem in verify(root).problems)

@@ -101,17 +101,6 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return root, sum(not can_be_summed for _, can_be_summed in _damage_and_whether_it_can_be_summed())
 
 
-def _read_all(root: Path) -> None:
-    with catalog.connect(root) as connection:
-        for view in catalog.VIEWS:
-            names = [name for name, *_ in connection.execute(f"DESCRIBE {view}").fetchall()]
-            connection.execute(f"FROM {view}").fetchall()
-            connection.execute(f"SELECT max(COLUMNS(*)), count(DISTINCT COLUMNS(*)) FROM {view}").fetchall()
-            if "event_time" in names:
-                found = f"SELECT count(*) FROM {view} WHERE event_time > TIMESTAMP '2020-01-01' AND run_id = 'r'"
-                assert connection.execute(found).fetchall() != [(0,)] or view == "job"
-
-
 def test_every_row_that_the_views_leave_out_is_named(damaged: tuple[Path, int]) -> None:
     root, items = damaged
     assert verify(root).ok
