@@ -259,9 +259,9 @@ def readable(root: Path) -> list[str]:
 
 @functools.cache
 def comments(view: str) -> tuple[str, dict[str, str]]:
-    """What `sql/views/<view>.sql` says in its head: of the view, and of each column it documents."""
+    """What the file of a view in `sql/views` says in its head: of the view, and of each column it documents."""
     lines = []
-    for line in sql.read(f"views/{view}.sql").splitlines():
+    for line in sql.view(view).splitlines():
         if not line.startswith("--"):
             break
         lines.append(line.removeprefix("--").removeprefix(" "))
@@ -304,7 +304,7 @@ def _ordered(text: str) -> str:
 def _bodies() -> dict[str, str]:
     """What each view selects that is the same in every ledger."""
     unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in _UNROLLED}
-    return unrolled | {view: sql.read(f"views/{view}.sql").partition(f"VIEW {view} AS")[2] for view in VIEWS}
+    return unrolled | {view: sql.view(view).partition(f"VIEW {view} AS")[2] for view in VIEWS}
 
 
 def _nothing() -> dict[str, str]:
@@ -343,7 +343,7 @@ def _template() -> bytes:
     """A catalog over a ledger without events, once for this code: making the views takes ten times as long as all else
     does."""
     code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
-    views = [sql.read(f"views/{view}.sql") for view in VIEWS]
+    views = [sql.view(view) for view in VIEWS]
     texts = [*code, *_nothing().values(), *_bodies().values(), *views]
     return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))
 
@@ -358,7 +358,7 @@ def _fill_template(connection: Connection) -> None:
     for name in INTERNAL:
         connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
     for view in VIEWS:
-        connection.execute(sql.read(f"views/{view}.sql"))
+        connection.execute(sql.view(view))
         connection.execute(f"COMMENT ON VIEW {view} IS {quoted(comments(view)[0])}")
     shared = comments("event")[1]
     named = "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name IN (SELECT unnest(?))"

@@ -167,7 +167,7 @@ def views() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute(f"CREATE VIEW rolled_client_id AS {sources.no_roll_up('rolled_client_id')}")
         connection.execute(f"CREATE VIEW retry AS {sql.read('rollups/retry.sql')}")
         for view in ("event", "device_slice", "faulty_event"):
-            connection.execute(sql.read(f"views/{view}.sql"))
+            connection.execute(sql.view(view))
         yield connection
 
 

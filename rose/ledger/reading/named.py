@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,27 +66,15 @@ class NamedQuery:
         return fields
 
 
-@functools.cache
-def _paths() -> dict[str, str]:
-    """Where each query lies below `sql`, by its name; it has a folder for each thing that is asked about."""
-    return {
-        file.name.removesuffix(".sql"): f"queries/{folder.name}/{file.name}"
-        for folder in files(sql).joinpath("queries").iterdir()
-        if folder.is_dir()
-        for file in folder.iterdir()
-        if file.name.endswith(".sql")
-    }
-
-
 def names() -> list[str]:
     """Names of all named queries, in order."""
-    return sorted(_paths())
+    return sorted(sql.paths("queries"))
 
 
 @functools.cache
 def load(name: str) -> NamedQuery:
     """The query of this name. Raises NamedQueryError, with the nearest name there is, if there is none."""
-    if (path := _paths().get(name)) is None:
+    if (path := sql.paths("queries").get(name)) is None:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
         raise NamedQueryError(f"no query is named {name!r}; {hint}`rose query` lists them all")

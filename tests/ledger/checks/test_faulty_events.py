@@ -214,7 +214,7 @@ def test_every_view_and_daily_sum_leaves_out_what_it_cannot_reckon_with() -> Non
     # What is said of such rows, and a look at their ids alone.
     other = ("faulty_event", "unrolled_retry")
     for folder in ("views", "rollups"):
-        for path in sorted((Path(sql.__file__).parent / folder).glob("*.sql")):
+        for path in sorted((Path(sql.__file__).parent / folder).rglob("*.sql")):
             text = path.read_text()
             if (match := re.search(r"WHERE kind = '(\w+)'", text)) and path.stem not in other:
                 assert _plain(reckonable(match[1])) in _plain(text), path
@@ -228,7 +228,7 @@ def test_every_view_and_daily_sum_leaves_out_what_it_cannot_reckon_with() -> Non
 
 
 def test_the_view_of_faults_has_what_the_views_leave_out(tmp_path: Path) -> None:
-    text = _plain(sql.read("views/faulty_event.sql"))
+    text = _plain(sql.view("faulty_event"))
     for kind in KINDS:
         assert _plain(f"WHEN '{kind}' THEN {reckonable(kind)}") in text
     _write(tmp_path / "ledger", [_with(_whole("lease"), lease_id="")])
