@@ -121,8 +121,8 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
         (["run", "archive", "--archive-to", "x"], "give --archive-after"),
         (["serve", "--only", "dance"], "job 'dance' is not known"),
-        (["serve", "--compact-every", "soon"], "'soon' is not a duration"),
-        (["serve", "--compact-every", "0m"], "'0m' is not a duration"),
+        (["serve", "--archive-after", "soon"], "'soon' is not a duration"),
+        (["serve", "--archive-after", "0m"], "'0m' is not a duration"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: str) -> None:

@@ -100,7 +100,6 @@ def test_show_prints_what_runs_by_hand() -> None:
         (["query", "open_leases", "--json", "--csv"], "exclude one another"),
         (["query", "open_leases", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["schema", "leases"], "the ledger has no view 'leases'"),
-        (["schema", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["sql"], "For a shell, use DuckDB's own: duckdb -readonly ledger/ledger.duckdb"),
         (["sql", "--ledger", "books"], "duckdb -readonly books/ledger.duckdb"),
         (["sql", "FROM lease", "--token-file", "x"], "is for a controller; name one with --server"),
