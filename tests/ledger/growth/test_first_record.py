@@ -101,13 +101,12 @@ def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_
     away = str(tmp_path / "away")
     assert archive.archive(rolled_up, older_than_days=1, to=away, delete=True, grace_s=0).parts
     _write(rolled_up, "a", [_power("x", 9, 0)])
-    for _ in range(2):
-        assert _counted(rolled_up) == []
-        assert _summed(rolled_up) == {"a": 1, "z": 1}
-        gone = "event_id must be that of one event, and z/0, which counts, was archived: restore it to compare them"
-        assert _named(rolled_up) == [("a", 1, gone)]
-        close_epochs(rolled_up)
-        rollup.roll_up(rolled_up, grace_s=0)
+    assert _counted(rolled_up) == []
+    gone = "event_id must be that of one event, and z/0, which counts, was archived: restore it to compare them"
+    assert _named(rolled_up) == [("a", 1, gone)]
+    close_epochs(rolled_up)
+    rollup.roll_up(rolled_up, grace_s=0)
+    assert _summed(rolled_up) == {"a": 1, "z": 1}
     archive.restore(rolled_up, away)
     assert _counted(rolled_up) == [("x", 1), ("y", 1)]
     assert _summed(rolled_up) == {"a": 1, "z": 1}
