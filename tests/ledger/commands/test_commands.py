@@ -103,8 +103,6 @@ def test_the_ledger_is_taken_from_option_or_environment(
             "longer than 0.1 s",
         ),
         (["ledger", "verify", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["ledger", "receipt", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["ledger", "restore", "--from", "x", "--ledger", "nowhere"], "nowhere is not a ledger"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: str) -> None:

@@ -112,7 +112,6 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["run", "audit", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["run", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (
             ["run", "dance"],
