@@ -123,7 +123,7 @@ _ACTS = st.one_of(st.tuples(st.sampled_from("amz"), _RECORDS), st.sampled_from([
 
 
 @settings(max_examples=int(usual("2", long="100")), deadline=None, suppress_health_check=list(HealthCheck))
-@given(acts=st.lists(_ACTS, min_size=2, max_size=9))
+@given(acts=st.lists(_ACTS, min_size=2, max_size=usual(6, long=9)))
 def test_times_and_upkeep_change_nothing_of_what_counts(
     tmp_path_factory: pytest.TempPathFactory, acts: list[Any]
 ) -> None:

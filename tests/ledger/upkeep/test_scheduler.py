@@ -60,7 +60,8 @@ def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(
     for name, minutes in (("due", 36), ("early", 1)):
         record(root, JobRun(name, "ok", utc_us() - minutes * 60_000_000, 1, result={}))
     ended: queue.Queue[JobRun] = queue.Queue()
-    running = Scheduler(root, [Job(name, scheduled_work.quick, 300) for name in ("due", "early")], ended.put)
+    todo = [Job("due", scheduled_work.quick, 300), Job("early", scheduled_work.quick, 3600)]
+    running = Scheduler(root, todo, ended.put)
     running.start()
     try:
         run = ended.get(timeout=240)
