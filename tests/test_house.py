@@ -17,7 +17,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 LINES_MAX = 700
 #: A condition for each field of each kind of event, held to the declarations by a test: it grows with them.
-ENUMERATION, ENUMERATION_LINES_MAX = "sql/views/faulty_event.sql", 450
+ENUMERATION, ENUMERATION_LINES_MAX = "sql/views/ledger/faulty_event.sql", 450
 
 #: What prints: all else of the product prints through it.
 TERMINAL = "rose/terminal.py"

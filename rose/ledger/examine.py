@@ -45,7 +45,7 @@ class Seen:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         #: By kind and path; also what `verified.save` keeps for the next process.
-        self.known: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
+        self.entries: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
         #: When the last verification of every byte began that this agrees with, UTC microseconds; 0 if there is none.
         self.full_until_us = 0
         self._visited: set[tuple[str, str]] = set()
@@ -56,27 +56,27 @@ class Seen:
         # Before the bytes: what is changed while they are read has other times afterwards.
         stat = path.stat()
         stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
-        known = self.known.get(key)
-        if known is None or known[0] != stamp:
-            known = self.known[key] = stamp, look(path.read_bytes())
+        entry = self.entries.get(key)
+        if entry is None or entry[0] != stamp:
+            entry = self.entries[key] = stamp, look(path.read_bytes())
         self._visited.add(key)
-        return cast(_T, known[1])
+        return cast(_T, entry[1])
 
     def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
         """What `look` says of the file, where `kind` names all that this depends on, its bytes among it."""
         key = (kind, str(path))
-        if key not in self.known:
-            self.known[key] = (), look()
+        if key not in self.entries:
+            self.entries[key] = (), look()
         self._visited.add(key)
-        return cast(_T, self.known[key][1])
+        return cast(_T, self.entries[key][1])
 
     def forget_where_other(self, later: Seen) -> None:
         """Forget the files of which another verification says something else, so that they are read again."""
-        self.known = {key: known for key, known in self.known.items() if later.known.get(key, known) == known}
+        self.entries = {key: entry for key, entry in self.entries.items() if later.entries.get(key, entry) == entry}
 
     def forget_unvisited(self) -> None:
         """Forget files that are gone, so that this never outgrows the ledger."""
-        self.known = {key: known for key, known in self.known.items() if key in self._visited}
+        self.entries = {key: entry for key, entry in self.entries.items() if key in self._visited}
         self._visited = set()
 
 

@@ -9,7 +9,6 @@ import typing
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 
 from rose.event_columns import all_columns, columns
 from rose.event_fields import NotEmpty, Range, Rule
-from rose.events import KINDS, Event, Provenance
+from rose.events import KINDS, Event
 from rose.ledger.layout import LedgerError
 
 _ARROW: dict[str, pa.DataType] = {
@@ -29,9 +28,6 @@ _ARROW: dict[str, pa.DataType] = {
 }
 #: The common fields that an event brings along; the ledger adds writer, seq, provenance, kind, and a run where none is.
 _OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
-
-#: Rows of a table that are Python objects at a time.
-_CHECKED_AT_ONCE = 10_000
 
 #: An event: its kind and the values of `fields_of(kind)` in order.
 Row = tuple[str, tuple[Any, ...]]
@@ -97,65 +93,17 @@ def encode(event: Event) -> tuple[Any, ...]:
     )
     named = {field.name: value for field, value in zip(fields, values, strict=True)}
     for rule in KINDS[event.kind].rules:
-        if not holds(rule)(named):
-            raise LedgerError(refusal(event.kind, rule.field, rule.wanted, named[rule.field]))
+        if not _holds(rule)(named):
+            raise _refusal(event.kind, rule.field, rule.wanted, named[rule.field])
     return values
 
 
-def check(table: pa.Table) -> None:
-    """Raises LedgerError, naming the column, the value and its row, unless `encode` takes each row of `table`.
-
-    Its columns are of the ledger, with `kind`, `run_id`, `provenance` and `at_us` among them.
-    """
-    for first in range(0, table.num_rows, _CHECKED_AT_ONCE):
-        part = table.slice(first, _CHECKED_AT_ONCE)
-        for kind in pc.unique(part["kind"]).to_pylist():
-            _check_kind(kind, part, first)
-
-
-def _check_kind(kind: str, table: pa.Table, first_row: int) -> None:
-    """Raises LedgerError if a row of one kind is no event; the table's first row is `first_row`."""
-    names = [field.name for field in fields_of(kind)]
-    places = pc.indices_nonzero(pc.equal(table["kind"], kind))
-    values = {name: column.take(places) for name, column in zip(table.column_names, table.columns, strict=True)}
-    for name, column in values.items():
-        if name not in ("kind", "provenance", "writer", "seq", *names) and column.null_count < len(column):
-            place = pc.indices_nonzero(column.is_valid())[0].as_py()
-            wanted = f"empty in an event of kind {kind!r}"
-            row = first_row + places[place].as_py()
-            raise LedgerError(f"{refusal(kind, name, wanted, column[place].as_py())} in row {row}")
-    absent = [None] * len(places)
-    columns = [values[name].to_pylist() if name in values else absent for name in names]
-    provenances = values["provenance"].to_pylist()
-    for place, provenance, *row_values in zip(places.to_pylist(), provenances, *columns, strict=True):
-        try:
-            _check_values(kind, provenance, dict(zip(names, row_values, strict=True)))
-        except LedgerError as error:
-            raise LedgerError(f"{error} in row {first_row + place}") from None
-
-
-def _check_values(kind: str, provenance: Any, values: dict[str, Any]) -> None:
-    """Raises LedgerError if a row, its values by field, is no event."""
-    if provenance not in typing.get_args(Provenance):
-        raise LedgerError(refusal(kind, "provenance", f"one of {', '.join(typing.get_args(Provenance))}", provenance))
-    if not values["run_id"]:
-        raise LedgerError(refusal(kind, "run_id", "the run's id", values["run_id"]))
-    encode(typing.cast(Event, SimpleNamespace(kind=kind, **values)))
-    if hasattr(KINDS[kind], "__post_init__"):
-        try:
-            # What a kind checks of itself.
-            KINDS[kind](**values)
-        except ValueError as error:
-            raise LedgerError(f"event {kind!r}: {error}") from None
-
-
-def refusal(kind: str, field: str, wanted: str, value: Any) -> str:
-    """Why an event is refused."""
-    return f"event {kind!r}: {field} must be {wanted}, got {value!r}"
+def _refusal(kind: str, field: str, wanted: str, value: Any) -> LedgerError:
+    return LedgerError(f"event {kind!r}: {field} must be {wanted}, got {value!r}")
 
 
 @functools.cache
-def holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
+def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
     """Whether a rule holds of values by name."""
     code = compile(rule.holds, "rule", "eval")
     return lambda named: eval(code, {}, named)  # noqa: S307 - of our own rules alone
@@ -273,7 +221,7 @@ def _check(kind: str, field: Field, value: Any) -> Any:
             case _:
                 if truth:
                     return bool(value)
-    raise LedgerError(refusal(kind, field.name, field.wanted, value))
+    raise _refusal(kind, field.name, field.wanted, value)
 
 
 def _is_real(value: float, limits: Range | None) -> bool:

@@ -105,7 +105,7 @@ def save(root: Path | str, seen: Seen) -> None:
     with seen.lock:
         known = [
             [kind, str(Path(path).relative_to(root)), list(stamp), _plain(facts)]
-            for (kind, path), (stamp, facts) in seen.known.items()
+            for (kind, path), (stamp, facts) in seen.entries.items()
         ]
         full_until_us = seen.full_until_us
     content = {"format": _FILES_FORMAT, "saved_us": utc_us(), "full_until_us": full_until_us, "known": known}
@@ -123,7 +123,7 @@ def load(root: Path | str) -> Seen:
             for kind, path, stamp, plain in content["known"]:
                 adapter = _FACTS.get(kind.partition(" ")[0])
                 facts = plain if adapter is None else adapter.validate_python(plain)
-                seen.known[kind, str(root / path)] = tuple(stamp), facts
+                seen.entries[kind, str(root / path)] = tuple(stamp), facts
     return seen
 
 

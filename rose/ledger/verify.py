@@ -80,7 +80,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
     seen = seen or Seen()
     with seen.lock:
         before = verified.state(root)
-        full = not seen.known
+        full = not seen.entries
         last_full_us = None if before is None else before.full_until_us
         if full:
             seen.full_until_us = began_us

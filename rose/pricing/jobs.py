@@ -18,6 +18,7 @@ from rose.pricing.money import PricingError
 if TYPE_CHECKING:
     from rose.pricing.run.report import Report
 
+_REPORT_EVERY_S, _ALERTS_EVERY_S = 900.0, 300.0
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -26,9 +27,9 @@ def planned(settings: Settings) -> list[Job]:
     jobs = ledger_jobs(settings)
     if settings.reports is not None:
         make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
-        jobs.append(Job("report", make, settings.report_every_s))
+        jobs.append(Job("report", make, _REPORT_EVERY_S))
     if settings.alerts is not None:
-        jobs.append(Job("alerts", functools.partial(alerts, file=settings.alerts), settings.alerts_every_s))
+        jobs.append(Job("alerts", functools.partial(alerts, file=settings.alerts), _ALERTS_EVERY_S))
     return jobs
 
 

@@ -83,7 +83,7 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     for view in _VIEWS:
         # The view's own definition, over these events: of those in files only the columns that it has are read.
         begin = f"CREATE OR REPLACE VIEW {view} AS"
-        text = sql.read(f"views/{view}.sql")
+        text = sql.view(view)
         assert begin in text
         connection.execute(text.replace(begin, f"CREATE OR REPLACE TEMP TABLE {view} AS"))
     connection.execute(f"DROP {made} temp.event")

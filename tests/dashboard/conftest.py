@@ -270,9 +270,12 @@ def hostile(event: events.Event) -> events.Event:
 
 @pytest.fixture(scope="session")
 def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run by somebody who writes hostile text wherever an event has text."""
-    root = tmp_path_factory.mktemp("hostile") / "ledger"
-    return write(root, map(hostile, a_run()), run_id=HOSTILE)
+    """The same run by somebody who writes hostile text wherever an event has text, and a short one ten days earlier."""
+    root = write(tmp_path_factory.mktemp("hostile") / "ledger", map(hostile, a_run()), run_id=HOSTILE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "T0_NS", T0_NS - 10 * 86_400 * S)
+        earlier = [started("earlier"), *joined(), *slices(0), *left(30)]
+    return write(root, earlier, writer="earlier", run_id="earlier")
 
 
 @pytest.fixture(scope="session")

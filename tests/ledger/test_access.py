@@ -37,13 +37,13 @@ def test_the_variable_says_what_is_logged(root, tmp_path, monkeypatch):
     for rule in ("", "exports", "queries"):
         monkeypatch.setenv(access.VARIABLE, rule)
         rose(root, "sql", "SELECT 1 UNION ALL SELECT 2")
-        rose(root, "sql", "DROP VIEW lease")
         rose(root, "ledger", "receipt", "--out", str(tmp_path / f"{rule}.json"))
+    rose(root, "sql", "DROP VIEW lease")
     assert logged(root) == [
         ("receipt", "ok", None, str(tmp_path / "exports.json")),
         ("query", "ok", 2, "SELECT 1 UNION ALL SELECT 2"),
-        ("query", "refused", None, "DROP VIEW lease"),
         ("receipt", "ok", None, str(tmp_path / "queries.json")),
+        ("query", "refused", None, "DROP VIEW lease"),
     ]
     assert "@" in query(root, "SELECT DISTINCT who FROM access").rows[0][0]
     assert verify(root).ok

@@ -66,6 +66,21 @@ def test_a_missing_or_damaged_catalog_is_made_again(root: Path, damage: bytes | 
         assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
 
 
+@pytest.fixture
+def another_process(root: Path) -> None:
+    """As in one that did not make the catalog of the ledger."""
+    catalog._compared.clear()
+
+
+def test_a_catalog_that_shows_the_ledger_as_it_is_is_not_made_again(root: Path, lease: Any) -> None:
+    before = (root / layout.CATALOG).stat().st_ino
+    LedgerWriter.open(root, "w", "r").close()
+    assert (root / layout.CATALOG).stat().st_ino == before
+    LedgerWriter.open(root, "another", "r").close()
+    assert (root / layout.CATALOG).stat().st_ino != before
+
+
+@pytest.mark.usefixtures("another_process")
 def test_a_refresh_that_fails_leaves_the_old_catalog(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (root / layout.CATALOG).read_bytes()
     real = Path.write_bytes
@@ -81,6 +96,7 @@ def test_a_refresh_that_fails_leaves_the_old_catalog(root: Path, monkeypatch: py
     assert not list(root.glob(".*"))
 
 
+@pytest.mark.usefixtures("another_process")
 def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way_out(root: Path) -> None:
     segment = min(root.glob("live/w/000000/*.parquet"))
     content = segment.read_bytes()

@@ -70,7 +70,7 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
 ) -> None:
     seen = Seen()
     first = verify(root, seen=seen)
-    assert verified.load(root).known == seen.known
+    assert verified.load(root).entries == seen.entries
     with LedgerWriter.open(root, "w", "r") as writer:
         writer.record(lease())
     read, read_bytes = list[str](), Path.read_bytes
@@ -101,7 +101,7 @@ def test_a_damaged_record_is_as_good_as_none(root: Path) -> None:
         for name in ("state.json", "files.json"):
             (root / "verified" / name).write_text(content)
         assert verified.state(root) is None
-        assert verified.load(root).known == {}
+        assert verified.load(root).entries == {}
     verify(root)
     state = json.loads((root / "verified/state.json").read_bytes())
     for change in ({"heads": {"w": 5}}, {"heads": []}, {"problems": "0"}, {"by": None}):

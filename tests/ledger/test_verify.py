@@ -10,43 +10,35 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rose.events import Power
-from rose.ledger import layout, rows, segments
+from rose.ledger import layout, segments
 from rose.ledger.checks.chain import Chain
 from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
+from tests.ledger.conftest import copied
+from tests.ledger.evidence import ledgers
 from tests.long_form import usual
 
 
-def _write(root: Path, writer: str, epochs: int, per_epoch: int, each: int = 2) -> None:
-    tail = segments.first_epoch(root, writer)
-    for epoch in range(epochs):
-        if epoch:
-            tail = segments.begin_epoch(root, tail)
-        for _ in range(per_epoch):
-            tail = _append(root, tail, each)
-
-
-def _append(root: Path, tail: segments.Tail, count: int) -> segments.Tail:
-    values = rows.encode(Power(t0_ns=tail.next_seq, t1_ns=tail.next_seq + 1, power_mw=1, source="rapl"))
-    return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", [("power", values)] * count))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = layout.create(tmp_path_factory.mktemp("made") / "ledger")
+    ledgers.write(root, "a", epochs=2, per_epoch=3)
+    ledgers.write(root, "b", per_epoch=1)
+    return root
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = layout.create(tmp_path / "ledger")
-    _write(root, "a", epochs=2, per_epoch=3)
-    _write(root, "b", epochs=1, per_epoch=1)
-    return root
+def root(made: Path, tmp_path: Path) -> Path:
+    return copied(made, tmp_path / "ledger")
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with live and compacted parts, never changed but for a moment."""
     root = layout.create(tmp_path_factory.mktemp("sound") / "ledger")
-    _write(root, "a", epochs=3, per_epoch=2)
+    ledgers.write(root, "a", epochs=3)
     compaction.compact(root, grace_s=0)
     compaction.compact(root, grace_s=0)
     assert [part.state for part in layout.parts(root, "a")] == ["compacted", "live"]
@@ -107,7 +99,7 @@ def _foreign_segment(root: Path) -> None:
 def _foreign_chain(root: Path) -> None:
     """A whole epoch of another ledger's writer of the same name, sound in itself."""
     other = layout.create(root.parent / "other")
-    _write(other, "a", epochs=2, per_epoch=3, each=1)
+    ledgers.write(other, "a", epochs=2, per_epoch=3, power_mw=lambda _: 8)
     shutil.rmtree(root / "live/a/000001")
     shutil.copytree(other / "live/a/000001", root / "live/a/000001")
 

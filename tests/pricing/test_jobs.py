@@ -24,8 +24,8 @@ T0_NS = 1_780_272_000 * 10**9  # 2026-06-01T00:00:00Z
 
 def test_only_what_is_set_up_is_planned(tmp_path: Path) -> None:
     assert [job.name for job in planned(Settings())] == ["compact", "roll-up", "audit"]
-    every = planned(Settings(price_book="example", report_every_s=60, reports=tmp_path))
-    assert [(job.name, job.every_s) for job in every[3:]] == [("report", 60)]
+    every = planned(Settings(price_book="example", reports=tmp_path))
+    assert [(job.name, job.every_s) for job in every[3:]] == [("report", 900)]
 
 
 def test_the_job_is_recorded_with_what_it_did(sample: Path, tmp_path: Path) -> None:

@@ -11,22 +11,14 @@ from typing import Any
 import pytest
 
 from rose.events import Device, DeviceSlice, Run, Turn
+from tests.sql.conftest import SECOND, at, ns
 
-SECOND = 1_000_000_000
 DAY = date(2026, 11, 2)
 START = datetime(2026, 11, 2, 10, tzinfo=UTC)
 
 
 def time(seconds: float) -> datetime:
     return START.replace(tzinfo=None) + timedelta(seconds=seconds)
-
-
-def at(seconds: float) -> int:
-    return int(START.timestamp()) * 1_000_000 + round(seconds * 1e6)
-
-
-def ns(seconds: float) -> int:
-    return at(seconds) * 1000
 
 
 @pytest.fixture

@@ -6,21 +6,11 @@ from typing import Any
 
 from rose.events import BUCKETS, DeviceSlice, Event, Hold, Holdout, Lease
 from rose.ledger import catalog
+from tests.sql.conftest import SECOND, at, ns
 
-SECOND = 1_000_000_000
-#: 2026-11-02T10:00:00 UTC, in seconds since the Unix epoch.
-START_S = 1_793_613_600
 WINDOW_NS = 100 * SECOND
 #: Share of windows withheld: so large that some of the first ten are.
 SHARE = 0.4
-
-
-def at(seconds: float) -> int:
-    return START_S * 1_000_000 + round(seconds * 1e6)
-
-
-def ns(seconds: float) -> int:
-    return at(seconds) * 1000
 
 
 def drawn(number: int) -> float:

@@ -20,5 +20,5 @@ from rose import events
     ],
 )
 def test_a_head_names_the_words_of_a_column(view, column, event):
-    head = next(line for line in sql.read(f"views/{view}.sql").splitlines() if line.startswith(f"-- {column}: "))
+    head = next(line for line in sql.view(view).splitlines() if line.startswith(f"-- {column}: "))
     assert tuple(re.findall(r"`(\w+)`", head)) == get_args(get_type_hints(event)[column])

@@ -58,18 +58,18 @@ class Endorsements:
 
 
 def endorsements(
-    known: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
+    registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
     """The endorsements that count, of which some may be given: else the key that signed the first line may endorse."""
-    signed = [line for line in known if line.key and line.by]
-    found = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
+    signed = [line for line in registered if line.key and line.by]
+    counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
-        lines = [line for line in signed if found.may_endorse(line.by, line.writer)]
-        marked = {line.key for line in lines if line.endorses and line.by in found.endorsers}
-        more = Endorsements(found.endorsers | marked, found.pairs | {(line.writer, line.key) for line in lines})
-        if more == found:
-            return found
-        found = more
+        lines = [line for line in signed if counted.may_endorse(line.by, line.writer)]
+        marked = {line.key for line in lines if line.endorses and line.by in counted.endorsers}
+        more = Endorsements(counted.endorsers | marked, counted.pairs | {(line.writer, line.key) for line in lines})
+        if more == counted:
+            return counted
+        counted = more
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
@@ -99,13 +99,13 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
         )
     ledger_id = layout.give_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
-        known = lines(root)
-        names = {line.writer for line in known if line.key == key} if writer is None else {writer}
-        if missing := names - {line.writer for line in known}:
+        registered = lines(root)
+        names = {line.writer for line in registered if line.key == key} if writer is None else {writer}
+        if missing := names - {line.writer for line in registered}:
             raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger verify` lists them")
         if not names:
             raise LedgerError(f"no writer of the ledger signs with {key} yet; name the one that will with --writer")
-        standing = endorsements(known)
+        standing = endorsements(registered)
         refused = sorted(name for name in names if not standing.may_endorse(by.public, name))
         if refused or (endorses and by.public not in standing.endorsers):
             raise LedgerError(
@@ -116,12 +116,12 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
     return sorted(names)
 
 
-def described(known: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
+def described(registered: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
     """Each key with its writers and the key that endorsed it, None for nobody; `own` is this user's."""
-    standing = endorsements(known)
-    root = next((line.by for line in known if line.key and line.by), None)
+    standing = endorsements(registered)
+    root = next((line.by for line in registered if line.key and line.by), None)
     signers: dict[str, dict[str, Any]] = {}
-    for line in known:
+    for line in registered:
         if not line.key:
             continue
         new: dict[str, Any] = {
@@ -155,8 +155,8 @@ def _write(root: Path, entries: Sequence[tuple[str, str, Key | None, bool]], led
     layout.write_file(root / FILE, b"".join(text + b"\n" for text in texts))
 
 
-def _names(known: Sequence[Line], writer: str, key: str) -> bool:
-    return any(line.writer == writer and (line.key == key or not key) for line in known)
+def _names(registered: Sequence[Line], writer: str, key: str) -> bool:
+    return any(line.writer == writer and (line.key == key or not key) for line in registered)
 
 
 def lines(root: Path) -> tuple[Line, ...]:
@@ -201,19 +201,19 @@ def sound_lines(root: Path) -> tuple[Line, ...]:
         return ()
 
 
-def keys_of(known: Sequence[Line], writer: str) -> set[str]:
+def keys_of(registered: Sequence[Line], writer: str) -> set[str]:
     """The keys that the registry names for `writer`, endorsed or not."""
-    return {line.key for line in known if line.writer == writer and line.key}
+    return {line.key for line in registered if line.writer == writer and line.key}
 
 
-def begins_signed(known: Sequence[Line], writer: str) -> bool:
+def begins_signed(registered: Sequence[Line], writer: str) -> bool:
     """Whether the first line of `writer` has a key: that was added once its first segment stood, which is signed."""
-    return next((bool(line.key) for line in known if line.writer == writer), False)
+    return next((bool(line.key) for line in registered if line.writer == writer), False)
 
 
-def signature_faults(ledger_id: str, known: Sequence[Line]) -> Iterator[str]:
+def signature_faults(ledger_id: str, registered: Sequence[Line]) -> Iterator[str]:
     """Which lines are not signed by the key that they name."""
-    for number, line in enumerate(known, start=1):
+    for number, line in enumerate(registered, start=1):
         if (line.by or line.signature) and not keys.check(line.by, _message(ledger_id, line), line.signature):
             yield (
                 f"{FILE}: line {number}, of writer {line.writer!r}, is not signed by the key {line.by!r} that it "

@@ -29,7 +29,6 @@ LedgerOption = Annotated[
 ]
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-RawOption = Annotated[bool, typer.Option("--raw", help="Times and sizes in tables as the plain numbers they are.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -119,14 +118,14 @@ def print_json(value: Any) -> None:
         echo(f"JSON has no NaN and no infinity: null stands for {count} such numbers.", err=True)
 
 
-def print_table(columns: list[str], rows: list[Any], *, raw: bool = False) -> None:
-    """Print rows for people, times and sizes in their units by the names of the columns; with `raw` as they are."""
+def print_table(columns: list[str], rows: list[Any]) -> None:
+    """Print rows for people, times and sizes in their units by the names of the columns."""
     table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         cells = zip(columns, row, strict=True)
-        table.add_row(*((None if raw else readable.cell(*cell)) or cell_text(cell[1]) for cell in cells))
+        table.add_row(*(readable.cell(*cell) or cell_text(cell[1]) for cell in cells))
     # Off a terminal there is no width to keep to.
     width = None if sys.stdout.isatty() else 1_000_000
     Screen(width=width).print(table)

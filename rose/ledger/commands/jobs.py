@@ -90,14 +90,7 @@ def run(
         if name is None:
             _list(context.obj, root, as_json)
             return
-        settings = Settings(
-            archive_to=archive_to,
-            archive_after_days=_days(archive_after),
-            archive_delete=delete,
-            price_book=price_book,
-            reports=_absolute(reports),
-            alerts=_absolute(alerts),
-        )
+        settings = _settings(archive_to, archive_after, delete, price_book, reports, alerts)
         todo = {job.name: job for job in context.obj(settings)}
         job = todo.get(name) or fail(_not_planned(name, todo))
         with progress_bar(name):
@@ -141,35 +134,19 @@ def serve(
     ledger: LedgerOption = None,
     *,
     only: Annotated[list[str] | None, typer.Option("--only", help="Run this job only; may be given again.")] = None,
-    compact_every: Annotated[str, typer.Option(help="Between compactions and between roll-ups.")] = "5m",
-    audit_every: Annotated[str, typer.Option(help="Between audits, one of which each week reads every byte.")] = "1d",
-    report_every: Annotated[str, typer.Option(help="Between reports.")] = "15m",
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,
     delete: DeleteOption = False,
     price_book: BookOption = None,
     reports: ReportsOption = None,
     alerts: AlertsOption = None,
-    alerts_every: Annotated[str, typer.Option(help="Between looks at the rules of --alerts.")] = "5m",
 ) -> None:
     """Run the jobs when they are due, until Ctrl-C or SIGTERM; prints a line for each run."""
     from rose.ledger.upkeep.scheduler import Scheduler
 
     with clear_errors():
         root = ledger_root(ledger)
-        settings = Settings(
-            compact_every_s=seconds(compact_every),
-            roll_up_every_s=seconds(compact_every),
-            audit_every_s=seconds(audit_every),
-            archive_to=archive_to,
-            archive_after_days=_days(archive_after),
-            archive_delete=delete,
-            price_book=price_book,
-            report_every_s=seconds(report_every),
-            reports=_absolute(reports),
-            alerts_every_s=seconds(alerts_every),
-            alerts=_absolute(alerts),
-        )
+        settings = _settings(archive_to, archive_after, delete, price_book, reports, alerts)
         planned = {job.name: job for job in context.obj(settings)}
         for name in only or []:
             planned.get(name) or fail(_not_planned(name, planned))
@@ -196,9 +173,19 @@ def _not_planned(name: str, planned: dict[str, Job]) -> str:
     return f"job {name!r} {needs.get(name, f'is not known; the jobs are {known}')}"
 
 
-def _days(text: str | None) -> float | None:
-    return None if text is None else seconds(text) / 86_400
-
-
-def _absolute(folder: Path | None) -> Path | None:
-    return None if folder is None else folder.expanduser().resolve()
+def _settings(
+    archive_to: str | None,
+    archive_after: str | None,
+    delete: bool,
+    price_book: str | None,
+    reports: Path | None,
+    alerts: Path | None,
+) -> Settings:
+    return Settings(
+        archive_to=archive_to,
+        archive_after_days=None if archive_after is None else seconds(archive_after) / 86_400,
+        archive_delete=delete,
+        price_book=price_book,
+        reports=None if reports is None else reports.expanduser().resolve(),
+        alerts=None if alerts is None else alerts.expanduser().resolve(),
+    )

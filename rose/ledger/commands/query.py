@@ -15,7 +15,6 @@ import typer
 from rose.ledger.commands.common import (
     JsonOption,
     LedgerOption,
-    RawOption,
     clear_errors,
     fail,
     ledger_root,
@@ -52,7 +51,6 @@ def sql_command(
     ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
-    raw: RawOption = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
     timeout: TimeoutOption = 30.0,
 ) -> None:
@@ -78,7 +76,7 @@ def sql_command(
 
             controller = RemoteLedger(server, token=read_token(token_file, "ROSE_TOKEN"))
             result = controller.query(text, limit=limit, timeout_s=timeout)
-    _print_result(result, as_json=as_json, as_csv=as_csv, raw=raw)
+    _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
 def query_command(
@@ -97,7 +95,6 @@ def query_command(
     show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
-    raw: RawOption = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
     timeout: TimeoutOption = 30.0,
 ) -> None:
@@ -117,20 +114,19 @@ def query_command(
             echo_data(named.script(query, given))
             return
         result = _run_named(ledger, query, given, limit, timeout)
-    _print_result(result, as_json=as_json, as_csv=as_csv, raw=raw)
+    _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
 def schema_command(
     view: Annotated[str | None, typer.Argument(help="A view; without it all are described.")] = None,
-    ledger: LedgerOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what each view and column means: in the ledger that is named, else in this version of ROSE."""
+    """Say what each view and column of a ledger means."""
     with clear_errors():
         from rose.ledger.reading import dictionary
 
-        views = dictionary.read(ledger)
+        views = dictionary.read()
         if view is not None:
             views = [dictionary.one(views, view)]
     if as_json:
@@ -182,7 +178,7 @@ def _one_format(as_json: bool, as_csv: bool) -> None:
         fail("--json and --csv exclude one another; give one of them")
 
 
-def _print_result(result: Result, *, as_json: bool, as_csv: bool, raw: bool) -> None:
+def _print_result(result: Result, *, as_json: bool, as_csv: bool) -> None:
     if as_json:
         print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
     elif as_csv:
@@ -191,6 +187,6 @@ def _print_result(result: Result, *, as_json: bool, as_csv: bool, raw: bool) -> 
         writer.writerows(csv_cells(row) for row in (result.columns, *result.rows))
         echo_data(written.getvalue())
     else:
-        print_table(result.columns, result.rows, raw=raw)
+        print_table(result.columns, result.rows)
     if result.truncated:
         echo(f"There are more than {len(result.rows)} rows; --limit shows more.", err=True)

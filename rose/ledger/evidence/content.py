@@ -98,7 +98,8 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
     if seq.null_count:
         raise LedgerError("a row has no seq")
     ranges = _Ranges(_fixed(seq), cuts)
-    for name in sorted(names):
+    # Without rows no column has a value: the first segment of an epoch has some hundred.
+    for name in sorted(names) if len(seq) else ():
         column = read(name)
         if column.null_count < len(column):
             ranges.add(name, _plain(name, column))

@@ -70,5 +70,6 @@ def faults(root: Path) -> Sums:
 
 def _differing(connection: duckdb.DuckDBPyConnection, stored: str, again: str) -> int:
     """Rows that only one of two SELECTs has."""
-    more, fewer = (f"(({one}) EXCEPT ALL ({other}))" for one, other in ((stored, again), (again, stored)))
-    return int(connection.execute(f"SELECT count(*) FROM ({more} UNION ALL {fewer})").fetchall()[0][0])
+    both = f"SELECT *, 1 AS _copies FROM ({stored}) UNION ALL SELECT *, -1 FROM ({again})"
+    counted = f"SELECT * EXCLUDE (_copies), sum(_copies) AS _copies FROM ({both}) GROUP BY ALL"
+    return int(connection.execute(f"SELECT coalesce(sum(abs(_copies)), 0) FROM ({counted})").fetchall()[0][0])

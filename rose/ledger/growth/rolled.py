@@ -19,7 +19,7 @@ from rose.ledger import examine, layout
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
 
-#: The daily views, each with sql/rollups/<name>.sql (what an event adds) and sql/views/<name>.sql (the sums).
+#: The daily views, each with sql/rollups/<name>.sql (what an event adds) and sql/views/daily/<name>.sql (the sums).
 ROLLUPS = (
     "daily_device_time",
     "daily_request",

@@ -64,7 +64,7 @@ class Door:
         # The views stand before the first event does.
         catalog.refresh_sound(self._root)
         self._find, self._limits = find, limits or Limits()
-        self._receiver = Receiver(self._root, lambda event: self._own_writer().record(event))
+        self._receiver = Receiver(self._root)
         self._turns = threading.BoundedSemaphore(self._limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None

@@ -7,12 +7,11 @@ from end to end. A segment that is already held, also merged or archived since, 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.events import KINDS, Access, Event, Ledger, Provenance
+from rose.events import KINDS, Access, Provenance
 from rose.ledger import catalog, examine, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.checks import registry
@@ -57,13 +56,9 @@ class Held:
 class Receiver:
     """Takes in segments for the ledger at `root`, from any number of threads; holds the names of their writers."""
 
-    def __init__(self, root: Path, record: Callable[[Event], object] | None = None) -> None:
-        """`record` takes a `ledger` event of action `faulty` about each segment that holds what is no event.
-
-        Raises LedgerError if `root` is no ledger.
-        """
+    def __init__(self, root: Path) -> None:
+        """Raises LedgerError if `root` is no ledger."""
         self.root = layout.check(root)
-        self._record = record
         self._mutex = threading.Lock()
         self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._names: dict[str, int] = {}
@@ -96,11 +91,11 @@ class Receiver:
     def receive(self, path: str, content: bytes) -> Held:
         """Take in a segment by its path in the ledger it was written to; on disk when this returns.
 
-        Rows that are no events are kept where they are, so that the chain can be proved and its host goes on; the views
-        leave them out. Raises LedgerError, and keeps nothing, if it is not what its path says, not the next of its
-        writer, or of a writer that is open on this host.
+        Rows that are no events are kept where they are, so that the chain can be proved and its host goes on; the view
+        `faulty_event` has them, and other views leave them out. Raises LedgerError, and keeps nothing, if it is not
+        what its path says, not the next of its writer, or of a writer that is open on this host.
         """
-        header, sha256, fault = check(path, content)
+        header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
         with busy:
@@ -121,11 +116,6 @@ class Receiver:
                     self._registered.add((header.writer, header.key))
                 # Reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
-                if fault is not None and self._record is not None:
-                    detail = json.dumps({"writer": header.writer, "file": path, "fault": fault})
-                    # What it is about stands already, and the view faulty_event has it, if this cannot be written.
-                    with suppress(LedgerError):
-                        self._record(Ledger(action="faulty", event_id=f"faulty/{sha256}", detail_json=detail))
             if header.index == 0 or header.writer in self._unshown:
                 self._show(header.writer)
         return Held(header.epoch, header.index, header.last_seq + 1, sha256)
@@ -211,11 +201,8 @@ class Receiver:
             raise LedgerError(f"cannot write {self.root / path}: {error.strerror}") from error
 
 
-def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
-    """The header and SHA-256 of a segment that is all its path and its header say, and what is wrong with its events.
-
-    Raises LedgerError.
-    """
+def check(path: str, content: bytes) -> tuple[segments.Header, str]:
+    """The header and SHA-256 of a segment that is all its path and its header say. Raises LedgerError."""
     if (match := _PATH.fullmatch(path)) is None:
         raise LedgerError(f"{path!r} is not the path of a segment, live/<writer>/<epoch>/<index>-<sha256>.parquet")
     writer = match["writer"]
@@ -248,16 +235,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
             raise LedgerError(f"{path}: its rows do not match the digest of its writer")
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}: not a segment: {error}") from error
-    return header, sha256, _fault(table)
-
-
-def _fault(table: pa.Table) -> str | None:
-    """What is wrong with the first event that is none, and the row it stands in; None if all are events."""
-    try:
-        rows.check(table)
-    except LedgerError as error:
-        return str(error)
-    return None
+    return header, sha256
 
 
 def _read(path: str, content: bytes) -> pa.Table:

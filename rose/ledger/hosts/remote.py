@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import pyarrow as pa
 
 from rose.ledger.layout import LedgerError
-from rose.ledger.reading.query import QueryError, Result, python_rows
+from rose.ledger.reading.query import QueryError, Result, result
 
 #: What a call may take beyond the work that it asks for.
 _CALL_S = 30.0
@@ -68,8 +68,7 @@ class RemoteLedger:
             table = pa.ipc.open_stream(body).read_all()
         except pa.ArrowException as error:
             raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address") from error
-        types = [field.metadata[b"type"].decode() for field in table.schema]
-        return Result(table.column_names, types, python_rows(table), headers.get("X-Truncated") == "true")
+        return result(table, headers.get("X-Truncated") == "true")
 
     def _json(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
         _, body = self._call(method, path, content, _CALL_S, ControllerError)

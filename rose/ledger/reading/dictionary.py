@@ -1,7 +1,4 @@
-"""The data dictionary: every view of a ledger and every column, with its type and what it means.
-
-It is read from the comments in a ledger's catalog, or, without a ledger, from those that this version would write.
-"""
+"""The data dictionary: every view of a ledger and every column, with its type and what it means."""
 
 from __future__ import annotations
 
@@ -38,27 +35,24 @@ class View:
         return dataclasses.asdict(self)
 
 
-def read(root: Path | str | None = None) -> list[View]:
-    """The views of the ledger at `root`, or of this version if it is None, in the order of `catalog.VIEWS`.
-
-    Raises LedgerError if `root` is no ledger.
-    """
+def read() -> list[View]:
+    """The views in the order of `catalog.VIEWS`, by the comments in the catalog of an empty ledger."""
     from rose.ledger import catalog, layout
 
-    if root is None:
-        with tempfile.TemporaryDirectory() as folder:
-            return read(layout.create(Path(folder) / "ledger"))
     views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE database_name = 'ledger'"
     columns = (
         "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
         "WHERE database_name = 'ledger' ORDER BY table_name, column_index"
     )
-    with catalog.connect(root) as connection:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        catalog.connect(layout.create(Path(folder) / "ledger")) as connection,
+    ):
         about = dict(connection.execute(views).fetchall())
         columns_by_view: dict[str, list[Column]] = {}
         for view, *column in connection.execute(columns).fetchall():
             columns_by_view.setdefault(view, []).append(Column(*column))
-    return [View(name, about[name], tuple(columns_by_view[name])) for name in catalog.VIEWS if name in about]
+    return [View(name, about[name], tuple(columns_by_view[name])) for name in catalog.VIEWS]
 
 
 def one(views: Sequence[View], name: str) -> View:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,27 +66,15 @@ class NamedQuery:
         return fields
 
 
-@functools.cache
-def _paths() -> dict[str, str]:
-    """Where each query lies below `sql`, by its name; it has a folder for each thing that is asked about."""
-    return {
-        file.name.removesuffix(".sql"): f"queries/{folder.name}/{file.name}"
-        for folder in files(sql).joinpath("queries").iterdir()
-        if folder.is_dir()
-        for file in folder.iterdir()
-        if file.name.endswith(".sql")
-    }
-
-
 def names() -> list[str]:
     """Names of all named queries, in order."""
-    return sorted(_paths())
+    return sorted(sql.paths("queries"))
 
 
 @functools.cache
 def load(name: str) -> NamedQuery:
     """The query of this name. Raises NamedQueryError, with the nearest name there is, if there is none."""
-    if (path := _paths().get(name)) is None:
+    if (path := sql.paths("queries").get(name)) is None:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
         raise NamedQueryError(f"no query is named {name!r}; {hint}`rose query` lists them all")
@@ -105,10 +92,10 @@ def load(name: str) -> NamedQuery:
     )
 
 
-def assignments(given: Iterable[str]) -> dict[str, str]:
+def assignments(items: Iterable[str]) -> dict[str, str]:
     """`name=text` items as variable to text. Raises NamedQueryError for one that is none, or a name given twice."""
     texts_by_name: dict[str, str] = {}
-    for item in given:
+    for item in items:
         name, equals, text = item.partition("=")
         if not (equals and name):
             raise NamedQueryError(f"{item!r} does not set a variable; write it as NAME=VALUE, such as step=3")
@@ -118,26 +105,26 @@ def assignments(given: Iterable[str]) -> dict[str, str]:
     return texts_by_name
 
 
-def values(query: NamedQuery, given: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
-    """What `given` (variable to text) means to `query`; times are UTC without a zone, durations reach back from `now`.
+def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
+    """What `texts` (variable to text) means to `query`; times are UTC without a zone, durations reach back from `now`.
 
     Raises NamedQueryError that names a variable the query does not read, a value that its type does not have, or a
     `since` that is not before `until`.
     """
-    known = {variable.name: variable for variable in query.variables}
-    if unknown := sorted(set(given) - set(known)):
-        raise NamedQueryError(f"{query.name} reads no variable {unknown[0]!r}; it reads {', '.join(known)}")
-    parsed = {name: _value(known[name], text, now) for name, text in given.items()}
+    variables = {variable.name: variable for variable in query.variables}
+    if unknown := sorted(set(texts) - set(variables)):
+        raise NamedQueryError(f"{query.name} reads no variable {unknown[0]!r}; it reads {', '.join(variables)}")
+    parsed = {name: _value(variables[name], text, now) for name, text in texts.items()}
     since, until = parsed.get("since"), parsed.get("until")
     if isinstance(since, datetime) and isinstance(until, datetime) and since >= until:
         raise NamedQueryError(f"since {since} is not before until {until} (UTC); nothing lies between them")
     return parsed
 
 
-def script(query: NamedQuery, given: Mapping[str, Value]) -> str:
-    """`query` as text for any DuckDB client, after the variables it is given."""
+def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
+    """`query` as text for any DuckDB client, after statements that set its variables."""
     types = {variable.name: variable.type for variable in query.variables}
-    literals = {name: str(value).replace("'", "''") for name, value in given.items()}
+    literals = {name: str(value).replace("'", "''") for name, value in bound.items()}
     settings = [f"SET VARIABLE {name} = CAST('{text}' AS {types[name]});\n" for name, text in literals.items()]
     return "".join(settings) + query.text
 
@@ -145,7 +132,7 @@ def script(query: NamedQuery, given: Mapping[str, Value]) -> str:
 def run(
     root: Path | str,
     query: NamedQuery,
-    given: Mapping[str, Value],
+    bound: Mapping[str, Value],
     *,
     limit: int = 1000,
     timeout_s: float = 30.0,
@@ -167,13 +154,13 @@ def run(
         timer.start()
         try:
             connection.execute(f"SET memory_limit = '{_MEMORY_GB}GB'")
-            for name, value in given.items():
+            for name, value in bound.items():
                 connection.execute(f"SET VARIABLE {name} = CAST($value AS {types[name]})", {"value": value})
             cursor = connection.execute(query.text)
             description = cursor.description or []
             rows = cursor.fetchmany(limit + 1)
             if not rows:
-                _require_known(connection, given)
+                _require_recorded(connection, bound)
         except duckdb.InterruptException as error:
             raise NamedQueryError(
                 f"{query.name} took longer than {timeout_s:g} s; narrow it by --since or --run, or raise --timeout"
@@ -186,17 +173,17 @@ def run(
     return Result(columns, column_types, rows[:limit], truncated=len(rows) > limit)
 
 
-def _require_known(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Value]) -> None:
+def _require_recorded(connection: duckdb.DuckDBPyConnection, bound: Mapping[str, Value]) -> None:
     """Nothing found is an answer only of what is there; a ledger that records no runs at all knows none to be wrong."""
     for variable, view in (("run_id", "run"), ("device_id", "device")):
-        if (value := given.get(variable)) is None:
+        if (value := bound.get(variable)) is None:
             continue
-        known = [
+        recorded = [
             row[0] for row in connection.execute(f"SELECT DISTINCT {variable} FROM {view} ORDER BY ALL").fetchall()
         ]
-        if known and value not in known:
-            near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}?" if near else f'it has {len(known)}: `rose sql "from {view}"`'
+        if recorded and value not in recorded:
+            near = difflib.get_close_matches(str(value), recorded, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}?" if near else f'it has {len(recorded)}: `rose sql "from {view}"`'
             raise NamedQueryError(f"this ledger has no {view} with {variable} {value!r}; {hint}")
 
 

@@ -87,8 +87,19 @@ def query(
     Raises QueryError if the text is anything else, reads outside the ledger, fails, or takes too long;
     LedgerError if `root` is no ledger.
     """
-    table, types, truncated = _run(root, text, limit, timeout_s, memory_limit_gb, lossless=True)
-    return Result(table.column_names, types, python_rows(table), truncated)
+    table, truncated = query_arrow(
+        root, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
+    )
+    return result(table, truncated)
+
+
+def result(table: pa.Table, truncated: bool) -> Result:
+    """The rows of a table that `query_arrow` returned, lossless, as DuckDB's own Python values.
+
+    Times with a zone come as UTC without one.
+    """
+    types = [field.metadata[b"type"].decode() for field in table.schema]
+    return Result(table.column_names, types, _python_rows(table), truncated)
 
 
 def query_arrow(
@@ -105,40 +116,6 @@ def query_arrow(
     The DuckDB type of each column is its field's metadata `type`. HUGEINT, which a sum of integers is, comes as
     DECIMAL(38, 0) and UUID as text; with `lossless` as extension types that DuckDB reads back.
     """
-    table, types, truncated = _run(root, text, limit, timeout_s, memory_limit_gb, lossless=lossless)
-    fields = [field.with_metadata({"type": kind}) for field, kind in zip(table.schema, types, strict=True)]
-    import pyarrow as pa
-
-    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields)), truncated
-
-
-def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows of a lossless table as DuckDB's own Python values; times with a zone as UTC without one."""
-    import pyarrow as pa
-
-    from rose.ledger import database
-
-    for index, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-            column = table.column(index).cast(pa.timestamp(field.type.unit))
-            table = table.set_column(index, field.name, column)
-    if not table.num_columns:
-        return []
-    # Positions instead of names, which may be equal but for their case.
-    table = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
-    with database.connect() as connection:
-        return connection.from_arrow(table).fetchall()
-
-
-def _run(
-    root: Path | str,
-    text: str,
-    limit: int,
-    timeout_s: float,
-    memory_limit_gb: float,
-    *,
-    lossless: bool,
-) -> tuple[pa.Table, list[str], bool]:
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()
@@ -173,7 +150,27 @@ def _run(
         if time.monotonic() - began >= timeout_s:
             raise QueryError(too_slow(timeout_s), "timeout")
         raise QueryError(_died(header.get("died"), memory_limit_gb))
-    return pa.ipc.open_stream(content).read_all(), header["types"], header["truncated"]
+    table = pa.ipc.open_stream(content).read_all()
+    types = zip(table.schema, header["types"], strict=True)
+    schema = pa.schema([field.with_metadata({"type": kind}) for field, kind in types])
+    return pa.Table.from_arrays(table.columns, schema=schema), header["truncated"]
+
+
+def _python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    import pyarrow as pa
+
+    from rose.ledger import database
+
+    for index, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            column = table.column(index).cast(pa.timestamp(field.type.unit))
+            table = table.set_column(index, field.name, column)
+    if not table.num_columns:
+        return []
+    # Positions instead of names, which may be equal but for their case.
+    table = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
+    with database.connect() as connection:
+        return connection.from_arrow(table).fetchall()
 
 
 def too_slow(timeout_s: float) -> str:

@@ -22,30 +22,6 @@ TEXT_MAX = 100_000
 
 #: Table functions that make rows of their arguments alone. Those that name a table in a string are not among them.
 TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"})
-#: Scalar functions whose value depends on more than their arguments and which are harmless all the same.
-VOLATILE_ALLOWED = frozenset(
-    {
-        "current_database",
-        "current_date",
-        "current_localtime",
-        "current_localtimestamp",
-        "current_schema",
-        "current_schemas",
-        "error",
-        "gen_random_uuid",
-        "get_current_time",
-        "get_current_timestamp",
-        "getvariable",
-        "in_search_path",
-        "now",
-        "random",
-        "today",
-        "transaction_timestamp",
-        "uuid",
-        "uuidv4",
-        "uuidv7",
-    }
-)
 #: Scalar functions that look at the process, its settings or its state, that bind SQL in a text, or that only wait.
 FUNCTIONS_REFUSED = frozenset(
     {

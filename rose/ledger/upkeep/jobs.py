@@ -33,6 +33,7 @@ _DUE_SHARE = 0.5
 #: An audit reads every byte where that was done last longer ago: a week, less what a daily one may come too early.
 _EVERY_BYTE_DAYS = 6.5
 _PROBLEMS_SHOWN = 5
+_DAY_S = 86_400.0
 _ERROR_CHARACTERS_MAX = 2000
 
 
@@ -93,17 +94,13 @@ class Settings:
 
     compact_every_s: float = 300.0
     roll_up_every_s: float = 300.0
-    audit_every_s: float = 86_400.0
-    archive_every_s: float = 86_400.0
     archive_to: str | None = None
     archive_after_days: float | None = None
     archive_delete: bool = False
     #: A TOML file, or `example`; None leaves it to the ledger and its runs.
     price_book: str | None = None
-    report_every_s: float = 900.0
     #: Folder of the cost reports.
     reports: Path | None = None
-    alerts_every_s: float = 300.0
     #: The file of alerts.
     alerts: Path | None = None
 
@@ -113,7 +110,7 @@ def ledger_jobs(settings: Settings) -> list[Job]:
     listed = [
         Job("compact", compact, settings.compact_every_s),
         Job("roll-up", roll_up, settings.roll_up_every_s),
-        Job("audit", audit, settings.audit_every_s),
+        Job("audit", audit, _DAY_S),
     ]
     if settings.archive_after_days is None:
         if settings.archive_to is not None or settings.archive_delete:
@@ -127,7 +124,7 @@ def ledger_jobs(settings: Settings) -> list[Job]:
             to=settings.archive_to,
             delete=settings.archive_delete,
         )
-        listed.append(Job("archive", run, settings.archive_every_s))
+        listed.append(Job("archive", run, _DAY_S))
     return listed
 
 

@@ -36,7 +36,7 @@ KEPT_EVENTS = 100_000
 _SMALL_EVENTS = 2000
 #: After so many additions to the same hours, what lies in portions is summed up.
 _PORTIONS = 16
-_VIEWS = ("views/run.sql", "views/device.sql", "views/tenure.sql")
+_VIEWS = tuple(sql.paths("views")[view] for view in ("run", "device", "tenure"))
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
 #: Another time is none; sql/sums/30_added.sql says it of other numbers.

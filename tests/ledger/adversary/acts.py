@@ -20,7 +20,7 @@ Act = Callable[[Path], Any]
 #: More of them, on two cores with a seed each:
 #: ROSE_ADVERSARY_EXAMPLES=5000 python -m pytest tests/ledger/adversary -k whatever --hypothesis-seed 1
 #: What hypothesis counts as invalid are draws of its own, made from those before, that ended too soon: it takes others.
-EXAMPLES = int(os.environ.get("ROSE_ADVERSARY_EXAMPLES", usual("10", long="200")))
+EXAMPLES = int(os.environ.get("ROSE_ADVERSARY_EXAMPLES", usual("4", long="200")))
 many = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 

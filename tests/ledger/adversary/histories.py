@@ -13,16 +13,16 @@ from typing import Any
 import duckdb
 
 from rose.errors import UserError
-from rose.events import Event, Power, Verdict
+from rose.events import Event, Verdict
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.examine import Seen
 from rose.ledger.growth import archive, compaction, rolled, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.pricing.run import report
+from tests.ledger.evidence import ledgers
 from tests.pricing.conftest import sample_events
 
-DAY_US = 86_400_000_000
 POWER_MW = 7
 
 
@@ -53,29 +53,11 @@ def in_memory() -> Iterator[Path]:
 
 
 def append(root: Path, tail: segments.Tail, count: int, power_mw: int = POWER_MW) -> segments.Tail:
-    """A segment of `count` events of the second day of 1970."""
-    batch: list[rows.Row] = []
-    for seq in range(tail.next_seq, tail.next_seq + count):
-        event = Power(
-            event_id=f"{tail.writer}-{seq}",
-            at_us=DAY_US + seq,
-            device_id="d",
-            t0_ns=seq,
-            t1_ns=seq + 1,
-            power_mw=power_mw,
-            source="rapl",
-        )
-        batch.append(("power", rows.encode(event)))
-    return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", batch))
+    return ledgers.append(root, tail, count, power_mw, named=True)
 
 
 def write(root: Path, writer: str, epochs: int, per_epoch: int, power_mw: int = POWER_MW) -> None:
-    tail = segments.first_epoch(root, writer)
-    for epoch in range(epochs):
-        if epoch:
-            tail = segments.begin_epoch(root, tail)
-        for _ in range(per_epoch):
-            tail = append(root, tail, 2, power_mw)
+    ledgers.write(root, writer, epochs=epochs, per_epoch=per_epoch, power_mw=lambda _: power_mw, named=True)
 
 
 def _write_priced(root: Path, writer: str, *, honest: bool) -> None:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.events import Power
-from rose.ledger import layout, rows, segments
+from rose.ledger import layout, segments
 from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import Act, change_files, edit_views, many, sql_statement
-from tests.ledger.adversary.histories import DAY_US, Place, append, figures_of, write
+from tests.ledger.adversary.histories import Place, append, figures_of, write
+from tests.ledger.evidence.ledgers import powers
 from tests.long_form import usual
 
 
@@ -29,9 +29,7 @@ def _forge_newest(root: Path, power_mw: int) -> None:
     """Another newest segment, sound in itself, in the place of the one that the head names."""
     path = _newest(root)
     header = segments.read_header(path.read_bytes())
-    event = Power(at_us=DAY_US, device_id="d", t0_ns=0, t1_ns=1, power_mw=power_mw, source="rapl")
-    batch: list[rows.Row] = [("power", rows.encode(event))] * (header.last_seq - header.first_seq + 1)
-    table = rows.table("a", header.first_seq, "r", "live", batch)
+    table = powers("a", header.first_seq, header.last_seq - header.first_seq + 1, power_mw)
     tail = segments.Tail("a", header.epoch, header.index, header.first_seq, header.previous_sha256)
     head = (root / "heads/a.json").read_bytes()
     path.unlink()
@@ -187,7 +185,7 @@ def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root: Pa
         assert figures_of(root) == figures
 
 
-@pytest.mark.parametrize("power_mw", range(usual(6, long=20)))
+@pytest.mark.parametrize("power_mw", range(usual(3, long=20)))
 def test_a_newest_segment_that_is_not_the_head_s_is_found_however_its_hash_sorts(root: Path, power_mw: int) -> None:
     _forge_newest(root, power_mw)
     assert any("the newest segment is missing" in problem for problem in verify(root).problems)

@@ -43,20 +43,20 @@ class _SeenByContent(Seen):
     def __init__(self) -> None:
         super().__init__()
         # One that knows nothing is kept for the next process, by the paths of files.
-        self.known["", ""] = (), None
+        self.entries["", ""] = (), None
 
     def facts(self, path: Path, kind: str, look: Callable[[bytes], Any]) -> Any:
         content = path.read_bytes()
         key = (kind, hashlib.sha256(content).hexdigest())
-        if key not in self.known:
-            self.known[key] = (), look(content)
-        return self.known[key][1]
+        if key not in self.entries:
+            self.entries[key] = (), look(content)
+        return self.entries[key][1]
 
     def once(self, path: Path, kind: str, look: Callable[[], Any]) -> Any:
         # Each ledger takes the place of the one before.
-        if kind not in self.known:
-            self.known[kind] = (), look()  # type: ignore[index]
-        return self.known[kind][1]  # type: ignore[index]
+        if kind not in self.entries:
+            self.entries[kind] = (), look()  # type: ignore[index]
+        return self.entries[kind][1]  # type: ignore[index]
 
     def forget_unvisited(self) -> None:
         pass

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.events import Ledger, Power
-from rose.ledger import layout, rows, segments, verified
+from rose.events import Ledger
+from rose.ledger import layout, segments, verified
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import WriterReport
 from rose.ledger.checks.expected import COMPACTED_ACTION
@@ -29,27 +29,18 @@ from rose.ledger.segments import Tail
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import copied
-
-
-def _rows(first_seq: int, count: int, power_mw: int = 7) -> pa.Table:
-    batch: list[rows.Row] = []
-    for seq in range(first_seq, first_seq + count):
-        event = Power(at_us=seq, device_id="d", t0_ns=seq, t1_ns=seq + 1, power_mw=power_mw, source="rapl")
-        batch.append(("power", rows.encode(event)))
-    return rows.table("a", first_seq, "r", "live", batch)
+from tests.ledger.evidence import ledgers
 
 
 def _append(root: Path, tail: Tail, power_mw: int = 7) -> Tail:
-    return segments.append(root, tail, _rows(tail.next_seq, 2, power_mw))
+    return ledgers.append(root, tail, 2, power_mw)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Writer `a` in two epochs, with 4 events each."""
     root = layout.create(tmp_path / "ledger")
-    tail = segments.first_epoch(root, "a")
-    tail = _append(root, _append(root, tail))
-    _append(root, _append(root, segments.begin_epoch(root, tail)))
+    ledgers.write(root, "a", epochs=2)
     assert verify(root).problems == []
     return root
 
@@ -79,7 +70,7 @@ def test_what_a_verification_saw_serves_the_next_one(root: Path) -> None:
     assert dataclasses.asdict(_of_a(root, seen=verified.load(root))) == before
     content = json.loads((root / "verified/files.json").read_bytes())
     (root / "verified/files.json").write_text(json.dumps({**content, "format": 1}))
-    assert verified.load(root).known == {}, "a file of another format is not read"
+    assert verified.load(root).entries == {}, "a file of another format is not read"
 
 
 def _forge_compacted(root: Path, change: Callable[[dict[str, Any], pa.Table], None], until: int = 100) -> None:
@@ -219,7 +210,9 @@ def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root:
     header = file.metadata.metadata[b"rose"]
     buffer = io.BytesIO()
     with pq.ParquetWriter(buffer, file.schema_arrow, store_schema=False) as writer:
-        writer.write_table(_rows(8, 2, power_mw=1).select(file.schema_arrow.names).cast(file.schema_arrow))
+        writer.write_table(
+            ledgers.powers("a", 8, 2, power_mw=1).select(file.schema_arrow.names).cast(file.schema_arrow)
+        )
         writer.add_key_value_metadata({b"rose": header})
     path.unlink()
     name = f"000003-{hashlib.sha256(buffer.getvalue()).hexdigest()}.parquet"

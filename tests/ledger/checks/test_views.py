@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +14,7 @@ from rose.ledger import catalog, layout, segments
 from rose.ledger.checks import views
 from rose.ledger.examine import Seen
 from rose.ledger.verify import verify
+from tests import programs
 from tests.ledger.evidence import ledgers
 
 
@@ -48,8 +47,7 @@ def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late: Path, st
         "catalog.refresh = killed\n"
         f"{'compaction.compact' if step == 'compaction' else 'rollup.roll_up'}(Path(sys.argv[1]), 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program, late], check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert programs.run(program, late) == (-signal.SIGKILL, "")
     assert verify(late).problems == []
     assert any("it is stale" in note for note in verify(late).notes)
     catalog.connect(late).close()

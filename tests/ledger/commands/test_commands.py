@@ -17,21 +17,35 @@ from rose.ledger import segments
 from rose.ledger.commands import ledger_app, sql_command
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
 
 app = typer.Typer()
 app.command("sql")(sql_command)
 app.add_typer(ledger_app, name="ledger")
 
 
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ledger in the folder where a user would look for it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ROSE_LEDGER", raising=False)
-    with LedgerWriter.open("ledger", "w", "r") as writer:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    """A ledger that is only read."""
+    root = tmp_path_factory.mktemp("made") / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
         for n in range(3):
             writer.record(lease(lease_id=f"l{n}", at_us=n * 1_000_000, reason="a, [b]" if n == 1 else None))
-    return tmp_path / "ledger"
+    return root
+
+
+@pytest.fixture(autouse=True)
+def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger lies where a user would look for it."""
+    monkeypatch.chdir(made.parent)
+    monkeypatch.delenv("ROSE_LEDGER", raising=False)
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that a test may change."""
+    monkeypatch.chdir(tmp_path)
+    return copied(made, tmp_path / "ledger")
 
 
 def run(*arguments: str | Path, stdin: str | None = None) -> Result:
@@ -89,8 +103,6 @@ def test_the_ledger_is_taken_from_option_or_environment(
             "longer than 0.1 s",
         ),
         (["ledger", "verify", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["ledger", "receipt", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["ledger", "restore", "--from", "x", "--ledger", "nowhere"], "nowhere is not a ledger"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: str) -> None:

@@ -19,6 +19,7 @@ from rose.ledger.commands.jobs import jobs_app
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
 
 ROSE = str(Path(sys.executable).with_name("rose"))
 seen: list[Settings] = []
@@ -37,13 +38,19 @@ app = typer.Typer()
 app.add_typer(jobs_app(planned), name="jobs")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    root = tmp_path_factory.mktemp("made") / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
+        writer.record(lease())
+    return root
+
+
 @pytest.fixture(autouse=True)
-def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ROSE_LEDGER", raising=False)
-    with LedgerWriter.open("ledger", "w", "r") as writer:
-        writer.record(lease())
-    return tmp_path / "ledger"
+    return copied(made, tmp_path / "ledger")
 
 
 def run(*arguments: str | Path) -> Result:
@@ -105,7 +112,6 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["run", "audit", "--ledger", "nowhere"], "nowhere is not a ledger"),
-        (["run", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
         (
             ["run", "dance"],
@@ -114,8 +120,8 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
         (["run", "archive", "--archive-to", "x"], "give --archive-after"),
         (["serve", "--only", "dance"], "job 'dance' is not known"),
-        (["serve", "--compact-every", "soon"], "'soon' is not a duration"),
-        (["serve", "--compact-every", "0m"], "'0m' is not a duration"),
+        (["serve", "--archive-after", "soon"], "'soon' is not a duration"),
+        (["serve", "--archive-after", "0m"], "'0m' is not a duration"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: str) -> None:

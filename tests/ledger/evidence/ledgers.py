@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+
 from rose.events import Power
 from rose.ledger import layout, rows, segments
 from rose.ledger.segments import Tail
@@ -13,13 +15,20 @@ from rose.ledger.segments import Tail
 DAY_US = 86_400_000_000
 
 
-def append(root: Path, tail: Tail, count: int, power_mw: int = 7) -> Tail:
-    """A segment of `count` events of the second day of 1970."""
+def powers(writer: str, first_seq: int, count: int, power_mw: int = 7, *, named: bool = False) -> pa.Table:
+    """Events of the second day of 1970; with ids of a client's if `named`."""
     batch: list[rows.Row] = []
-    for seq in range(tail.next_seq, tail.next_seq + count):
-        event = Power(at_us=DAY_US + seq, device_id="d", t0_ns=seq, t1_ns=seq + 1, power_mw=power_mw, source="rapl")
+    for seq in range(first_seq, first_seq + count):
+        event_id = f"{writer}-{seq}" if named else None
+        times = {"at_us": DAY_US + seq, "t0_ns": seq, "t1_ns": seq + 1}
+        event = Power(event_id=event_id, device_id="d", power_mw=power_mw, source="rapl", **times)
         batch.append(("power", rows.encode(event)))
-    return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", batch))
+    return rows.table(writer, first_seq, "r", "live", batch)
+
+
+def append(root: Path, tail: Tail, count: int, power_mw: int = 7, *, named: bool = False) -> Tail:
+    """A segment of `count` events."""
+    return segments.append(root, tail, powers(tail.writer, tail.next_seq, count, power_mw, named=named))
 
 
 def write(
@@ -29,6 +38,7 @@ def write(
     epochs: int = 1,
     per_epoch: int = 2,
     power_mw: Callable[[int], int] = lambda seq: 7,
+    named: bool = False,
 ) -> Tail:
     """Segments of two events each, from where the writer stands; `power_mw` is asked with the first seq of each."""
     tail = segments.recover(root, writer) or segments.first_epoch(root, writer)
@@ -36,7 +46,7 @@ def write(
         if epoch:
             tail = segments.begin_epoch(root, tail)
         for _ in range(per_epoch):
-            tail = append(root, tail, 2, power_mw(tail.next_seq))
+            tail = append(root, tail, 2, power_mw(tail.next_seq), named=named)
     return tail
 
 

@@ -44,18 +44,17 @@ def root(archivable: Path) -> Path:
     return archivable
 
 
-@pytest.mark.parametrize(
-    ("to", "says"),
-    [
+def test_a_place_that_will_not_do_is_refused_and_nothing_leaves(root: Path) -> None:
+    for to, says in (
         ("{root}", "lies in the ledger"),
         ("{root}/archive", "lies in the ledger"),
         ("/proc/no/such", "cannot archive to /proc/no/such: .*; if it was moved or removed, put it back"),
         ("nosuchprotocol://x", "cannot open"),
-    ],
-)
-def test_a_place_that_will_not_do_is_refused(root: Path, to: str, says: str) -> None:
-    with pytest.raises(LedgerError, match=says):
-        archive(root, older_than_days=1, to=to.format(root=root), delete=True)
+        (f"memory://{uuid.uuid4().hex}", "does not outlive this process"),
+    ):
+        with pytest.raises(LedgerError, match=says):
+            archive(root, older_than_days=1, to=to.format(root=root), delete=True, grace_s=0)
+    assert seqs(root) == list(range(12))
 
 
 def _kill_archiving(archivable_made: Path, folder: Path, at: int) -> tuple[Path, Path, int | None, str]:
@@ -80,13 +79,6 @@ def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(archivabl
         assert states(root)[:3] == ["archived"] * 3
         assert verify(root).problems == [], root
         assert count_by_engines(str(away), {}) == {seqs(root)[0]}
-
-
-@pytest.mark.parametrize("delete", [False, True])
-def test_a_copy_in_memory_is_none(root: Path, delete: bool) -> None:
-    with pytest.raises(LedgerError, match="does not outlive this process"):
-        archive(root, older_than_days=1, to=f"memory://{uuid.uuid4().hex}", delete=delete, grace_s=0)
-    assert seqs(root) == list(range(12))
 
 
 def test_to_and_from_s3(root: Path, s3: Any) -> None:

@@ -57,13 +57,13 @@ def root(tmp_path: Path) -> Path:
     return layout.create(tmp_path / "ledger")
 
 
-@pytest.mark.parametrize("writer", ["z", "a", "m"])
-def test_no_writer_does_not_replace_a_record_by_an_earlier_time(root: Path, writer: str) -> None:
+def test_no_writer_replaces_a_record_by_an_earlier_time(root: Path) -> None:
     _write(root, "m", [_power("x", 1, DAY_US)])
-    _write(root, writer, [_power("x", 9, 0)])
+    for writer in ("z", "a", "m"):
+        _write(root, writer, [_power("x", 9, 0)])
     assert _counted(root) == [("x", 1)]
-    (fault,) = views.faulty_events(root)[1]
-    assert (fault.writer, fault.seq) == (writer, int(writer == "m")), "the replacing record, not the original"
+    faults = [(fault.writer, fault.seq) for fault in views.faulty_events(root)[1]]
+    assert faults == [("a", 0), ("m", 1), ("z", 0)], "the replacing records, not the original"
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +82,16 @@ def rolled_up(rolled_up_made: Path, tmp_path: Path) -> Path:
     return copied(rolled_up_made, tmp_path / "rolled_up")
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sums_count(
-    rolled_up: Path, again: bool
-) -> None:
+def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sums_count(rolled_up: Path) -> None:
     _write(rolled_up, "a", [_power("x", 9, 0)])
-    if again:
-        close_epochs(rolled_up)
-        rollup.roll_up(rolled_up, grace_s=0)
-        compaction.compact(rolled_up, grace_s=0)
-    assert _counted(rolled_up) == [("x", 1), ("y", 1)]
-    assert _summed(rolled_up) == {"a": 1, "z": 1}
-    assert _named(rolled_up) == [("a", 1, CHANGED)]
+    for again in (False, True):
+        if again:
+            close_epochs(rolled_up)
+            rollup.roll_up(rolled_up, grace_s=0)
+            compaction.compact(rolled_up, grace_s=0)
+        assert _counted(rolled_up) == [("x", 1), ("y", 1)]
+        assert _summed(rolled_up) == {"a": 1, "z": 1}
+        assert _named(rolled_up) == [("a", 1, CHANGED)]
     assert sums.faults(rolled_up) == ([], None, ())
     assert verify(rolled_up).problems == []
 
@@ -103,13 +101,12 @@ def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_
     away = str(tmp_path / "away")
     assert archive.archive(rolled_up, older_than_days=1, to=away, delete=True, grace_s=0).parts
     _write(rolled_up, "a", [_power("x", 9, 0)])
-    for _ in range(2):
-        assert _counted(rolled_up) == []
-        assert _summed(rolled_up) == {"a": 1, "z": 1}
-        gone = "event_id must be that of one event, and z/0, which counts, was archived: restore it to compare them"
-        assert _named(rolled_up) == [("a", 1, gone)]
-        close_epochs(rolled_up)
-        rollup.roll_up(rolled_up, grace_s=0)
+    assert _counted(rolled_up) == []
+    gone = "event_id must be that of one event, and z/0, which counts, was archived: restore it to compare them"
+    assert _named(rolled_up) == [("a", 1, gone)]
+    close_epochs(rolled_up)
+    rollup.roll_up(rolled_up, grace_s=0)
+    assert _summed(rolled_up) == {"a": 1, "z": 1}
     archive.restore(rolled_up, away)
     assert _counted(rolled_up) == [("x", 1), ("y", 1)]
     assert _summed(rolled_up) == {"a": 1, "z": 1}
@@ -126,7 +123,7 @@ _ACTS = st.one_of(st.tuples(st.sampled_from("amz"), _RECORDS), st.sampled_from([
 
 
 @settings(max_examples=int(usual("2", long="100")), deadline=None, suppress_health_check=list(HealthCheck))
-@given(acts=st.lists(_ACTS, min_size=2, max_size=9))
+@given(acts=st.lists(_ACTS, min_size=2, max_size=usual(6, long=9)))
 def test_times_and_upkeep_change_nothing_of_what_counts(
     tmp_path_factory: pytest.TempPathFactory, acts: list[Any]
 ) -> None:

@@ -9,22 +9,17 @@ from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
 
 
-@pytest.fixture(params=["folder", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "away") if request.param == "folder" else f"memory:///{uuid.uuid4().hex}/away"
-
-
-def test_what_is_written_is_read(url: str) -> None:
-    store = Store(url)
-    assert (store.read("a/b/file"), store.names("a/b")) == (None, [])
-    for content in (b"one", b"other"):
-        store.write("a/b/file", content)
-        assert store.read("a/b/file") == content
-    store.write("a/b/another", b"")
-    assert store.names("a/b") == ["another", "file"]
-    assert store.names("a") == ["b"]
-    store.remove("a/b/file")
-    assert (store.read("a/b/file"), store.names("a/b")) == (None, ["another"])
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    for url in (str(tmp_path / "away"), f"memory:///{uuid.uuid4().hex}/away"):
+        store = Store(url)
+        assert (store.read("a/b/file"), store.names("a/b")) == (None, [])
+        for content in (b"one", b"other"):
+            store.write("a/b/file", content)
+            assert store.read("a/b/file") == content
+        store.write("a/b/another", b"")
+        assert store.names("a/b") == ["another", "file"]
+        store.remove("a/b/file")
+        assert (store.read("a/b/file"), store.names("a/b")) == (None, ["another"])
 
 
 def test_its_files_have_urls(tmp_path: Path) -> None:
@@ -44,15 +39,12 @@ def test_what_a_place_refuses_names_the_file(tmp_path: Path) -> None:
         Store(str(tmp_path)).read("")
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
+def test_a_url_that_will_not_do_is_refused() -> None:
+    for url, says in (
         ("simplecache::s3://bucket", "goes through a cache"),
         ("sftp://me:secret@host/x", "has a password"),
         ("nosuchprotocol://x", "cannot open nosuchprotocol://x"),
-    ],
-)
-def test_a_url_that_will_not_do_is_refused(url: str, says: str) -> None:
-    with pytest.raises(LedgerError, match=says) as caught:
-        Store(url)
-    assert "secret" not in str(caught.value)
+    ):
+        with pytest.raises(LedgerError, match=says) as caught:
+            Store(url)
+        assert "secret" not in str(caught.value)

@@ -178,7 +178,7 @@ def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(c
 def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     spool.make(far)
-    write(60)
+    write(15)
     compact(far, grace_s=0)
     roll_up(far)
     kept = archive(far, older_than_days=0, to=f"{far}-away", delete=True, grace_s=0)
@@ -193,5 +193,5 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, writ
         with forwarder(far, url) as made:
             assert (made.once().events, made.once().problems) == (5, {})
     assert verify(far).problems == []
-    assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 15
-    check_whole(centre, 65)
+    assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 9
+    check_whole(centre, 20)

@@ -11,6 +11,7 @@ from rose.events import Device, Run
 from rose.ledger.reading import named
 from rose.ledger.reading.named import NamedQuery, NamedQueryError, Variable
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import copied
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -24,12 +25,13 @@ def query(text: str = "", **variables: str) -> NamedQuery:
 WINDOW = query(since="TIMESTAMP", until="TIMESTAMP")
 
 
-@pytest.fixture
-def root(tmp_path: Path, lease: Any) -> Path:
-    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    root = tmp_path_factory.mktemp("named") / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
         for n in range(5):
             writer.record(lease(lease_id=f"l{n}", at_us=n * 1_000_000))
-    return tmp_path / "ledger"
+    return root
 
 
 @pytest.mark.parametrize(
@@ -113,15 +115,18 @@ def test_a_query_runs_with_bound_values(root: Path) -> None:
     ).rows == [("DECIMAL(18,9)",)]
 
 
-@pytest.mark.parametrize(("variable", "view"), [("run_id", "run"), ("device_id", "device")])
-def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root: Path, variable: str, view: str) -> None:
-    query = named.load("run_overview" if variable == "run_id" else "lease_timeline")
-    assert named.run(root, query, {variable: "nothing-like-it"}).rows == [], "this ledger records no runs and devices"
+def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root: Path, tmp_path: Path) -> None:
+    root = copied(root, tmp_path / "ledger")
+    asked = (("run_id", "run", named.load("run_overview")), ("device_id", "device", named.load("lease_timeline")))
+    for variable, _, asked_query in asked:
+        rows = named.run(root, asked_query, {variable: "nothing-like-it"}).rows
+        assert rows == [], "this ledger records no runs and devices"
     with LedgerWriter.open(root, "deployment", "r") as writer:
         writer.record(Run(at_us=1, action="started", name="r"))
         writer.record(Device(at_us=1, action="joined", t_ns=1000, device_id="d", pool="serving", device_class="any"))
-    with pytest.raises(named.NamedQueryError, match=f"no {view} with {variable} 'nothing-like-it'"):
-        named.run(root, query, {variable: "nothing-like-it"})
+    for variable, view, asked_query in asked:
+        with pytest.raises(NamedQueryError, match=f"no {view} with {variable} 'nothing-like-it'"):
+            named.run(root, asked_query, {variable: "nothing-like-it"})
 
 
 def test_a_query_that_takes_too_long_is_ended(root: Path) -> None:

@@ -73,22 +73,21 @@ def test_a_retried_event_counts_once_whichever_writer_it_came_through(select: Se
     assert select("SELECT count(*) FROM stored_event") == [(7,)]
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, (False, True, True, True)),
-        ({"lease_id": "l"}, (True, True, True, True)),
-        ({"ttft_ns": 101}, (False, False, True, False)),
-        ({"tpot_mean_ns": 11}, (False, True, False, False)),
-        ({"tpot_mean_ns": None, "tpot_max_ns": None, "output_tokens": 1}, (False, True, True, True)),
-        ({"outcome": "failed", "ttft_ns": 1}, (False, False, False, False)),
-        ({"outcome": "failed", "ttft_ns": None, "tpot_mean_ns": None}, (False, False, False, False)),
-    ],
-)
-def test_a_request_knows_whether_it_kept_its_promises(
-    select: Select, request_event: Any, fields: dict[str, Any], expected: tuple[bool, ...]
-) -> None:
-    assert select("SELECT lent, ttft_ok, tpot_ok, slo_ok FROM request", [request_event(**fields)]) == [expected]
+PROMISES: list[tuple[dict[str, Any], tuple[bool, ...]]] = [
+    ({}, (False, True, True, True)),
+    ({"lease_id": "l"}, (True, True, True, True)),
+    ({"ttft_ns": 101}, (False, False, True, False)),
+    ({"tpot_mean_ns": 11}, (False, True, False, False)),
+    ({"tpot_mean_ns": None, "tpot_max_ns": None, "output_tokens": 1}, (False, True, True, True)),
+    ({"outcome": "failed", "ttft_ns": 1}, (False, False, False, False)),
+    ({"outcome": "failed", "ttft_ns": None, "tpot_mean_ns": None}, (False, False, False, False)),
+]
+
+
+def test_a_request_knows_whether_it_kept_its_promises(select: Select, request_event: Any) -> None:
+    events = [request_event(request_id=f"q{n}", **fields) for n, (fields, _) in enumerate(PROMISES)]
+    rows = select("SELECT lent, ttft_ok, tpot_ok, slo_ok FROM request ORDER BY request_id", events)
+    assert rows == [expected for _, expected in PROMISES]
 
 
 def test_a_request_comes_with_the_traffic_of_its_run(select: Select, request_event: Any) -> None:
@@ -150,26 +149,13 @@ def test_every_view_of_events_has_their_time(select: Select) -> None:
     assert select("SELECT event_time, max(event_time) FROM run GROUP BY event_time", [run]) == [
         (_second(1), _second(1))
     ]
-    for view in set(catalog.VIEWS) - set(ROLLUPS):
-        assert "event_time" in {column for column, *_ in select(f"DESCRIBE {view}", [])}, view
+    listed = "SELECT table_name FROM duckdb_columns() WHERE database_name = 'ledger' AND column_name = 'event_time'"
+    assert {view for (view,) in select(listed)} >= set(catalog.VIEWS) - set(ROLLUPS)
 
 
-@pytest.mark.parametrize(("trajectories", "alpha"), [(8, 0.25), (0, None)])
-def test_alpha_is_the_accept_rate_of_a_step(select: Select, trajectories: int, alpha: float | None) -> None:
-    step = Step(
-        step=1,
-        groups=1,
-        trajectories=trajectories,
-        trajectories_accepted=2,
-        reward_mean=0.0,
-        loss=0.0,
-        entropy=None,
-        kl=None,
-        grad_norm=None,
-        tokens_trained=1,
-        rollout_ns=1,
-        train_ns=1,
-        sync_ns=1,
-        total_ns=3,
-    )
-    assert select("SELECT alpha FROM step", [step]) == [(alpha,)]
+def test_alpha_is_the_accept_rate_of_a_step(select: Select) -> None:
+    usual: dict[str, Any] = dict.fromkeys(("rollout_ns", "train_ns", "sync_ns", "groups", "tokens_trained"), 1)
+    usual |= {"trajectories_accepted": 2, "reward_mean": 0.0, "loss": 0.0, "total_ns": 3}
+    usual |= dict.fromkeys(("entropy", "kl", "grad_norm"))
+    steps: list[Event] = [Step(step=n, trajectories=count, **usual) for n, count in enumerate((8, 0))]
+    assert select("SELECT alpha FROM step ORDER BY step", steps) == [(0.25,), (None,)]

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, history, ledger_jobs, record, run_job
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests import programs
 from tests.ledger.conftest import copied, decay
 
 MINUTE_US = 60_000_000
@@ -75,23 +74,14 @@ def test_a_run_that_fails_is_an_event_too_and_is_not_raised(root: Path) -> None:
     assert done.error is not None
     assert done.error.startswith("no room no room")
     assert rows(root, "SELECT ok, result_json, error, len(error) FROM job") == [(False, None, done.error, 2000)]
+    good = run_job(root, Job("refused", told, 300))
+    assert run_job(root, Job("refused", refuse, 300)).status == "failed"
     last = history(root)["refused"]
-    assert (last.ok, last.succeeded_us) == (False, None)
+    assert (last.ok, last.result_json, last.succeeded_us) == (False, None, good.started_us)
     assert run_job(root, Job("refused", interrupted, 300)).error == "stopped before it was done"
     sorted(root.glob("live/job-refused/*/*.parquet"))[-1].write_bytes(b"damaged")
     done = run_job(root, Job("refused", refuse, 300))
     assert "could not be recorded" in str(done.error)
-
-
-def test_the_last_run_and_the_last_success_are_told_apart(root: Path) -> None:
-    assert history(root) == {}
-    good = run_job(root, Job("j", told, 300))
-    bad = run_job(root, Job("j", refuse, 300))
-    run_job(root, Job("other", told, 300))
-    last = history(root)
-    assert sorted(last) == ["j", "other"]
-    assert (last["j"].ok, last["j"].result_json, last["j"].error) == (False, None, bad.error)
-    assert (last["j"].started_us, last["j"].succeeded_us) == (bad.started_us, good.started_us)
 
 
 def test_missed_runs_are_counted_and_caught_up_by_one(root: Path) -> None:
@@ -105,6 +95,7 @@ def test_missed_runs_are_counted_and_caught_up_by_one(root: Path) -> None:
     # By hand it runs all the same, and a clock that was put back does not stop it for good.
     assert run_job(root, job).missed == 0
     succeeded(root, "j", minutes_ago=-60)
+    assert jobs.due_us(job, history(root)["j"]) <= utc_us()
     assert run_job(root, job, only_if_due=True).status == "ok"
 
 
@@ -120,9 +111,8 @@ run_job(sys.argv[1], Job("j", run, 300))
 
 def test_a_job_runs_once_at_a_time_and_a_killed_one_is_caught_up(root: Path) -> None:
     succeeded(root, "j", minutes_ago=16)
-    with subprocess.Popen([sys.executable, "-c", _HOLDER, root], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "running\n"
+    with programs.started(_HOLDER, root) as (holder, output):
+        assert output.readline() == "running\n"
         done = run_job(root, Job("j", told, 300))
         assert (done.status, done.error) == ("skipped", f"already running in the process with pid {holder.pid}")
         assert run_job(root, Job("other", told, 300)).status == "ok"
@@ -144,25 +134,28 @@ def by_name(settings: Settings) -> dict[str, Job]:
     return {job.name: job for job in ledger_jobs(settings)}
 
 
-def test_the_ledger_s_own_jobs_do_their_work(root: Path) -> None:
-    todo = by_name(Settings(compact_every_s=7))
-    assert list(todo) == ["compact", "roll-up", "audit"]
+def test_the_ledger_s_own_jobs_do_their_work(root: Path, tmp_path: Path) -> None:
+    settings = Settings(compact_every_s=7, archive_to=str(tmp_path / "cold"), archive_after_days=90)
+    todo = by_name(settings)
+    assert list(todo) == ["compact", "roll-up", "audit", "archive"]
     assert todo["compact"].every_s == 7
-    assert [run_job(root, job).status for job in todo.values()] == ["ok", "ok", "ok"]
+    assert [run_job(root, job).error for job in todo.values()] == [None] * 4
     last = history(root)
     assert json.loads(last["compact"].result_json or "")["merged_segments"] == 0
     assert json.loads(last["audit"].result_json or "")["events"] >= 1
+    for half in (Settings(archive_to="cold"), Settings(archive_after_days=9), Settings(archive_delete=True)):
+        with pytest.raises(LedgerError, match="--archive-"):
+            ledger_jobs(half)
 
 
 @pytest.mark.parametrize(
-    ("every_byte_ago_min", "reads_all"), [((6 * DAY_MIN,), False), ((7 * DAY_MIN - 1,), True), ((-60,), True)]
+    ("every_byte_ago_min", "reads_all"), [(6 * DAY_MIN, False), (7 * DAY_MIN - 1, True), (-60, True)]
 )
 def test_an_audit_reads_every_byte_once_a_week_whenever_it_was_started(
-    root: Path, every_byte_ago_min: tuple[float, ...], reads_all: bool
+    root: Path, every_byte_ago_min: float, reads_all: bool
 ) -> None:
     verify(root)
-    for minutes_ago in every_byte_ago_min:
-        succeeded(root, "audit", minutes_ago, every_byte=True)
+    succeeded(root, "audit", every_byte_ago_min, every_byte=True)
     succeeded(root, "audit", 1.5 * DAY_MIN, every_byte=False)
     decay(sorted(root.glob("live/w/000000/*"))[-1], root)
     assert run_job(root, by_name(Settings())["audit"]).status == ("failed" if reads_all else "ok")
@@ -181,11 +174,3 @@ def test_an_audit_says_whether_it_read_every_byte_and_the_next_one_finds_what_it
     error = run_job(root, audit).error
     assert error is not None
     assert str(path.relative_to(root)) in error
-
-
-def test_old_events_are_archived_where_that_is_set_up(root: Path, tmp_path: Path) -> None:
-    todo = by_name(Settings(archive_to=str(tmp_path / "cold"), archive_after_days=90))
-    assert run_job(root, todo["archive"]).error is None
-    for half in (Settings(archive_to="cold"), Settings(archive_after_days=9), Settings(archive_delete=True)):
-        with pytest.raises(LedgerError, match="--archive-"):
-            ledger_jobs(half)
