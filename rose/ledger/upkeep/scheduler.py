@@ -13,21 +13,25 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
 
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
-from rose.ledger.upkeep.jobs import Job, JobRun, Last
+from rose.ledger.upkeep.jobs import Job, JobRun
 
 _NICE = 19
 #: How long a job that is asked to stop may take to record that.
 _STOP_S = 10.0
 #: How often it is seen to that the wall clock, which says when jobs are due, was not put back.
 _LOOK_S = 10.0
-_POLL_S = 0.2
 
 
 class Scheduler:
@@ -41,39 +45,57 @@ class Scheduler:
         self._root = layout.check(root)
         self._jobs = todo
         self._on_end = on_end
+        # A thread for each, so that a long one never holds up the others.
+        pool = ThreadPoolExecutor(max(1, len(todo)))
+        self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": pool})
+        self._mutex = threading.Lock()
+        self._running: set[BaseProcess] = set()
         self._stopping = threading.Event()
-        # One for each job, so that a long one never holds up the others.
-        self._threads: list[threading.Thread] = []
+        self._looking = threading.Thread(target=self._look, name="upkeep-clock", daemon=True)
 
     def start(self) -> None:
         """Begin: a job is first run one interval after its last success, and at once if that has passed."""
         # A ledger that cannot be read must not stop whoever keeps it: each job will say what is wrong.
-        history: dict[str, Last] = {}
+        history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
             history = jobs.history(self._root)
+        now_us = utc_us()
         for job in self._jobs:
-            due_us = jobs.due_us(job, history.get(job.name))
-            thread = threading.Thread(target=self._keep, args=(job, due_us), name=f"job-{job.name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            first_us = max(now_us, jobs.due_us(job, history.get(job.name)))
+            self._scheduler.add_job(
+                self._run,
+                "interval",
+                [job],
+                seconds=job.every_s,
+                id=job.name,
+                name=job.name,
+                next_run_time=datetime.fromtimestamp(first_us / 1e6, UTC),
+                # However late this process is, a job that is due runs, once.
+                misfire_grace_time=None,
+                coalesce=True,
+                max_instances=1,
+            )
+        self._scheduler.start()
+        self._looking.start()
+
+    def _look(self) -> None:
+        """No job is due later than one interval from now, but where the clock was put back: then it is at once."""
+        while not self._stopping.wait(_LOOK_S):
+            now = datetime.now(UTC)
+            for job in self._jobs:
+                waiting = self._scheduler.get_job(job.name)
+                if waiting is not None and waiting.next_run_time > now + timedelta(seconds=job.every_s + _LOOK_S):
+                    waiting.modify(next_run_time=now)
 
     def stop(self) -> None:
         """Start no job any more and stop those that run; returns when they are gone."""
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _keep(self, job: Job, due_us: int) -> None:
-        """Run a job whenever it is due, until `stop`. What was missed meanwhile is one run."""
-        every_us, look_us = int(job.every_s * 1e6), int(_LOOK_S * 1e6)
-        while not self._stopping.is_set():
-            now_us = utc_us()
-            # Later than one interval from now only by a clock that was put back since.
-            if now_us >= due_us or due_us > now_us + every_us + look_us:
-                self._run(job)
-                due_us = now_us + every_us
-            else:
-                self._stopping.wait(min(due_us - now_us, look_us) / 1e6)
+        with self._mutex:
+            self._stopping.set()
+            for process in self._running:
+                process.terminate()
+        if self._looking.ident is not None:
+            self._looking.join()
+        self._scheduler.shutdown()
 
     def _run(self, job: Job) -> None:
         """Run a job in a process of its own and wait for it. Nothing that goes wrong there is raised here."""
@@ -81,25 +103,28 @@ class Scheduler:
         receiving, sending = context.Pipe(duplex=False)
         process = context.Process(target=_in_child, args=(self._root, job, sending), name=job.name, daemon=True)
         started_us = utc_us()
-        process.start()
-        # Before it has loaded anything, which takes a second of a core; it may have ended already.
-        assert process.pid is not None
-        with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+        with self._mutex:
+            if self._stopping.is_set():
+                return
+            process.start()
+            # Before it has loaded anything, which takes a second of a core; it may have ended already.
+            assert process.pid is not None
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+            self._running.add(process)
         # Once the child is gone nobody holds the other end, and waiting for its answer ends.
         sending.close()
         kill_at_s = None
-        while not receiving.poll(_POLL_S):
-            if not self._stopping.is_set():
-                continue
-            if kill_at_s is None:
-                process.terminate()
-                kill_at_s = time.monotonic() + _STOP_S
-            elif time.monotonic() > kill_at_s:
-                process.kill()
+        while not receiving.poll(1.0):
+            if self._stopping.is_set():
+                kill_at_s = kill_at_s or time.monotonic() + _STOP_S
+                if time.monotonic() > kill_at_s:
+                    process.kill()
         run = _answer(receiving)
         receiving.close()
         process.join()
+        with self._mutex:
+            self._running.discard(process)
         if run is None:
             run = self._died(job, started_us, process.exitcode)
         if self._on_end is not None:
