@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import itertools
 import json
@@ -9,102 +10,68 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
+from starlette.responses import Response
 
+from rose import http_limits
 from rose.http_limits import connections_max, raise_file_limit
-from tests import programs
+from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.scheduling.gateway.http_server import HttpServer
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire import server as wire
 
-#: Files that a server may open, and connections that strangers make.
-FILES, STRANGERS = 512, 600
+#: Connections that a server keeps, and those that strangers make.
+CONNECTIONS_MAX, STRANGERS = 160, 200
 ASKED_S = 60.0
 HEAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 BODY = b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
-
-#: Each serves until it is killed, and prints its port. Its limits are short.
-SHORT = """
-import asyncio, pathlib, resource, signal, sys, time
-from rose import http_limits
-http_limits.HEAD_S = 2.0
-http_limits._LIMITS_S.update(head=2.0, body=2.0, answer=2.0)
-folder = pathlib.Path(sys.argv[1])
-"""
-CONTROLLER = """
-from rose.runtime.engines.ports import free_port
-from rose.runtime.scheduling.gateway import Gateway
-async def serve():
-    port = free_port()
-    gateway = Gateway("127.0.0.1", port, agent_token="an-agents-token-of-the-tests")
-    await gateway.start()
-    print(port, flush=True)
-    await asyncio.Event().wait()
-asyncio.run(serve())
-"""
-STORE = """
-from rose.runtime.transfer.store.store import VersionStore
-from rose.runtime.transfer.wire import server as wire
-wire._IDLE_S = wire.BODY_S = 2.0
-with wire.StoreServer(VersionStore(folder / "store")) as server:
-    print(server.url.rpartition(":")[2], flush=True)
-    signal.pause()
-"""
-API = """
-from rose.ledger import layout
-from rose.pricing.api import app
-from rose.pricing.api.questions import named
-with app.serve(named([str(layout.create(folder / "ledger"))], None), "127.0.0.1", 0) as url:
-    print(url.rpartition(":")[2], flush=True)
-    signal.pause()
-"""
 LARGE_BYTES = 16 << 20
-#: Answers every request with so much.
-LARGE = f"""
-from rose.runtime.scheduling.gateway.http_server import HttpServer
-from starlette.responses import Response
-from rose.runtime.engines.ports import free_port
-async def serve():
-    port = free_port()
-    server = HttpServer(Response(bytes({LARGE_BYTES})), "127.0.0.1", port)
-    await server.start()
-    print(port, flush=True)
-    await asyncio.Event().wait()
-asyncio.run(serve())
-"""
-LIMIT = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))\n"
-SERVERS = {
-    "controller": (CONTROLLER, "/health"),
-    "store": (STORE, "/v1/packages"),
-    "api": (API, "/healthz"),
-    "large": (LARGE, "/"),
-}
-
-
-@pytest.fixture(autouse=True)
-def many_files() -> Iterator[None]:
-    """This process makes the connections of all strangers."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    raise_file_limit()
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@contextmanager
-def served(kind: str, folder: Path) -> Iterator[int]:
-    """The port of a server in a process that may open few files."""
-    with programs.started(SHORT + LIMIT + SERVERS[kind][0], folder) as (process, output):
-        try:
-            yield int(output.readline())
-        finally:
-            process.kill()
+#: The limits of these servers, seconds.
+LIMIT_S = 1.0
+AGENT_TOKEN = "an-agents-token-of-the-tests"
 
 
 @pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with served("controller", tmp_path_factory.mktemp("controller")) as port:
-        yield port
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """A controller, a store and a server of large answers."""
+    loop, controller, large = asyncio.new_event_loop(), free_port(), free_port()
+    thread = threading.Thread(target=loop.run_forever)
+
+    def call(work: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(ASKED_S)
+
+    async def made() -> list[Gateway | HttpServer]:
+        gateway = Gateway("127.0.0.1", controller, agent_token=AGENT_TOKEN)
+        return [gateway, HttpServer(Response(bytes(LARGE_BYTES)), "127.0.0.1", large)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (http_limits, wire):
+            patch.setattr(module, "connections_max", lambda: CONNECTIONS_MAX)
+        for module, name in ((http_limits, "HEAD_S"), (wire, "_IDLE_S"), (wire, "BODY_S")):
+            patch.setattr(module, name, LIMIT_S)
+        patch.setattr(http_limits, "_SWEEP_S", 0.1)
+        for part in ("head", "body", "answer"):
+            patch.setitem(http_limits._LIMITS_S, part, LIMIT_S)
+        thread.start()
+        servers = asyncio.run_coroutine_threadsafe(made(), loop).result(ASKED_S)
+        for server in servers:
+            call(server.start())
+        with wire.StoreServer(VersionStore(tmp_path_factory.mktemp("servers") / "store")) as store:
+            yield {"controller": controller, "store": int(store.url.rpartition(":")[2]), "large": large}
+        for server in servers:
+            call(server.stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def controller(ports: dict[str, int]) -> int:
+    return ports["controller"]
 
 
 def status_of(port: int, path: str) -> int:
@@ -131,14 +98,14 @@ def is_gone(connection: socket.socket) -> bool:
 
 #: What strangers send, one after another.
 SENT = (HEAD, BODY, b"", b"\r\n")
-BODIES_TO = {"controller": b"heartbeat", "store": b"v1/pins", "api": b"cost"}
 
 
-@pytest.mark.parametrize("kind", ["controller", "store", "api"])
-def test_strangers_hold_no_connection(kind: str, tmp_path: Path) -> None:
-    path = SERVERS[kind][1]
-    sent = itertools.cycle([text.replace(b"%b", BODIES_TO[kind]) for text in SENT])
-    with served(kind, tmp_path) as port, ExitStack() as connections:
+@pytest.mark.parametrize(
+    ("kind", "path", "body_path"), [("controller", "/health", b"heartbeat"), ("store", "/v1/packages", b"v1/pins")]
+)
+def test_strangers_hold_no_connection(ports: dict[str, int], kind: str, path: str, body_path: bytes) -> None:
+    port, sent = ports[kind], itertools.cycle([text.replace(b"%b", body_path) for text in SENT])
+    with ExitStack() as connections:
         answers = []
         done = threading.Event()
 
@@ -166,22 +133,26 @@ def test_strangers_hold_no_connection(kind: str, tmp_path: Path) -> None:
 def test_a_client_that_waits_for_the_server_is_not_cut(controller: int) -> None:
     agent = http.client.HTTPConnection("127.0.0.1", controller, timeout=ASKED_S)
     # The first answer says what is wanted of the device; the second is held back.
-    for seen in (0, 1):
-        body = json.dumps({"device_id": "d", "engines": [], "seen": seen, "hold_s": 3})
-        agent.request("POST", "/heartbeat", body, {"Authorization": "Bearer an-agents-token-of-the-tests"})
+    seen, began_s = 0, time.monotonic()
+    for hold_s in (0.0, 1.5 * LIMIT_S):
+        body = json.dumps({"device_id": "d", "engines": [], "seen": seen, "hold_s": hold_s})
+        agent.request("POST", "/heartbeat", body, {"Authorization": f"Bearer {AGENT_TOKEN}"})
         answer = agent.getresponse()
-        assert (answer.status, json.load(answer)["wanted_ns"]) == (200, {})
+        reply = json.load(answer)
+        assert (answer.status, reply["wanted_ns"]) == (200, {})
+        seen = reply["seq"]
+    assert time.monotonic() - began_s > LIMIT_S, "the second answer was not held back"
     agent.close()
 
 
 def test_a_body_that_comes_slowly_is_taken(controller: int) -> None:
-    tokens = b"1," * (80 << 10)
+    tokens = b"1," * (160 << 10)
     body = b'{"input_ids": [' + tokens + b'1], "sampling_params": {"n": 2}}'
     head = b"POST /runs/none/generate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
     with socket.create_connection(("127.0.0.1", controller)) as client:
         client.sendall(head)
         for begin in range(0, len(body), 80 << 10):
-            time.sleep(1.5)
+            time.sleep(0.4)
             client.sendall(body[begin : begin + (80 << 10)])
         client.settimeout(ASKED_S)
         assert client.recv(4096).startswith(b"HTTP/1.1 400")
@@ -204,22 +175,21 @@ def test_a_client_that_sends_requests_and_takes_no_answer_is_cut(controller: int
     assert status_of(controller, "/health") == 200
 
 
-def test_a_client_that_takes_a_large_answer_slowly_is_served_and_one_that_takes_none_is_cut(tmp_path: Path) -> None:
+def test_a_client_that_takes_a_large_answer_slowly_is_served_and_one_that_takes_none_is_cut(
+    ports: dict[str, int],
+) -> None:
     asked = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with (
-        served("large", tmp_path) as port,
-        socket.create_connection(("127.0.0.1", port)) as slow,
-        socket.create_connection(("127.0.0.1", port)) as silent,
-    ):
+    address = "127.0.0.1", ports["large"]
+    with socket.create_connection(address) as slow, socket.create_connection(address) as silent:
         for client in (slow, silent):
             client.settimeout(ASKED_S)
             client.sendall(asked)
         length = 0
         while length < LARGE_BYTES:
-            part = slow.recv(2 << 20, socket.MSG_WAITALL)
+            part = slow.recv(4 << 20, socket.MSG_WAITALL)
             assert part
             length += len(part)
-            time.sleep(0.5)
+            time.sleep(0.4)
         taken = 0
         with suppress(ConnectionError):
             while part := silent.recv(2 << 20):
@@ -228,8 +198,9 @@ def test_a_client_that_takes_a_large_answer_slowly_is_served_and_one_that_takes_
 
 
 def test_the_file_limit_is_raised_to_what_the_host_allows() -> None:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
     assert connections_max() == 1024
     raise_file_limit()
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
