@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
+from starlette.responses import Response
 
 from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
@@ -14,6 +16,7 @@ from rose.ledger.address import OpenAddressError
 from rose.private_files import SecretError
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.gateway import Gateway, paths
+from rose.runtime.scheduling.gateway.http_server import HttpServer
 from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, post, reported, serve, until
 
 TOKEN = "token-of-the-tests"
@@ -45,6 +48,14 @@ async def test_a_gateway_that_is_restarted_costs_no_turn(tmp_path):
             await beat(session, run.report(url))
             for generation in await asyncio.gather(*playing):
                 assert generation.output_ids == list(range(1, 31))
+
+
+async def test_the_body_of_an_answer_does_not_wait_until_its_head_is_acknowledged():
+    server = HttpServer(Response(), "127.0.0.1", free_port())
+    server.bind()
+    with socket.create_connection(server._listening.getsockname()), server._listening.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    await server.stop()
 
 
 async def test_fields_the_gateway_does_not_read_are_passed_on_or_ignored():

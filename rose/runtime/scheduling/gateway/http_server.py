@@ -122,6 +122,9 @@ class _Server(uvicorn.Server):
 def _bound(host: str, port: int) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    # Head and body of an answer are two packets: the second one is not to wait until the first is acknowledged. asyncio
+    # sets this only for sockets that name their protocol.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # What a client that is gone has asked for would be made all the same.
     notice_gone(listening)
     return listening
