@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import shutil
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -233,7 +232,7 @@ def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
             runs.close(run.run_id, run.facts.fence, "ended", FLEET_ENDED)
         # Tokens of weight stores are in them, and no client can ask for a turn again.
         state.forget([run.run_id for run in runs])
-    shutil.rmtree(folder / answers.FOLDER, ignore_errors=True)
+    answers.forget(folder)
     return [run.run_id for run in open_runs]
 
 

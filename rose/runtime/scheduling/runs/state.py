@@ -93,7 +93,7 @@ class State:
             if folder is not None:
                 private_files.make(folder)
                 self._lock = _locked(folder / LOCK, wait_s)
-                _keep_private(folder / FILE)
+                keep_private(folder / FILE)
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
@@ -192,10 +192,11 @@ class State:
         return StateError(f"the controller's state at {self.path} cannot be read or written: {error}; see to its disk")
 
 
-def _keep_private(path: Path) -> None:
-    """Before SQLite opens it: tokens of version stores are in it. SQLite gives the files beside it the same mode."""
+def keep_private(path: Path) -> None:
+    """Let its user alone read a file that SQLite is about to open, and the files beside it, which get the same mode.
+    Tokens of version stores may be in it."""
     private_files.create(path)
-    for beside in (path.with_name(f"{FILE}-wal"), path.with_name(f"{FILE}-shm")):
+    for beside in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         if beside.exists():
             private_files.create(beside)
 

@@ -14,7 +14,7 @@ from rose.clock import monotonic_ns
 from rose.errors import UserError
 from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
-from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
+from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder, turn_fields
 from rose.runtime.scheduling.turns.answer import Answer, Tokens, array
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
@@ -144,8 +144,9 @@ class TurnService:
         if opened is None and turn.key is not None:
             kept = self._answers.find(*name)
             if kept is not None:
-                _check(turn, digest, kept.digest)
-                return Outcome(200, kept.answer)
+                kept_digest, answer = kept
+                _check(turn, digest, kept_digest)
+                return Outcome(200, answer)
         if opened is None:
             opened = self._open[name] = _Open(turn, digest, asyncio.get_running_loop().create_future())
         _check(turn, digest, opened.digest)
@@ -194,7 +195,7 @@ class TurnService:
         if status == 200:
             fields = turn_fields(turn, self._recorder.fleet_run_id)
             if turn.key is not None:
-                self._answers.keep(Kept(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields)))
+                self._answers.keep(turn.run_id, turn.key, digest, body, msgspec.json.encode(fields))
             self._recorder.turn_ended(fields)
         return Outcome(status, body)
 

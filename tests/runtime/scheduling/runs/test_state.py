@@ -59,7 +59,7 @@ def test_two_processes_never_have_one_state(tmp_path):
     for _ in range(2):
         with pytest.raises(StateError, match=f"another controller has the state in {tmp_path}"):
             Controller(state=tmp_path)
-    assert not (tmp_path / "turns").exists()
+    assert not (tmp_path / "turns.sqlite").exists()
     living.close()
     with (tmp_path / LOCK).open() as dying:
         fcntl.flock(dying, fcntl.LOCK_EX)
@@ -70,7 +70,7 @@ def test_two_processes_never_have_one_state(tmp_path):
 
 
 def test_a_controller_that_cannot_begin_lets_go_of_its_state(tmp_path):
-    (tmp_path / "turns").write_text("a folder is to be here")
+    (tmp_path / "turns.sqlite").mkdir()
     with pytest.raises(StateError, match="completed turns cannot be kept"):
         Controller(state=tmp_path)
     State(tmp_path).close()
