@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from rose.client import Generation, RunAddress, TurnClient
+from rose.client.run import BackgroundLoop
 from rose.config import TaskConfig, TrainingConfig
 from rose.runtime.rollout.agent import play
 from rose.runtime.rollout.frozenlake import Episode, sampling_params
@@ -59,18 +59,18 @@ class Players:
     """Plays games of the run at `address`. A context manager: what is still played at its end is given up."""
 
     def __init__(self, address: RunAddress, task: TaskConfig, temperature: float) -> None:
-        self._address, self._task, self._sampling = address, task, sampling_params(temperature)
-        self._results: queue.SimpleQueue[Played | BaseException] = queue.SimpleQueue()
+        self._task, self._sampling = task, sampling_params(temperature)
+        self._over: queue.SimpleQueue[Future[Played]] = queue.SimpleQueue()
         self._repeated = itertools.count(1)
-        self._loop = asyncio.new_event_loop()
-        self._games: asyncio.Queue[tuple[int, int, Game] | None] = asyncio.Queue()
-        self._thread = threading.Thread(target=self._run, name="rose-play", daemon=True)
-        self._thread.start()
+        self._background, self._turns = BackgroundLoop(), TurnClient(address)
+        self._background.submit(self._turns.__aenter__()).result()
+        # First come, first served: trajectories of a step begin before those of the next one.
+        self._room = asyncio.Semaphore(task.trajectories_max)
 
     def play(self, step: int, version_min: int, games: Sequence[Game]) -> None:
         """Have games of a step played; turns may be generated with weights of `version_min` or newer."""
         for game in games:
-            self._send((step, version_min, game))
+            self._background.submit(self._play(step, version_min, game)).add_done_callback(self._over.put)
 
     def play_again(self, step: int, version_min: int, games: Sequence[Game]) -> None:
         """Play lost games under other names: what was made of them is in the ledger under the names that they had."""
@@ -81,17 +81,15 @@ class Players:
     def collect(self, timeout_s: float) -> Iterator[Played]:
         """Yield the games that are over, after at most `timeout_s` if none is. Raises the ClientError of a call."""
         with suppress(queue.Empty):
-            result = self._results.get(timeout=timeout_s)
+            over = self._over.get(timeout=timeout_s)
             while True:
-                if isinstance(result, BaseException):
-                    raise result
-                yield result
-                result = self._results.get_nowait()
+                yield over.result()
+                over = self._over.get_nowait()
 
     def close(self) -> None:
         """End the thread, and give up what it plays."""
-        self._send(None)
-        self._thread.join()
+        self._background.submit(self._turns.__aexit__(None, None, None)).result()
+        self._background.close()
 
     def __enter__(self) -> Players:
         return self
@@ -99,49 +97,21 @@ class Players:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, item: tuple[int, int, Game] | None) -> None:
-        with suppress(RuntimeError):  # The loop has ended with an error, which `collect` raises.
-            self._loop.call_soon_threadsafe(self._games.put_nowait, item)
+    async def _play(self, step: int, version_min: int, game: Game) -> Played:
+        async def generate(input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation:
+            return await self._turns.turn(
+                input_ids,
+                self._sampling,
+                trajectory_id=trajectory_id,
+                turn=turn,
+                version_min=version_min,
+                group_id=game.group_id,
+                step=step,
+            )
 
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            self._results.put(error)
-        finally:
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        # First come, first served: trajectories of a step begin before those of the next one.
-        room = asyncio.Semaphore(self._task.trajectories_max)
-        async with TurnClient(self._address) as client, asyncio.TaskGroup() as playing:
-            while (item := await self._games.get()) is not None:
-                playing.create_task(self._play(client, room, *item))
-            raise asyncio.CancelledError  # Nobody waits for what is still played.
-
-    async def _play(self, client: TurnClient, room: asyncio.Semaphore, step: int, version_min: int, game: Game) -> None:
-        async with room:
+        async with self._room:
             episode = Episode(self._task, seed=game.map_seed, slip_seed=game.number)
-            generate = partial(self._generate, client, step=step, version_min=version_min, group_id=game.group_id)
             trajectory = await play(
                 episode, generate, trajectory_id=game.trajectory_id, group_id=game.group_id, step=step
             )
-        self._results.put(Played(game=game, trajectory=trajectory))
-
-    async def _generate(
-        self,
-        client: TurnClient,
-        input_ids: list[int],
-        *,
-        trajectory_id: str,
-        turn: int,
-        step: int,
-        version_min: int,
-        group_id: str,
-    ) -> Generation:
-        labels = {"trajectory_id": trajectory_id, "group_id": group_id}
-        return await client.turn(input_ids, self._sampling, step=step, turn=turn, version_min=version_min, **labels)
+        return Played(game=game, trajectory=trajectory)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rose.errors import UserError
 from rose.private_files import TemporaryFolder
-from rose.terminal import echo, echo_data, echo_error
+from rose.terminal import echo, echo_data, user_errors
 
 if TYPE_CHECKING:
     from rose.events import Step
@@ -53,33 +52,26 @@ def train_command(
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with ExitStack() as stack:
-            if resume and checkpoint is None:
-                raise TrainError("--resume needs --checkpoint, the folder that the run was kept in")
-            fleet = None if config is None else configuration.load(config)
-            controller = find(url, token, fleet)
-            train(
-                controller.url,
-                controller.token,
-                checkpoint or stack.enter_context(TemporaryFolder("rose-training-")),
-                lambda text: echo(text, err=True),
-                _print_step if as_json else lambda _: None,
-                name=name,
-                team=team,
-                fleet=fleet,
-                kept=checkpoint is not None,
-                resume=resume,
-                steps=steps,
-                device=device,
-                wait_s=wait,
-            )
-    except UserError as error:
-        echo_error(error)
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        echo("stopped", err=True)
-        raise typer.Exit(130) from None
+    with user_errors(), ExitStack() as stack:
+        if resume and checkpoint is None:
+            raise TrainError("--resume needs --checkpoint, the folder that the run was kept in")
+        fleet = None if config is None else configuration.load(config)
+        controller = find(url, token, fleet)
+        train(
+            controller.url,
+            controller.token,
+            checkpoint or stack.enter_context(TemporaryFolder("rose-training-")),
+            lambda text: echo(text, err=True),
+            _print_step if as_json else lambda _: None,
+            name=name,
+            team=team,
+            fleet=fleet,
+            kept=checkpoint is not None,
+            resume=resume,
+            steps=steps,
+            device=device,
+            wait_s=wait,
+        )
 
 
 def _print_step(event: Step) -> None:

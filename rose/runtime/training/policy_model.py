@@ -18,8 +18,6 @@ from torch.nn import functional
 
 from rose.runtime.rollout import vocabulary
 
-Cache = list[tuple[Tensor, Tensor]]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyShape:
@@ -100,21 +98,14 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, self.kv_heads * self.head_dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.head_dim, shape.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, at: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, length, _ = x.shape
         q = _rotate(self.q_proj(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2), cos, sin)
         k = _rotate(self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2), cos, sin)
         v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        mask = None
-        if past is not None:
-            rows = torch.arange(batch, device=x.device)[:, None]
-            past[0].transpose(1, 2)[rows, at] = k.transpose(1, 2)
-            past[1].transpose(1, 2)[rows, at] = v.transpose(1, 2)
-            k, v = past
-            mask = torch.arange(k.shape[2], device=x.device) <= at[:, None, :, None]
         repeats = self.heads // self.kv_heads
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
-        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
         return merged
 
@@ -139,8 +130,8 @@ class Layer(nn.Module):
         self.post_attention_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = MLP(shape)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, at: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, past, at)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -172,29 +163,18 @@ class Policy(nn.Module):
                 )
                 nn.init.normal_(parameter, std=1 / math.sqrt(shape.hidden_size) / shrink, generator=generator)
 
-    def forward(self, ids: Tensor, cache: Cache | None = None, start: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         """Hidden states [batch, length, hidden_size] after the last norm; `lm_head` turns them into logits.
 
         `ids` is [batch, length], int64. Rows shorter than the batch are padded on the right: attention is causal, so
-        padding reaches no real token. With a `cache`, row b continues at position start[b]; keys and values are
-        written there, and what padding writes is overwritten by the row's next tokens before anything attends to it.
+        padding reaches no real token.
         """
-        at = torch.arange(ids.shape[1], device=ids.device)[None, :] + (0 if start is None else start[:, None])
-        cos, sin = _rotations(self.shape, at)
+        cos, sin = _rotations(self.shape, ids.shape[1], ids.device)
         x = self.model.embed_tokens(ids)
-        for index, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, None if cache is None else cache[index], at)
+        for layer in self.model.layers:
+            x = layer(x, cos, sin)
         out: Tensor = self.model.norm(x)
         return out
-
-    def new_cache(self, batch: int, length_max: int) -> Cache:
-        """An empty key-value cache for `batch` rows of up to `length_max` tokens."""
-        size = (batch, self.shape.num_key_value_heads, length_max, self.shape.head_dim)
-        device = self.device
-        return [
-            (torch.zeros(size, device=device), torch.zeros(size, device=device))
-            for _ in range(self.shape.num_hidden_layers)
-        ]
 
     @property
     def device(self) -> torch.device:
@@ -222,10 +202,10 @@ class Policy(nn.Module):
         return policy.to(device)
 
 
-def _rotations(shape: PolicyShape, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [batch, 1, length, head_dim] of the rotary embedding (Su et al. 2021) at positions `at`."""
-    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=at.device) / shape.head_dim
-    angles = at[:, None, :, None].float() / shape.rope_theta**half
+def _rotations(shape: PolicyShape, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [length, head_dim] of the rotary embedding (Su et al. 2021)."""
+    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device) / shape.head_dim
+    angles = torch.arange(length, device=device)[:, None] / shape.rope_theta**half
     angles = torch.cat([angles, angles], -1)
     return angles.cos(), angles.sin()
 

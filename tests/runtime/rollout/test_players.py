@@ -57,4 +57,4 @@ def test_what_is_still_played_is_given_up_at_the_end(tmp_path):
             players.play(0, 0, GAMES)
             while not moving.requests:
                 time.sleep(0.01)
-        assert not players._thread.is_alive()
+        assert not players._background._thread.is_alive()

@@ -35,20 +35,6 @@ def test_same_logits_as_transformers(checkpoint: Path) -> None:
     }
 
 
-def test_cached_blocks_of_uneven_rows_give_the_full_forward() -> None:
-    policy = Policy(SHAPE, seed=1)
-    ids = torch.randint(0, SHAPE.vocab_size, (2, 12), generator=torch.Generator().manual_seed(0))
-    cache = policy.new_cache(2, 16)
-    with torch.no_grad():
-        full = policy(ids)
-        # Row 0 has 6 tokens of the first block and row 1 only 4: the rest of its block is padding.
-        policy(ids[:, :6], cache, torch.tensor([0, 0]))
-        second = torch.stack([ids[0, 6:12], ids[1, 4:10]])
-        continued = policy(second, cache, torch.tensor([6, 4]))
-    assert torch.allclose(continued[0], full[0, 6:12], atol=1e-5)
-    assert torch.allclose(continued[1], full[1, 4:10], atol=1e-5)
-
-
 def test_checkpoint_round_trip_is_exact_in_bfloat16(checkpoint: Path) -> None:
     loaded = Policy.load(checkpoint)
     assert loaded.shape == SHAPE

@@ -11,9 +11,9 @@ from rose.runtime.rollout.frozenlake import Episode, seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training import trainer as module
 from rose.runtime.training.policy_model import Policy, PolicyShape
-from rose.runtime.training.sampler import play
 from rose.runtime.training.trainer import Trainer
 from rose.runtime.training.warm_start import WarmStart, train
+from tests.runtime.training.sampler import play
 
 TASK = TaskConfig(size=3, turns_max=6)
 
