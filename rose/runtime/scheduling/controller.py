@@ -18,8 +18,8 @@ from pathlib import Path
 
 from rose.clock import both_ns, monotonic_ns
 from rose.errors import did_you_mean
-from rose.runtime.policy.demand import DemandFacts, wanted_ns
 from rose.runtime.policy.policies import POLICIES
+from rose.runtime.policy.routing import DemandFacts, wanted_ns
 from rose.runtime.scheduling.demand import Answers, Demand, Wanted
 from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
 from rose.runtime.scheduling.engines.assignment import Assignment, Load

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,3 +215,24 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate pairs (i, i + head_dim / 2), the layout of Hugging Face's Llama."""
     left, right = x.chunk(2, -1)
     return x * cos + torch.cat([-right, left], -1) * sin
+
+
+def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: torch.device | str = "cpu") -> Tensor:
+    """int64 [rows, longest], filled up on the right with `value`."""
+    longest = max(map(len, rows))
+    filled = [[*row, *[value] * (longest - len(row))] for row in rows]
+    return torch.tensor(filled, dtype=torch.int64, device=device)
+
+
+def generated_logits(
+    policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
+) -> tuple[Tensor, Tensor]:
+    """Logits [tokens, vocab] of every generated token and its id [tokens], row after row, on the policy's device.
+
+    The token at position i is predicted from the hidden state at i - 1; only those states meet the output layer.
+    """
+    padded = pad(ids, device=policy.device)
+    made = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
+    hidden = policy(padded[:, :-1])
+    picked = made[:, 1:]
+    return policy.lm_head(hidden[picked]), padded[:, 1:][picked]

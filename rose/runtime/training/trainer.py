@@ -15,9 +15,8 @@ from rose.config import TrainingConfig
 from rose.ledger.layout import replace_file
 from rose.runtime.rollout.frozenlake import seed_of
 from rose.runtime.rollout.trajectory import Trajectory
-from rose.runtime.training.batching import by_length, generated_logits
 from rose.runtime.training.grpo import advantages, entropy, token_loss
-from rose.runtime.training.policy_model import Policy
+from rose.runtime.training.policy_model import Policy, generated_logits
 
 #: Padded tokens of one forward and backward pass: bounds memory, and large enough to keep the cores busy.
 MICRO_BATCH_TOKENS = 4096
@@ -143,3 +142,13 @@ class Trainer:
         self._optimizer.step()
         # Waits for the device: an update is over, and its time told, when its work is.
         return sums.cpu(), float(norm)
+
+
+def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
+    """Indices in batches of similar length, each of at most `tokens_max` padded tokens (or a single long row)."""
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        if not batches or (len(batches[-1]) + 1) * lengths[index] > tokens_max:
+            batches.append([])
+        batches[-1].append(index)
+    return batches

@@ -66,8 +66,7 @@ def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], de
     import torch
     from torch.nn import functional
 
-    from rose.runtime.training.batching import generated_logits
-    from rose.runtime.training.policy_model import Policy, PolicyShape
+    from rose.runtime.training.policy_model import Policy, PolicyShape, generated_logits
 
     policy = Policy(PolicyShape(**settings.shape), seed=settings.seed).to(device)
     optimizer = torch.optim.AdamW(policy.parameters(), betas=(0.9, 0.95), weight_decay=0.01)

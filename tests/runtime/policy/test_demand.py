@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.policy import demand as policy
-from rose.runtime.policy.demand import ROUNDS_MAX, DemandFacts
+from rose.runtime.policy import routing
 from rose.runtime.policy.lease import BorrowCase, worth_borrowing
+from rose.runtime.policy.routing import ROUNDS_MAX, DemandFacts
 from tests.runtime.policy.workers import BORROWED, DEDICATED, NOW_NS, workers
 
 UNLEASED = replace(BORROWED, engine_id="unleased", lease_until_ns=0)
@@ -24,7 +24,7 @@ facts = st.builds(
 
 
 def wanted_ns(demand, table):
-    return policy.wanted_ns(demand, table, NOW_NS)
+    return routing.wanted_ns(demand, table, NOW_NS)
 
 
 def test_a_device_is_wanted_before_it_is_lent():

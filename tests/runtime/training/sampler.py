@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, Episode
-from rose.runtime.training.batching import pad
-from rose.runtime.training.policy_model import Policy
+from rose.runtime.training.policy_model import Policy, pad
 
 
 @torch.no_grad()
