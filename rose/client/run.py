@@ -90,14 +90,8 @@ def open_run(
     """
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
-    for field, text in (("name", name), ("model", model), ("team", team), ("resume", resume)):
-        if text is not None and not text.strip():
-            raise ClientError(f"{field} {text!r} is empty: give a value, or leave it out")
-    if staleness_max < 0:
-        raise ClientError(f"staleness_max {staleness_max} must be 0 or more")
-    for field, number in (("weight", weight), ("expires_s", expires_s), ("away_s", away_s)):
-        if not 0 < number < math.inf:
-            raise ClientError(f"{field} {number} must be above 0")
+    if not 0 < away_s < math.inf:
+        raise ClientError(f"away_s {away_s} must be above 0")
     wanted = {
         "name": name,
         "model": model,

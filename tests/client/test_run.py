@@ -403,9 +403,10 @@ def test_a_run_is_closed_with_what_ended_it(tmp_path):
     ("change", "message"),
     [
         ({"url": "127.0.0.1:30100"}, "url '127.0.0.1:30100' must be the controller's root"),
-        ({"name": " "}, "name ' ' is empty"),
-        ({"staleness_max": -1}, "staleness_max -1 must be 0 or more"),
-        ({"weight": 0.0}, "weight 0.0 must be above 0"),
+        ({"away_s": 0.0}, "away_s 0.0 must be above 0"),
+        ({"name": ""}, "name is '': "),
+        ({"staleness_max": -1}, "staleness_max is -1: "),
+        ({"weight": 0.0}, "weight is 0.0: "),
         ({"model": "another"}, "'another'.*'frozenlake-tiny'"),
         ({"resume": "nobody"}, "there is no run 'nobody'"),
         ({"token": "wrong"}, "wants its token"),

@@ -146,9 +146,6 @@ class Controller:
         self._changed()
         return run
 
-    def renew(self, run_id: str, fence: int, expires_s: float | None) -> Run:
-        return self.runs.renew(run_id, fence, monotonic_ns(), expires_s)
-
     def publish(self, run_id: str, request: PublishVersion, client_address: str | None) -> Run:
         run = self.runs.publish(run_id, request, monotonic_ns(), self.devices.hosts, client_address)
         self._changed()

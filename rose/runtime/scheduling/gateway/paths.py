@@ -116,7 +116,8 @@ def routes(controller: Controller) -> list[Route]:
 
     async def renew(request: Request) -> Response:
         wanted = messages.RenewRun.model_validate_json(await read(request.receive))
-        return _opened(controller.renew(_run_id(request), wanted.fence, wanted.expires_s), request)
+        run = controller.runs.renew(_run_id(request), wanted.fence, monotonic_ns(), wanted.expires_s)
+        return _opened(run, request)
 
     async def publish(request: Request) -> Response:
         version = messages.PublishVersion.model_validate_json(await read(request.receive))

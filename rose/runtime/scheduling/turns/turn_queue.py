@@ -76,10 +76,11 @@ class TurnQueue:
         left_s = QUEUE_MAX_S - turn.waited_ns / 1e9
         if left_s <= 0 or turn.ended is not None:
             return None
-        # Those that wait were tried when anything last changed: no room is taken from them.
-        if (placed := self._place_now(turn, since_ns)) is not None:
-            return placed
         waiting = _Waiting(turn, since_ns, asyncio.get_running_loop().create_future())
+        # Those that wait were tried when anything last changed: no room is taken from them.
+        self._dispatch_alike(turn.run_id, turn.version_min, [waiting], since_ns)
+        if waiting.placed.done():
+            return waiting.placed.result()
         # A turn that was taken off an engine keeps its place among those that came after it.
         key = (turn.run_id, turn.version_min)
         insort(self._waiting.setdefault(key, []), waiting, key=lambda item: item.turn.arrived_ns)
@@ -105,17 +106,6 @@ class TurnQueue:
             alike.remove(waiting)
         if not alike:
             self._waiting.pop(key, None)
-
-    def _place_now(self, turn: Turn, now_ns: int) -> Placed | None:
-        """As `dispatch` would, if nobody waited."""
-        engines = self._table.serving(turn.run_id)
-        prefix = self._trajectories.engine(turn.trajectory)
-        wanted = TurnFacts(prefix, turn.version_min, turn.avoids(self._table, now_ns))
-        placement = self._place(wanted, engines, now_ns)
-        if placement.engine_id is None:
-            return None
-        worker = self._table[placement.engine_id]
-        return Placed(worker, _take_room(turn, worker, now_ns), placement.reason, 0)
 
     def dispatch(self, now_ns: int) -> None:
         """Place what can be placed. Called whenever a worker changed, has room again, or may be tried again."""
@@ -152,7 +142,8 @@ class TurnQueue:
                 nowhere.add(avoid)
                 continue
             worker = self._table[placement.engine_id]
-            item.placed.set_result(Placed(worker, _take_room(turn, worker, now_ns), "queue", now_ns - item.since_ns))
+            reason = placement.reason if item.since_ns == now_ns else "queue"
+            item.placed.set_result(Placed(worker, _take_room(turn, worker, now_ns), reason, now_ns - item.since_ns))
             facts[placement.engine_id] = worker.facts
             placed.append(index)
         for index in reversed(placed):
