@@ -51,34 +51,35 @@ def decide(**changes):
     return admit(replace(FACTS, **changes))
 
 
-def test_an_idle_device_under_a_lease_admits():
-    decision = decide()
-    assert decision.admitted
-    assert decision.hold is Hold.NONE
-
-
-def test_without_a_lease_nothing_runs():
-    assert decide(lease=LeaseTerms()).hold is Hold.NO_LEASE
-
-
-def test_a_lease_ends_by_itself_at_its_expiry():
-    assert decide(now_ns=LEASE.expires_ns - 1).admitted
-    assert decide(now_ns=LEASE.expires_ns).hold is Hold.NO_LEASE
-
-
-def test_nothing_runs_beside_an_engine_that_said_nothing():
-    assert decide(load=None).hold is Hold.NO_SERVING
-    assert decide(budgets=None).hold is Hold.NO_SERVING
-
-
-def test_a_step_waits_from_the_arrival_of_a_request_on():
-    assert decide(load=replace(IDLE, wanted=True)).hold is Hold.SERVING_STEP
-
-
-def test_a_time_that_nobody_knows_admits_nothing():
-    assert decide(load=replace(RUNNING, largest_prefill_ns=None)).hold is Hold.UNKNOWN_TIMES
-    assert decide(load=replace(RUNNING, decode_ns=None)).hold is Hold.UNKNOWN_TIMES
-    assert decide(load=replace(WAITING, waiting_prefill_ns=None)).hold is Hold.UNKNOWN_TIMES
+@pytest.mark.parametrize(
+    ("changes", "hold"),
+    [
+        ({}, Hold.NONE),
+        ({"lease": LeaseTerms()}, Hold.NO_LEASE),
+        ({"now_ns": LEASE.expires_ns - 1}, Hold.NONE),
+        ({"now_ns": LEASE.expires_ns}, Hold.NO_LEASE),
+        ({"load": None}, Hold.NO_SERVING),
+        ({"budgets": None}, Hold.NO_SERVING),
+        ({"load": replace(IDLE, wanted=True)}, Hold.SERVING_STEP),
+        ({"load": replace(RUNNING, largest_prefill_ns=None)}, Hold.UNKNOWN_TIMES),
+        ({"load": replace(RUNNING, decode_ns=None)}, Hold.UNKNOWN_TIMES),
+        ({"load": replace(WAITING, waiting_prefill_ns=None)}, Hold.UNKNOWN_TIMES),
+        # The first steps of their sort run only where nobody is served.
+        ({"preempt_ns": None}, Hold.NONE),
+        ({"preempt_ns": None, "load": RUNNING}, Hold.UNKNOWN_TIMES),
+        # The largest next request must still fit behind those that wait.
+        ({"load": replace(IDLE, largest_prefill_ns=991 * MS)}, Hold.NEXT_REQUEST),
+        ({"load": replace(WAITING, waiting_prefill_ns=600 * MS)}, Hold.NEXT_REQUEST),
+        ({"kv_tokens": 1001}, Hold.KV_BUDGET),
+        ({"lease": replace(LEASE, compute_share=0.5), "busy_share": 0.51}, Hold.COMPUTE_SHARE),
+        # The next request is expected to wait half a layer, beside five percent of the usual 200 ms.
+        ({"preempt_ns": 20 * MS}, Hold.NONE),
+        ({"preempt_ns": 21 * MS}, Hold.REGRET),
+    ],
+)
+def test_why_a_step_is_held(changes, hold):
+    decision = decide(**changes)
+    assert (decision.hold, decision.admitted) == (hold, hold is Hold.NONE)
 
 
 def test_an_engine_that_has_served_nobody_yet_is_lent_within_what_its_budget_allows():
@@ -87,11 +88,6 @@ def test_an_engine_that_has_served_nobody_yet_is_lent_within_what_its_budget_all
     assert decide(load=fresh, preempt_ns=2 * share_ns).admitted
     assert decide(load=fresh, preempt_ns=2 * share_ns + 2).hold is Hold.REGRET
     assert decide(load=fresh, preempt_ns=BUDGETS.ttft_ns).hold is Hold.NEXT_REQUEST
-
-
-def test_first_steps_run_only_where_nobody_is_served():
-    assert decide(preempt_ns=None).admitted
-    assert decide(preempt_ns=None, load=RUNNING).hold is Hold.UNKNOWN_TIMES
 
 
 def test_decode_slack_is_what_the_tpot_budget_leaves_after_prefills_that_go_first():
@@ -108,23 +104,6 @@ def test_prefill_slack_is_what_the_ttft_budget_leaves():
     assert prefill_slack_ns(load, BUDGETS, NOW) == 200 * MS
     assert decide(load=load, preempt_ns=199 * MS).admitted
     assert decide(load=load, preempt_ns=200 * MS).hold is Hold.PREFILL_SLACK
-
-
-def test_the_largest_next_request_must_still_fit_behind_those_that_wait():
-    assert decide(load=replace(IDLE, largest_prefill_ns=991 * MS)).hold is Hold.NEXT_REQUEST
-    ahead = replace(WAITING, waiting_prefill_ns=600 * MS)
-    assert decide(load=ahead).hold is Hold.NEXT_REQUEST
-
-
-def test_a_kv_budget_and_a_compute_share_hold_too():
-    assert decide(kv_tokens=1001).hold is Hold.KV_BUDGET
-    assert decide(lease=replace(LEASE, compute_share=0.5), busy_share=0.51).hold is Hold.COMPUTE_SHARE
-
-
-def test_what_the_next_request_is_expected_to_wait_is_at_most_its_share():
-    """Half a layer, on average, beside five percent of the usual 200 ms."""
-    assert decide(preempt_ns=20 * MS).admitted
-    assert decide(preempt_ns=21 * MS).hold is Hold.REGRET
 
 
 def test_a_living_request_is_delayed_by_at_most_its_share():
