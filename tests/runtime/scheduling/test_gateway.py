@@ -22,7 +22,7 @@ from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, play, 
 TOKEN = "token-of-the-tests"
 
 
-@pytest.mark.parametrize("tokens", [1, 400_000], ids=["short", "long"])
+@pytest.mark.parametrize("tokens", [1, 200_000], ids=["short", "long"])
 async def test_a_client_that_goes_away_takes_its_turn_with_it(tokens):
     engine = FakeEngine(pause_s=0.05)
     async with serve(engine) as url, play() as run:
@@ -43,7 +43,6 @@ async def test_a_gateway_that_is_restarted_costs_no_turn(tmp_path):
             outside = await stack.enter_async_context(TurnClient(address))
             playing = [asyncio.create_task(outside.turn([1], {"max_new_tokens": 30})) for _ in range(5)]
             await until(lambda: len(engine.running) == 5)
-        await asyncio.sleep(0.3)
         async with gateway(port=port, state=tmp_path) as (session, _):
             await beat(session, run.report(url))
             for generation in await asyncio.gather(*playing):

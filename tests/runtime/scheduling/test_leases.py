@@ -7,7 +7,7 @@ import asyncio
 from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turns
-from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve
+from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, play, post, reported, serve, until
 
 
 async def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
@@ -16,23 +16,23 @@ async def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
         assert (idle["renew"], idle["wanted_ns"], idle["step"]) == ([], {}, None)
         # An open run wants nothing by itself.
         turn = asyncio.create_task(run.post({"input_ids": [1], "rose": {"step": 3}}))
-        await asyncio.sleep(0.1)
+        await until(lambda: len(SERVERS[0].controller.queue))
         wanted = await run.beat(run.lent())
         assert (wanted["renew"], wanted["step"]) == (["L1"], 3)
         assert wanted["wanted_ns"]["e0"] > 0
         turn.cancel()  # a client that is gone wants nothing
-        await asyncio.sleep(0.5)
+        await until(lambda: not SERVERS[0].controller.wanted_ns)
         assert (await run.beat(run.lent()))["renew"] == []
 
 
 async def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_over(monkeypatch):
-    async with serve(FakeEngine(pause_s=0.1)) as url, play() as run:
+    async with serve(FakeEngine(pause_s=0.02)) as url, play() as run:
         first = await run.beat(run.lent(url), hold_s=9)
         assert first["wanted_ns"] == {}  # nothing was seen, so it is answered at once
-        same = await run.beat(run.lent(url), seen=first["seq"], hold_s=0.2)
+        same = await run.beat(run.lent(url), seen=first["seq"], hold_s=0.1)
         assert same == first
         poll = asyncio.create_task(run.beat(run.lent(url), seen=first["seq"], hold_s=9))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         assert not poll.done()
         body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 5}}
         turn = asyncio.create_task(run.post(body))
@@ -50,28 +50,28 @@ async def test_an_agent_in_a_poll_is_not_silent_and_one_whose_connection_broke_i
     async with play() as run:
         seen = (await run.beat(run.report("http://x")))["seq"]
         poll = asyncio.create_task(run.beat(run.report("http://x"), seen=seen, hold_s=9))
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.3)
         assert [worker["alive"] for worker in await reported(run.session)] == [True]
         poll.cancel()
-        await asyncio.sleep(0.6)
-        assert [worker["alive"] for worker in await reported(run.session)] == [False]
+        while [worker["alive"] for worker in await reported(run.session)] != [False]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def test_a_turn_that_is_longer_than_leases_is_borrowed_for():
-    engine = FakeEngine(pause_s=0.05)
+    engine = FakeEngine(pause_s=0.02)
     async with serve(engine) as url, play() as run:
 
         async def agent():
             while True:
-                reply = await run.beat(run.lent(url, left_s=0.3 if renewed else 0.0))
+                reply = await run.beat(run.lent(url, left_s=0.1 if renewed else 0.0))
                 renewed[:] = reply["renew"]
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
 
         renewed = ["L1"]
         beating = asyncio.create_task(agent())
         for number in range(2):  # the second when the mean is known
             renewed = ["L1"]
-            generation = await run.turn(20, trajectory_id=f"t{number}")  # a second, on leases of 0.3 s
+            generation = await run.turn(20, trajectory_id=f"t{number}")  # 0.4 s, on leases of 0.1 s
             assert [(a.outcome, a.lease_id) for a in generation.attempts] == [("completed", "L1")]
         beating.cancel()
 
@@ -82,13 +82,13 @@ async def test_a_turn_does_not_return_to_an_engine_whose_lease_is_being_taken_ba
     async with serve(engine) as url, play() as run:
         await run.beat(run.lent(url, left_s=60))
         turn = run.begin(20)
-        await asyncio.sleep(0.1)
+        await until(lambda: engine.running)
         wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test")
         await post(run.session, "/preempt", wanted.model_dump_json())
         # A report that was on its way names the lease still; it is neither used nor renewed.
         late = await run.beat(run.lent(url, left_s=60))
         assert late["renew"] == []
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         assert not turn.done()
         assert len(engine.requests) == 1
         await run.beat(run.lent(url, "L2", left_s=60))
@@ -102,7 +102,8 @@ async def test_turns_leave_an_engine_whose_lease_is_gone():
     async with serve(lending) as url, serve(other) as other_url, play() as run:
         await run.beat(run.lent(url))
         turn = run.begin(100)
-        await asyncio.sleep(0.3)
+        await until(lambda: lending.running)
+        await asyncio.sleep(0.1)
         await run.beat(run.lent(url, None, left_s=0), run.report(other_url, "other"))
         generation = await turn
         assert [attempt.outcome for attempt in generation.attempts] == ["preempted", "completed"]

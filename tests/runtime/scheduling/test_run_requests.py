@@ -57,7 +57,7 @@ async def test_an_expired_run_that_is_forgotten_leaves_nothing_behind(monkeypatc
     async with gateway(model="tiny") as (session, _), fleet(session):
         opened = []
         for _ in range(2):
-            opened.append(await open_run(session, expires_s=1.0))
+            opened.append(await open_run(session, expires_s=0.3))
             await publish(session, opened[-1])
             body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}
             assert (await post(session, f"/runs/{opened[-1]['run_id']}/generate", body))[0] == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rose.runtime.policy import sharing
 from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish, until
 
 
@@ -15,6 +16,14 @@ async def begin(session, name, **fields):
     opened = await open_run(session, name, **fields)
     await publish(session, opened, url=f"http://{name}", token=f"token-of-{name}")
     return opened["run_id"]
+
+
+async def shown(session, path, holds):
+    """What the controller shows there, once it is so."""
+    async with asyncio.timeout(30):
+        while not holds(answer := (await call(session, "GET", path))[1]):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return answer
 
 
 async def play(session, run_id, turns, until):
@@ -38,11 +47,11 @@ async def test_two_runs_share_engines_and_no_turn_is_made_with_the_other_s_weigh
         a, b = await begin(session, "a"), await begin(session, "b")
         until = asyncio.Event()
         playing = [asyncio.create_task(play(session, run_id, 4, until)) for run_id in (a, b)]
-        await asyncio.sleep(1.0)
-        _, shown = await call(session, "GET", "/runs")
-        assert sorted(len(run["engines"]) for run in shown) == [1, 1]
+        await shown(session, "/runs", lambda runs: all(run["turns_completed"] > 10 for run in runs))
+        runs = await shown(session, "/runs", lambda runs: [len(run["engines"]) for run in runs] == [1, 1])
+        assert {run["state"] for run in runs} == {"open"}
         until.set()
-        assert min(await asyncio.gather(*playing)) > 10
+        await asyncio.gather(*playing)
         targets = [target for agent in agents for target in agent.targets]
         assert {(target["run_id"], target["url"], target["token"]) for target in targets} == {
             (a, "http://a", "token-of-a"),
@@ -50,8 +59,9 @@ async def test_two_runs_share_engines_and_no_turn_is_made_with_the_other_s_weigh
         }
 
 
-async def test_one_engine_goes_from_run_to_run_and_takes_their_turns_along():
-    async with gateway() as (session, _), fleet(session, 1, pause_s=0.02, sync_s=0.02) as (agent,):
+async def test_one_engine_goes_from_run_to_run_and_takes_their_turns_along(monkeypatch):
+    monkeypatch.setattr(sharing, "HOLD_MIN_NS", 100_000_000)
+    async with gateway() as (session, _), fleet(session, 1, pause_s=0.01, sync_s=0.01) as (agent,):
         a, b = await begin(session, "a"), await begin(session, "b")
         # Longer than a hold, so that it is moved in mid-turn and goes on from what it has.
         making = [
@@ -73,48 +83,42 @@ async def test_a_higher_priority_takes_the_engine_and_gives_it_back():
         low, high = await begin(session, "low"), await begin(session, "high", priority=5)
         until = asyncio.Event()
         playing = asyncio.create_task(play(session, low, 4, until))
-        await asyncio.sleep(0.4)
+        await shown(session, f"/runs/{low}", lambda run: run["turns_completed"] > 3)
         ended = asyncio.Event()
         urgent = asyncio.create_task(play(session, high, 4, ended))
-        await asyncio.sleep(0.6)
-        _, shown = await call(session, "GET", f"/runs/{high}")
-        assert shown["engines"] == ["e0"]
+        await shown(session, f"/runs/{high}", lambda run: run["engines"] == ["e0"] and run["turns_completed"] > 3)
         ended.set()
-        assert await urgent > 3
-        await asyncio.sleep(0.6)
-        _, shown = await call(session, "GET", f"/runs/{low}")
-        assert shown["engines"] == ["e0"]
+        await urgent
+        await shown(session, f"/runs/{low}", lambda run: run["engines"] == ["e0"])
         until.set()
         await playing
 
 
 async def test_what_an_expired_run_had_is_free_and_it_can_be_resumed():
     async with gateway() as (session, _), fleet(session, 1):
-        run_id = await begin(session, "a", expires_s=0.5)
+        run_id = await begin(session, "a", expires_s=0.2)
         assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
         assert (await call(session, "GET", f"/runs/{run_id}"))[1]["engines"] == ["e0"]
-        await asyncio.sleep(0.8)
-        _, shown = await call(session, "GET", f"/runs/{run_id}")
-        assert (shown["state"], shown["engines"], shown["reason"]) == ("expired", [], "not heard of")
+        run = await shown(session, f"/runs/{run_id}", lambda run: run["state"] != "open")
+        assert (run["state"], run["engines"], run["reason"]) == ("expired", [], "not heard of")
         status, answer = await post(session, f"/runs/{run_id}/generate", body())
         assert (status, "resume it" in answer["error"]) == (409, True)
-        opened = await open_run(session, resume=run_id)
+        opened = await open_run(session, resume=run_id, expires_s=60)
         assert (opened["fence"], opened["version"]) == (2, 0)
         assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
 
 
 async def test_a_turn_that_waits_keeps_its_run_alive():
     async with gateway() as (session, _), fleet(session, 1, pause_s=0.02):
-        run_id = await begin(session, "a", expires_s=0.3)
-        assert (await post(session, f"/runs/{run_id}/generate", body(40)))[0] == 200
+        run_id = await begin(session, "a", expires_s=0.2)
+        assert (await post(session, f"/runs/{run_id}/generate", body(20)))[0] == 200
         assert (await call(session, "GET", f"/runs/{run_id}"))[1]["state"] == "open"
 
 
 async def test_the_device_that_a_run_trains_on_is_told_so():
     async with gateway() as (session, _), fleet(session, 1) as (agent,):
         run_id = await begin(session, "a", trainer_device=agent.device_id)
-        await asyncio.sleep(0.1)
-        assert agent.reply["train_run_id"] == run_id
+        await until(lambda: agent.reply.get("train_run_id") == run_id)
         other = await begin(session, "b", trainer_device=agent.device_id)
         await until(lambda: agent.reply["train_run_id"] == other)
         # Whoever went on with the first one left the other as it was.
@@ -122,8 +126,7 @@ async def test_the_device_that_a_run_trains_on_is_told_so():
         await until(lambda: agent.reply["train_run_id"] == run_id)
         await call(session, "DELETE", f"/runs/{other}", {"fence": 1})
         await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
-        await asyncio.sleep(0.1)
-        assert agent.reply["train_run_id"] is None
+        await until(lambda: agent.reply["train_run_id"] is None)
 
 
 async def test_whose_an_engine_is_is_told_and_that_it_is_nobody_s_once_its_run_is_over():

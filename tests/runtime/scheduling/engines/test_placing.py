@@ -35,7 +35,7 @@ async def test_a_policy_that_keeps_serving_alone_places_nothing_on_borrowed_devi
     async with serve(FakeEngine()) as url, play(policy="solo") as run:
         await run.beat(run.lent(url, left_s=60))
         turn = run.begin(1)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         assert not turn.done()
         await run.beat(run.report(url, "own"))
         assert [attempt.engine_id for attempt in (await turn).attempts] == ["own"]
@@ -45,7 +45,7 @@ async def test_a_turn_says_itself_how_old_weights_may_be():
     async with serve(FakeEngine()) as url, play(4) as run:
         await run.beat(run.report(url, policy_version=4))
         turn = run.begin(1, version_min=5)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         # An engine that could not take it is not wanted either.
         assert not turn.done()
         assert (await run.beat(run.report(url, policy_version=4)))["wanted_ns"] == {}
@@ -57,7 +57,7 @@ async def test_a_turn_waits_for_weights_that_are_new_enough():
     async with serve(FakeEngine()) as url, play(5, run={"staleness_max": 0}) as run:
         await run.beat(run.report(url, policy_version=4))
         turn = run.begin(1)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         assert not turn.done()
         await run.beat(run.report(url, policy_version=5))
         generation = await turn

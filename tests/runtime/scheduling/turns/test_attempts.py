@@ -13,7 +13,7 @@ from rose.runtime.policy import routing
 from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turns
-from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve
+from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported, serve, until
 
 
 class BrokenEngine(FakeEngine):
@@ -59,11 +59,12 @@ async def test_a_turn_comes_back_with_tokens_and_where_they_were_made():
 
 
 async def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
-    slow, fast = FakeEngine(pause_s=0.05), FakeEngine()
+    slow, fast = FakeEngine(pause_s=0.03), FakeEngine()
     async with serve(slow) as slow_url, serve(fast) as fast_url, play() as run:
         await run.beat(run.lent(slow_url, "L", 10, engine_id="slow"))
         turn = run.begin(40)
-        await asyncio.sleep(0.4)
+        await until(lambda: slow.running)
+        await asyncio.sleep(0.1)
         await run.beat(run.report(fast_url, "fast"))
         wanted = PreemptRequest(engine_id="slow", kv_tokens=None, reason="test")
         status, reply = await post(run.session, "/preempt", wanted.model_dump_json())
@@ -141,7 +142,7 @@ ANSWERS = [
 async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts_and_says_what_the_last_engine_answered(
     monkeypatch,
 ):
-    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.3)
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.2)
     broken = BrokenEngine(0, "")
     async with serve(broken) as url, play() as run:
         for broken.status, broken.body, error in ANSWERS:
@@ -181,7 +182,7 @@ async def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_
         wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test").model_dump_json()
         while not turn.done():
             await post(run.session, "/preempt", wanted)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.01)
             await run.beat(run.report(url))
         generation = await turn
         assert generation.output_ids == list(range(1, 25))
