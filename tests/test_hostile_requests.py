@@ -24,6 +24,7 @@ from rose.runtime.transfer.wire.relay import RelayServer
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.hostile import HEADERS, TEXTS, answered, bodies, methods, paths, request
 from tests.long_form import usual
+from tests.runtime.scheduling.stand_ins import STEP, VERDICT, report
 
 RSS_MIB_MAX = 800
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ledger"
@@ -54,65 +55,16 @@ def check(port: int, sent: bytes, wait_s: float = 60.0) -> None:
 
 # ---------------------------------------------------------------------- controller
 
-ENGINE = {
-    "engine_id": "e0",
-    "device_id": "d",
-    "url": "http://127.0.0.1:1",
-    "token": "t",
-    "borrowed": True,
-    "alive": True,
-    "capacity": 8,
-    "policy_version": 0,
-    "lease_id": "l",
-    "lease_left_ns": 10**9,
-    "slack_ok": True,
-    "run_id": "RUN",
-    "failed": None,
-    "fault": None,
-}
+ENGINE = report("http://127.0.0.1:1", device_id="d", borrowed=True, lease_id="l", lease_left_ns=10**9, run_id="RUN")
 HEARTBEAT = {
     "device_id": "d",
-    "engines": [ENGINE],
+    "engines": [ENGINE.model_dump()],
     "seen": 0,
     "hold_s": 0.0,
     "fault": None,
     "host": "h",
-    "host_facts": {
-        "events_dropped": 0,
-        "segments_waiting": 1,
-        "waiting_s": 2.5,
-        "problem": None,
-    },
+    "host_facts": {"events_dropped": 0, "segments_waiting": 1, "waiting_s": 2.5, "problem": None},
     "clock": {"monotonic_ns": 5, "utc_ns": 6, "device_time_ns": 7},
-}
-VERDICT = {
-    "kind": "verdict",
-    "event_id": "v",
-    "trajectory_id": "t",
-    "group_id": "g",
-    "step": 1,
-    "verifier": "x",
-    "reward": 1.0,
-    "threshold": 0.5,
-    "accepted": True,
-}
-STEP = {
-    "kind": "step",
-    "event_id": "s",
-    "step": 1,
-    "groups": 1,
-    "trajectories": 1,
-    "trajectories_accepted": 1,
-    "reward_mean": 0.5,
-    "loss": None,
-    "entropy": None,
-    "kl": None,
-    "grad_norm": 1.0,
-    "tokens_trained": 1,
-    "rollout_ns": 1,
-    "train_ns": 1,
-    "sync_ns": 1,
-    "total_ns": 3,
 }
 OPEN = {
     "name": "n",

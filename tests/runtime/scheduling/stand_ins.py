@@ -158,6 +158,25 @@ def report(url, engine_id="e0", **changes):
     return EngineReport(**{**fields, **changes})
 
 
+#: Events of a run as its client sends them.
+VERDICT = {
+    "kind": "verdict",
+    "event_id": "v1",
+    "trajectory_id": "t",
+    "group_id": "g",
+    "step": 3,
+    "verifier": "exact",
+    "reward": 1.0,
+    "threshold": 0.5,
+    "accepted": True,
+}
+STEP = {"kind": "step", "event_id": "s4", "step": 4, "reward_mean": 1.0} | dict.fromkeys(
+    ("loss", "entropy", "kl", "grad_norm")
+)
+STEP |= dict.fromkeys(("groups", "trajectories", "trajectories_accepted", "tokens_trained"), 1)
+STEP |= dict.fromkeys(("rollout_ns", "train_ns", "sync_ns", "total_ns"), 2)
+
+
 async def beat(session, *reports, seen=0, hold_s=0.0, device_id="d", **fields):
     body = Heartbeat(device_id=device_id, engines=list(reports), seen=seen, hold_s=hold_s, **fields).model_dump_json()
     return (await call(session, "POST", "/heartbeat", body))[1]

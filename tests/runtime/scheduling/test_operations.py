@@ -96,17 +96,6 @@ async def test_status_says_why_nothing_is_lent():
         assert [device["not_lent"] for device in shown["devices"]] == [reason for *_, reason in NOT_LENT]
 
 
-async def test_an_engine_is_at_a_version_of_the_run_whose_weights_it_holds():
-    async with gateway() as (session, _):
-        for run_id, version in ((None, None), ("red", 0)):
-            await beat(session, report("http://x", run_id=run_id))
-            _, shown = await call(session, "GET", "/status")
-            (engine,) = shown["devices"][0]["engines"]
-            assert (engine["run_id"], engine["policy_version"]) == (run_id, version)
-            async with session.get("/metrics") as response:
-                assert ("rose_engine_policy_version{" in await response.text()) == (version is not None)
-
-
 async def test_status_has_hosts_leases_runs_and_no_secret():
     async with gateway("secret-of-the-tests") as (session, _):
         opened = await open_run(session, team="research")

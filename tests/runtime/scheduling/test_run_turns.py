@@ -14,6 +14,7 @@ from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turn_queue, turn_service
 from tests.runtime.scheduling.stand_ins import (
     SERVERS,
+    STEP,
     call,
     events,
     fleet,
@@ -261,28 +262,10 @@ def test_turns_are_recorded_under_their_run(tmp_path):
                     await until(lambda: agent.engine.running)
                     left.cancel()
                     await until(lambda: SERVERS[0].controller.loads[opened["run_id"]].failed == 1)
-                    step = {
-                        "kind": "step",
-                        "event_id": "s4",
-                        "step": 4,
-                        "groups": 1,
-                        "trajectories": 1,
-                        "trajectories_accepted": 1,
-                        "reward_mean": 1.0,
-                        "loss": None,
-                        "entropy": None,
-                        "kl": None,
-                        "grad_norm": None,
-                        "tokens_trained": 3,
-                        "rollout_ns": 1,
-                        "train_ns": 1,
-                        "sync_ns": 0,
-                        "total_ns": 2,
-                    }
-                    body = {"fence": 1, "events": [step]}
+                    body = {"fence": 1, "events": [STEP]}
                     for _ in range(2):
                         assert await post(session, f"/runs/{opened['run_id']}/events", body) == (200, {})
-                    body["events"][0] = step | {"groups": "one"}
+                    body["events"][0] = STEP | {"groups": "one"}
                     status, answer = await post(session, f"/runs/{opened['run_id']}/events", body)
                     assert (status, "groups" in answer["error"]) == (400, True)
                     _, shown = await call(session, "GET", f"/runs/{opened['run_id']}")

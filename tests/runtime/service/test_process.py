@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from rose.runtime.errors import FolderError
-from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
+from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.service import controller, process
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from tests import programs
@@ -128,7 +128,7 @@ def test_a_controller_whose_port_is_taken_records_no_turn_anew_until_it_is_free(
     )
     plan.state.mkdir()
     kept = AnswerStore(plan.state)
-    kept.keep(Kept("r", "k", b"", b"{}", json.dumps([TURN]).encode()))
+    kept.keep("r", "k", b"", b"{}", json.dumps([TURN]).encode())
     kept.close()
     log = plan.logs / "controller.log"
     with socket.create_server((config.gateway.host, plan.port)):

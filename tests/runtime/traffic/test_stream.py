@@ -69,6 +69,8 @@ def test_what_was_in_the_prefix_cache_is_known_where_the_server_says_so(details:
     ("lines", "message"),
     [
         (["data: [1]"], "not a chunk"),
+        (["data: {not json"], "not JSON: b'{not json'"),
+        (['data: {"choices": [{"text": "x", "finish_reason": "abort"}]}', "data: [DONE]"], "aborted .* after 1 tokens"),
         (["data: [DONE]"], "done after 0 tokens without a finish_reason"),
         (['data: {"error": "busy"}'], "server sent an error: busy"),
         ([], "ended after 0 tokens without"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.transfer.sampler import play
 from rose.config import TaskConfig, TrainingConfig
 from rose.runtime.rollout.frozenlake import Episode, seed_of
 from rose.runtime.rollout.trajectory import Trajectory
@@ -13,7 +14,6 @@ from rose.runtime.training import trainer as module
 from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.training.trainer import Trainer
 from rose.runtime.training.warm_start import WarmStart, train
-from tests.runtime.training.sampler import play
 
 TASK = TaskConfig(size=3, turns_max=6)
 

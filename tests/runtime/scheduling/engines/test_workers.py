@@ -4,20 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.scheduling.engines.workers import InFlight, WorkerTable
-from rose.runtime.scheduling.messages import EngineReport, Heartbeat
+from rose.runtime.scheduling.messages import Heartbeat
+from tests.runtime.scheduling.stand_ins import report
 
-REPORT = EngineReport(
-    engine_id="e",
-    device_id="d",
-    url="",
-    borrowed=False,
-    alive=True,
-    capacity=8,
-    policy_version=0,
-    lease_id=None,
-    lease_left_ns=None,
-    slack_ok=True,
-)
+REPORT = report("", "e")
 
 
 def heard_worker():

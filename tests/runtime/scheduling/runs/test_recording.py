@@ -25,19 +25,7 @@ from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns.request import read
 from rose.runtime.scheduling.turns.turns import Turn
-from tests.runtime.scheduling.stand_ins import beat, gateway
-
-VERDICT = {
-    "kind": "verdict",
-    "event_id": "v1",
-    "trajectory_id": "t",
-    "group_id": "g",
-    "step": 3,
-    "verifier": "exact",
-    "reward": 1.0,
-    "threshold": 0.5,
-    "accepted": True,
-}
+from tests.runtime.scheduling.stand_ins import VERDICT, beat, gateway
 
 
 @pytest.fixture

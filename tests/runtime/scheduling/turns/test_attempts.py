@@ -78,15 +78,6 @@ async def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
         assert generation.output_ids == list(range(1, 41))  # nothing lost, nothing made twice
 
 
-async def test_a_dead_engine_costs_a_turn_its_attempt_and_nothing_else():
-    engine = FakeEngine()
-    async with serve(engine) as url, play() as run:
-        dead = f"http://127.0.0.1:{free_port()}"
-        await run.beat(run.report(dead, "dead", capacity=100), run.report(url, "live", capacity=1))
-        generation = await run.turn(2)
-        assert [attempt.outcome for attempt in generation.attempts] == ["failed", "completed"]
-
-
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
