@@ -42,7 +42,7 @@ INDEX_BYTES_MAX = 8 << 20
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=1024)]
-Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Sha256 = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]{64}\Z")]
 _Xxh3 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 

@@ -50,7 +50,7 @@ class _Wanted(msgspec.Struct):
 
 
 class _HeldByReceiver(msgspec.Struct):
-    receiver: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
+    receiver: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
     version: Number
     weights_sha256: Sha256
 
