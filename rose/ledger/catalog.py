@@ -12,6 +12,7 @@ catalog goes before DuckDB's own of that name, so everything beside the views co
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import hashlib
@@ -430,10 +431,16 @@ class _Builder:
                 raise
             self._open = connection
 
+    def forked(self) -> None:
+        """Begin anew in a child: its lock may be held for ever, and its DuckDB is the parent's to close."""
+        if self._open is not None:
+            # Closing it here would end the child by SIGSEGV.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._open))
+        self.__init__()  # type: ignore[misc]
+
 
 _builder = _Builder()
-# A fork copies a lock that another thread holds.
-os.register_at_fork(after_in_child=_builder.__init__)  # type: ignore[misc]
+os.register_at_fork(after_in_child=_builder.forked)
 
 
 @contextmanager

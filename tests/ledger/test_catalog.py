@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -143,3 +144,18 @@ def test_nothing_else_opens_duckdb() -> None:
     home = Path(__file__).parents[2]
     sources = [*home.glob("rose/**/*.py"), *home.glob("dashboard/**/*.py")]
     assert [path.name for path in sources if opens.search(path.read_text())] == ["database.py"]
+
+
+def test_a_child_that_is_forked_makes_a_catalog_and_ends(tmp_path: Path) -> None:
+    catalog.refresh(layout.create(tmp_path / "parent"))
+    child = os.fork()
+    if child == 0:
+        try:
+            catalog.refresh(layout.create(tmp_path / "child"))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    with catalog.connect(tmp_path / "child") as connection:
+        assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
