@@ -11,7 +11,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import hypothesis
 import psutil
 import pytest
@@ -47,6 +49,23 @@ def ledger_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", str(path))
         yield path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_of_duckdb() -> Iterator[None]:
+    """Let each database work in the thread that asks: a second thread has nothing to do on ledgers this small."""
+    from rose.ledger import database
+
+    connect = database.connect
+
+    def connect_one_thread(*args: Any, **options: Any) -> duckdb.DuckDBPyConnection:
+        connection = connect(*args, **options)
+        connection.execute("SET threads = 1")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "connect", connect_one_thread)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

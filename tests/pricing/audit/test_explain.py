@@ -16,8 +16,8 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from tests.pricing import random_ledger
 from tests.pricing.charges import test_tenures
-from tests.pricing.charges.test_pricing import slice_, turn
-from tests.pricing.charges.test_tenures import device, power, run
+from tests.pricing.charges.test_pricing import power, slice_, turn
+from tests.pricing.charges.test_tenures import device, run
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK,

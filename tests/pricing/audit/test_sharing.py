@@ -9,8 +9,8 @@ from rose.pricing.charges import Stay
 from rose.pricing.closing import close
 from rose.pricing.closing.period import Period
 from rose.pricing.money import NS_PER_HOUR as H
-from tests.pricing.charges.test_pricing import T0_NS, S, slice_, us
-from tests.pricing.charges.test_tenures import BOOK, GPU, device, power, run
+from tests.pricing.charges.test_pricing import T0_NS, S, power, slice_, us
+from tests.pricing.charges.test_tenures import BOOK, GPU, KILOWATT_MW, device, run
 
 
 def stay(run_id: str, t0_ns: int, t1_ns: int) -> Stay:
@@ -31,7 +31,7 @@ def test_time_is_cut_equally_where_it_is_shared_and_the_first_by_name_has_what_i
 
 def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: Any) -> None:
     made = [slice_(0, serving=3600), slice_(3600, serving=1801, idle=1799)]
-    root: Path = write_ledger([run(), device("joined", 0), *made, power(3600, 7200), device("left", 7200)])
+    root: Path = write_ledger([run(), device("joined", 0), *made, power(3600, 7200, KILOWATT_MW), device("left", 7200)])
     other = [run(at_us=us(9)), device("joined", 5000, "x"), slice_(6000, "x", rollout=900), device("left", 7200, "x")]
     write_ledger(other, root=root, writer="other", run_id="other")
     asked = Question(run_id="run", hour_ns=T0_NS + H)
