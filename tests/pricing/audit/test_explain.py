@@ -5,7 +5,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
 
 from rose.pricing import charges
 from rose.pricing.audit.explain import Explanation, Question, explain, explain_closed
@@ -13,8 +12,8 @@ from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import nanoseconds
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import pricebook
-from tests.pricing import random_ledger
+from tests.pricing.any_ledger import BOOK as ANY_BOOK
+from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import power, slice_, turn
 from tests.pricing.charges.test_tenures import device, run
@@ -30,6 +29,7 @@ from tests.pricing.closing.conftest import (
     late_slice,
     write,
 )
+from tests.pricing.recorded import Made
 
 HOUR = Question(hour_ns=T0_NS)
 
@@ -188,35 +188,24 @@ def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any
     assert again.equals(charges.price(root, test_tenures.BOOK).frame)
 
 
-_AWKWARD = pricebook.parse(random_ledger.BOOK, "awkward.toml")
-
-
-@settings(
-    deadline=None,
-    max_examples=2,
-    phases=random_ledger.AS_IT_IS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(random_ledger.ledgers(portions=1))
-def test_every_charge_of_any_ledger_re_adds(tmp_path_factory: pytest.TempPathFactory, made: random_ledger.Made) -> None:
-    root = tmp_path_factory.mktemp("any") / "ledger"
-    assume(any(tenure.t1_ns > tenure.t0_ns for tenure in made.tenures()))
-    made.write(root)
-    frame = charges.price(root, _AWKWARD).frame
+@pytest.mark.usefixtures("ledgers_folder")
+@on_any_ledger
+def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
+    root, frame = root_of(made), priced(made).frame
     runs = frame.select("run_id", "fleet_run_id", "device_id", "hour").unique(maintain_order=True)
     shared = runs.filter(pl.col("run_id") != pl.col("fleet_run_id"))
     # What an RL run has of a shared device, by itself, and with all that others have of it.
     for run_id, fleet, device_id, hour in shared.head(1).iter_rows():
         asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
-        explained = explain(root, asked, _AWKWARD)
+        explained = explain(root, asked, ANY_BOOK)
         assert (explained.faults, explained.device_hour.run_id) == ([], fleet)
         own = frame.filter(run_id=run_id, device_id=device_id, hour=hour)
         assert explained.amount.value == charge_algebra.total(own)
-    hours = frame.select("fleet_run_id", "device_id", "hour").unique(maintain_order=True).head(2)
+    hours = frame.select("fleet_run_id", "device_id", "hour").unique(maintain_order=True).head(1)
     total = 0
     for run_id, device_id, hour in hours.iter_rows():
         asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
-        explained = explain(root, asked, _AWKWARD)
+        explained = explain(root, asked, ANY_BOOK)
         assert explained.faults == []
         total += int(explained.amount.value or 0)
     assert total == charge_algebra.total(frame.join(hours, on=["fleet_run_id", "device_id", "hour"]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from rose import events
 from rose.pricing.borrowing.marginal import price
 from rose.pricing.borrowing.provision import REALISED, provision
 from rose.pricing.borrowing.risk import without_prices
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section
-from tests.pricing.borrowing.conftest import PRICED
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
 
 WINDOW_S, WASHOUT_S, WINDOWS, SHARE = 100, 40, 60, 0.4
@@ -169,8 +168,8 @@ def in_all(answer: Section, term: str) -> Any:
     return answer.figure("terms", term, "in all")
 
 
-def test_every_term_is_measured_against_withheld_windows(held_out: Path) -> None:
-    document = section(held_out, price, "run", PRICED)
+def test_every_term_is_measured_against_withheld_windows(held_out_run: PricedRun) -> None:
+    document = price(held_out_run)
     lent = [one for one in ASKED if not one["clean"]]
     alone = [one for one in ASKED if one["clean"]]
     usd = sum(cost(one["ttft_ms"]) for one in lent)
@@ -197,15 +196,15 @@ def test_every_term_is_measured_against_withheld_windows(held_out: Path) -> None
     assert in_all(document, "publishing").value == 750_000_000
     assert in_all(document, "m").low is not None
     assert rests_on(document, "m") == ""
-    set_aside = section(held_out, provision, "run", PRICED)
+    set_aside = provision(held_out_run)
     assert set_aside.figure("totals", REALISED) == harm
     assert sum(day["realised"].value or 0 for day in set_aside.table("days").records()) == harm.value
     for row in set_aside.table("rates").records():
         assert row["extra misses of a burst"].low is None
 
 
-def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(never_withheld: Path) -> None:
-    document = section(never_withheld, price, "run", PRICED)
+def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(never_withheld_run: PricedRun) -> None:
+    document = price(never_withheld_run)
     harm = in_all(document, "provision")
     assert harm.value is not None
     assert (harm.low, harm.high) == (None, None)

@@ -59,8 +59,6 @@ def test_a_period_by_team_and_bucket(fleet_kept: Path, tmp_path: Path) -> None:
     shown = run(fleet_kept, *by)
     for text in ("2026-06-01 00:00 to 2026-06-01 01:00, UTC", "open, priced now", "research", "$3.87", "100.0%"):
         assert text in shown.output
-    loaded = run(fleet_kept, "cost", *HOUR, "--by", "work", "--view", "fully-loaded")
-    assert "[fully loaded; USD, live]" in loaded.output
     assert run(fleet_kept, *by, "--out", str(tmp_path / "a.csv")).exit_code == 0
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
     assert sum(Decimal(row["cost"]) for row in rows) == Decimal(BILL_NANO).scaleb(-9)
@@ -117,7 +115,6 @@ def test_a_forecast_of_the_fleet_and_of_every_team(fleet_kept: Path) -> None:
     fleet, *teams = data(run(fleet_kept, *month, "--json"))
     assert (fleet["team"], fleet["forecast"]["value"]) == (None, BILL_NANO)
     assert sum(row["spent"]["value"] for row in teams) == BILL_NANO
-    assert "What 2026-06 will have cost" in run(fleet_kept, *month).output
     refused(run(fleet_kept, *month, "--team", "caht"), "did you mean 'chat'?")
 
 
@@ -132,8 +129,6 @@ def test_a_day_of_more_rollouts_is_told_from_the_day_before(weeks_kept: Path) ->
     shown = run(weeks_kept, "changes", *DAYS, "--by", "bucket", "--top", "1")
     for text in ("2026-06-15, UTC, compared with 2026-06-14, UTC", "It cost the same.", "$7.20", "1 others"):
         assert text in shown.output
-    before = data(run(weeks_kept, "changes", "--period", "2026-06-15..2026-06-16", "--json"))
-    assert before["before"]["period"]["from"].startswith("2026-06-13T00")
     for arguments, says in (
         (("--period", "2026-06-15", "--before", "2026-06-15"), "overlap: no change can be told"),
         ((*DAYS, "--by", "colour"), "changes cannot be shown by 'colour'"),

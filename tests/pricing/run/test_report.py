@@ -147,17 +147,9 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
     assert "not enough data" in printed(built.elements())
 
 
-@pytest.mark.parametrize(
-    ("stated", "avoidable_nano"),
-    [
-        ("idle_anyway = false", 940_000_000),
-        ("idle_anyway = 0.9\nidle_anyway_low = 0.5\nidle_anyway_high = 1", 94_000_000),
-    ],
-)
-def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_price(
-    sample_kept: Path, stated: str, avoidable_nano: int
-) -> None:
+def test_where_the_fleet_might_not_exist_without_leases_borrowed_time_costs_its_price(sample_kept: Path) -> None:
     """The device time that could have been avoided, and the terms of the borrow on top."""
+    stated, avoidable_nano = "idle_anyway = 0.9\nidle_anyway_low = 0.5\nidle_anyway_high = 1", 94_000_000
     with priced.priced(sample_kept, price_book=book_with(("idle_anyway = true", stated))) as run:
         saved = {row["what"]: row["value"].value for row in savings_table(run.make, compare(run), run.borrow).records()}
         assert run.cost.by_line["opportunistic"] == Fraction(avoidable_nano + 62_715_000, 1400 * 10**9)

@@ -63,9 +63,7 @@ def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, re
             at_us=us(1501),
         )
         writer.record(verdict, durable=False)
-    for run_id in ("fleet", "red"):
-        made = report.build(alone, run_id, BOOK)
-        assert steps(made) == ["100.0%", "0.0%"]
+    assert steps(report.build(alone, "fleet", BOOK)) == ["100.0%", "0.0%"]
 
 
 def test_what_reports_of_the_runs_count_sums_to_the_fleets(reports: dict[str, report.Report]) -> None:
