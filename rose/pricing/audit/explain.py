@@ -91,6 +91,7 @@ class Explanation:
             "run_id": self.device_hour.run_id,
             "device_id": self.device_hour.device_id,
             "hour": utc(self.device_hour.hour_ns),
+            **self.amount.stamp.to_json(),
             "amount": self.amount.to_json(),
             "rows": list(self.rows),
             "steps": [

@@ -108,9 +108,11 @@ def test_every_figure_says_what_it_is(sample_report: Report) -> None:
     for figure in every_figure:
         assert figure["unit"]
         assert figure["view"]
-        assert (figure["currency"], figure["provenance"], figure["verified"]) == ("USD", "replay", True)
-        assert figure["period"]["from"] < figure["period"]["to"]
+        assert figure["provenance"] == "replay"
         assert figure["value"] is not None or figure["why"]
+    stamp = sample_report.to_json()["stamp"]
+    assert (stamp["currency"], stamp["verified"]) == ("USD", True)
+    assert stamp["period"]["from"] < stamp["period"]["to"]
 
 
 def test_sums_are_exact(sample_report: Report) -> None:
