@@ -9,7 +9,6 @@ from rose.pricing.money import PricingError
 from rose.pricing.table import Paragraph, Section
 
 if TYPE_CHECKING:
-    from rose.pricing.answers.breakdown import By
     from rose.pricing.run.priced import PricedRun
 
 #: The questions, in the order in which they are answered.
@@ -19,7 +18,6 @@ QUESTIONS = ("cost", "frontier", "verifiers")
 def sections(
     run: PricedRun,
     only: str | None = None,
-    by: By | None = None,
     probes: Path | None = None,
     threshold: float | None = None,
 ) -> dict[str, Section]:
@@ -31,7 +29,7 @@ def sections(
 
     made = {}
     if only in (None, "cost"):
-        made["cost"] = cost.cost(run, by)
+        made["cost"] = cost.cost(run)
     if only in (None, "frontier"):
         made["frontier"] = frontier.frontier(run)
     if only in (None, "verifiers"):
