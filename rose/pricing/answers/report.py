@@ -27,16 +27,16 @@ def sections(
     """
     from rose.pricing.answers import cost, frontier, verifiers
 
-    made = {}
+    answers = {}
     if only in (None, "cost"):
-        made["cost"] = cost.cost(run)
+        answers["cost"] = cost.cost(run)
     if only in (None, "frontier"):
-        made["frontier"] = frontier.frontier(run)
+        answers["frontier"] = frontier.frontier(run)
     if only in (None, "verifiers"):
         try:
-            made["verifiers"] = verifiers.procurement(run, probes, threshold)
+            answers["verifiers"] = verifiers.procurement(run, probes, threshold)
         except PricingError as error:
             if only is not None or probes is not None or threshold is not None:
                 raise
-            made["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
-    return made
+            answers["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
+    return answers
