@@ -20,6 +20,7 @@ from rose.pricing import alerts
 from rose.pricing.alerts import AlertsConfig, AlertsError
 from rose.pricing.closing import period
 from rose.pricing.watch import budget
+from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, NEXT_DAY_US, T0_NS, S, begun, us, write
 
 #: An hour into 2026-06-17.
@@ -66,19 +67,13 @@ def serving() -> Iterator[Hook]:
 
 
 def request(number: int, at_s: int, ttft_ms: int) -> events.Request:
-    return events.Request(
+    return any_event.request(
         request_id=f"q{number}",
         device_id="s0",
-        outcome="completed",
-        prompt_tokens=1,
-        output_tokens=1,
         ttft_ns=ttft_ms * 10**6,
-        tpot_mean_ns=None,
-        tpot_max_ns=None,
         e2e_ns=S,
         ttft_budget_ns=500 * 10**6,
         tpot_budget_ns=50 * 10**6,
-        send_delay_ns=0,
         at_us=us(at_s),
     )
 

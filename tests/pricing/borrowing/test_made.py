@@ -18,6 +18,7 @@ from rose.pricing.borrowing.provision import BREAK_EVEN_TIME, provision
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from rose.pricing.run.priced import priced
 from rose.pricing.run.report import HARVEST, build
+from tests.pricing import any_event
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import T0_NS, S, slice_, turn, us, verdict
 from tests.pricing.charges.test_tenures import device, run
@@ -131,14 +132,7 @@ def test_idle_time_of_a_device_that_two_runs_have_is_there_once(write_ledger: An
 def test_what_the_borrow_kept_from_being_avoided_is_charged_for_the_run_s_part(write_ledger: Any) -> None:
     """The other run holds the device for the whole hour: every nanosecond of it is half this run's."""
     root = write_ledger(ours(), root=with_another(write_ledger, *holding(s="serving")))
-    kept = events.ScaleDown(
-        device_id="s",
-        device_class="h100-sxm",
-        decision="kept",
-        t0_ns=T0_NS + 900 * S,
-        t1_ns=T0_NS + 3600 * S,
-        decided_by="Kim",
-    )
+    kept = any_event.scale_down(device_id="s", t0_ns=T0_NS + 900 * S, t1_ns=T0_NS + 3600 * S)
     write_ledger([kept], root=root, writer="kim")
     gone = parse(BOOK.text.replace("idle_anyway = true", "idle_anyway = false"), "b.toml")
     with priced(root, "run", BOOK) as run:

@@ -24,7 +24,7 @@ from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import snapshot
 from rose.pricing.run import priced as pricing
 from rose.pricing.stats.bootstrap import Interval
-from tests.pricing import reference
+from tests.pricing import any_event, reference
 from tests.pricing.borrowing.conftest import book_with
 from tests.pricing.conftest import T0_NS, S, joined, printed, rests_on, section, work
 
@@ -58,14 +58,7 @@ def sample_by(sample_kept: Path) -> Iterator[Callable[[PriceBook], Marginal]]:
 
 def kept(from_s: int, to_s: int) -> events.ScaleDown:
     """A decision to keep the sample's serving device."""
-    return events.ScaleDown(
-        device_id="s0",
-        device_class="h100-sxm",
-        decision="kept",
-        t0_ns=T0_NS + from_s * S,
-        t1_ns=T0_NS + to_s * S,
-        decided_by="Kim",
-    )
+    return any_event.scale_down(device_id="s0", t0_ns=T0_NS + from_s * S, t1_ns=T0_NS + to_s * S)
 
 
 def test_the_sample_by_hand(sample_by: Callable[[PriceBook], Marginal]) -> None:
@@ -151,14 +144,8 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
 
 
 def starts(role: Literal["serving", "rollout"], after_s: int, took_s: int) -> events.Engine:
-    return events.Engine(
-        device_id="s0",
-        engine_id=f"s0-{role}",
-        action="started",
-        role=role,
-        model="m",
-        duration_ns=took_s * S,
-        at_us=(T0_NS + after_s * S) // 1000,
+    return any_event.engine(
+        device_id="s0", engine_id=f"s0-{role}", role=role, duration_ns=took_s * S, at_us=(T0_NS + after_s * S) // 1000
     )
 
 
@@ -274,15 +261,10 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
             )
         if draw(st.booleans()):
             made.append(
-                events.Sync(
+                any_event.sync(
                     device_id="s0",
                     lease_id=draw(st.sampled_from([None, lease_id])),
-                    ok=True,
-                    base_version=None,
-                    encoding="dense",
                     wire_bytes=draw(st.integers(0, 10**11)),
-                    dense_bytes=1,
-                    total_ns=1,
                     source="r",
                     route="loopback",
                     at_us=draw(st.integers(at_ns, end_ns)) // 1000,
@@ -295,53 +277,29 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
 
 
 def lease_event(action: Any, lease_id: str, ns: int) -> events.Lease:
-    return events.Lease(
-        action=action,
-        lease_id=lease_id,
-        device_id="s0",
-        kv_budget_bytes=1,
-        compute_share=1.0,
-        at_us=ns // 1000,
-        expires_at_us=ns // 1000 + 10**6,
+    return any_event.lease(
+        action=action, lease_id=lease_id, device_id="s0", at_us=ns // 1000, expires_at_us=ns // 1000 + 10**6
     )
 
 
 def asked_for(name: str, lease_id: str | None, arrival_ns: int, late: bool) -> events.Request:
-    return events.Request(
-        request_id=name,
-        device_id="s0",
-        lease_id=lease_id,
-        outcome="completed",
-        prompt_tokens=1,
-        output_tokens=1,
-        ttft_ns=2 if late else 0,
-        tpot_mean_ns=None,
-        tpot_max_ns=None,
-        e2e_ns=1000,
-        ttft_budget_ns=1,
-        tpot_budget_ns=1,
-        send_delay_ns=0,
-        at_us=arrival_ns // 1000 + 1,
+    return any_event.request(
+        request_id=name, device_id="s0", lease_id=lease_id, ttft_ns=2 if late else 0, at_us=arrival_ns // 1000 + 1
     )
 
 
 def cut_turn(n: int, attempt: int, lease_id: str | None, ns: int) -> events.Turn:
-    return events.Turn(
+    return any_event.turn(
         trajectory_id=f"t{n}",
         group_id="g",
         step=1,
-        turn=0,
         attempt=attempt,
         device_id="s0",
         lease_id=lease_id,
         outcome="completed" if attempt else "preempted",
-        placement="lease",
         prompt_tokens=100 + n,
         cached_tokens=n,
-        output_tokens=1,
         answer_tokens=1,
-        queue_ns=0,
-        duration_ns=1,
         at_us=ns // 1000 + attempt,
     )
 
@@ -373,13 +331,8 @@ def test_an_equal_price_is_no_change_and_terms_sum_to_the_run(
     tmp_path_factory: pytest.TempPathFactory, made: list[events.Event]
 ) -> None:
     root, allocation = tmp_path_factory.mktemp("ledger"), fleet_of(made)
-    span = events.ScaleDown(
-        device_id="s0",
-        device_class="owned",
-        decision="kept",
-        t0_ns=allocation.period_ns[0] + 5 * S,
-        t1_ns=MIDNIGHT_NS + 20 * S,
-        decided_by="Kim",
+    span = any_event.scale_down(
+        device_id="s0", device_class="owned", t0_ns=allocation.period_ns[0] + 5 * S, t1_ns=MIDNIGHT_NS + 20 * S
     )
     with LedgerWriter.open(root, "test", "run", "simulated") as writer:
         for event in (*made, span):
@@ -480,20 +433,14 @@ def test_a_term_without_data_is_no_zero(sample: Path, write_ledger: Any) -> None
         joined("s9"),
         work("s9", 0, serving=1800),
         events.Run(action="started", name="alone", at_us=T0_NS // 1000),
-        events.Request(
+        any_event.request(
             request_id="q",
             device_id="s9",
             lease_id="L",
             outcome="failed",
-            prompt_tokens=1,
             output_tokens=0,
             ttft_ns=None,
-            tpot_mean_ns=None,
-            tpot_max_ns=None,
             e2e_ns=S,
-            ttft_budget_ns=1,
-            tpot_budget_ns=1,
-            send_delay_ns=0,
             at_us=T0_NS // 1000 + 9_000_000,
         ),
     ]

@@ -35,7 +35,7 @@ from rose.pricing.borrowing.provision import (
 from rose.pricing.borrowing.terms import Stretches
 from rose.pricing.query import rows, set_variables, snapshot
 from tests.long_form import usual
-from tests.pricing import reference
+from tests.pricing import any_event, reference
 from tests.pricing.borrowing.conftest import book_with
 from tests.pricing.closing.conftest import write
 from tests.pricing.conftest import T0_NS, S, joined, section, work
@@ -284,19 +284,13 @@ def by_key(pairs: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
 
 def asked_for(n: int, second: int, late: bool) -> events.Request:
     """A request that arrives at a second after T0; its event comes when it is answered, a second later."""
-    return events.Request(
+    return any_event.request(
         request_id=f"q{n}",
         device_id="s0",
-        outcome="completed",
-        prompt_tokens=1,
-        output_tokens=1,
         ttft_ns=2 * S if late else 1,
-        tpot_mean_ns=None,
-        tpot_max_ns=None,
         e2e_ns=S,
         ttft_budget_ns=S,
         tpot_budget_ns=S,
-        send_delay_ns=0,
         at_us=T0_NS // 1000 + (second + 1) * 10**6,
     )
 
@@ -339,20 +333,12 @@ def bursty() -> list[events.Event]:
             at_s, other = day * DAY_S + n * 100, "rollout" if lease_id else "idle"
             made += [work("s0", at_s, lease_id, serving=45, **{other: 45}), work("s0", at_s + 90, lease_id, serving=10)]
             made.append(
-                events.Request(
+                any_event.request(
                     request_id=f"{day}/{n}",
                     device_id="s0",
                     lease_id=lease_id,
-                    outcome="completed",
-                    prompt_tokens=1,
-                    output_tokens=1,
                     ttft_ns=2 if late else 1,
-                    tpot_mean_ns=None,
-                    tpot_max_ns=None,
                     e2e_ns=S,
-                    ttft_budget_ns=1,
-                    tpot_budget_ns=1,
-                    send_delay_ns=0,
                     at_us=(t0_ns + 96 * S) // 1000,
                 )
             )

@@ -11,6 +11,7 @@ from typing import Any
 from rose import events
 from rose.pricing.borrowing.marginal import price
 from rose.pricing.table import Section
+from tests.pricing import any_event
 from tests.pricing.borrowing.conftest import PRICED
 from tests.pricing.borrowing.test_harm import (
     ASKED,
@@ -51,15 +52,8 @@ def joined(device_id: str, at_s: int) -> list[events.Event]:
             pool="serving",
             device_class="h100-sxm",
         ),
-        events.Engine(
-            at_us=us(at_s),
-            device_id=device_id,
-            engine_id=f"r-{device_id}",
-            action="started",
-            role="rollout",
-            model="m",
-            kv_bytes=2 << 30,
-            memory_mechanism="budget",
+        any_event.engine(
+            at_us=us(at_s), device_id=device_id, engine_id=f"r-{device_id}", kv_bytes=2 << 30, memory_mechanism="budget"
         ),
     ]
 

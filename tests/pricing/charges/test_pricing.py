@@ -11,6 +11,7 @@ from rose import events
 from rose.pricing import charges
 from rose.pricing.money import PricingError, charge_nano_usd
 from rose.pricing.price_books.pricebook import PriceBookError, load
+from tests.pricing import any_event
 from tests.pricing.closing.conftest import write
 
 BOOK = load("example")
@@ -78,31 +79,8 @@ def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.
 
 def verdict(trajectory_id: str, at_s: float, *, accepted: bool, stale: bool = False) -> list[events.Event]:
     return [
-        events.Trajectory(
-            trajectory_id=trajectory_id,
-            group_id="g",
-            step=1,
-            task="maze",
-            outcome="finished",
-            turns=1,
-            prompt_tokens=1,
-            output_tokens=1,
-            answer_tokens=1,
-            staleness=0,
-            duration_ns=1,
-            at_us=us(at_s),
-        ),
-        events.Verdict(
-            trajectory_id=trajectory_id,
-            group_id="g",
-            step=1,
-            verifier="v",
-            reward=1.0,
-            threshold=1.0,
-            accepted=accepted,
-            stale=stale,
-            at_us=us(at_s),
-        ),
+        any_event.trajectory(trajectory_id=trajectory_id, answer_tokens=1, at_us=us(at_s)),
+        any_event.verdict(trajectory_id=trajectory_id, accepted=accepted, stale=stale, at_us=us(at_s)),
     ]
 
 
@@ -146,18 +124,7 @@ RUNS: dict[str, list[events.Event]] = {
     "unmetered": [*begin(), slice_(0, idle=5400), power(0, 60, 1000), power(0, 5400, None)],
     "no device time": [
         *begin(),
-        events.Sync(
-            device_id="d",
-            ok=True,
-            base_version=None,
-            encoding="dense",
-            wire_bytes=10**9,
-            dense_bytes=1,
-            total_ns=1,
-            source="s",
-            route="inter-region",
-            at_us=us(10),
-        ),
+        any_event.sync(device_id="d", wire_bytes=10**9, source="s", at_us=us(10)),
     ],
     "no trajectory": [*begin(), slice_(0, rollout=10), replace(turn("a", 5, 3), trajectory_id=None)],
     **{f"tags {tags}": [*begin(tags=tags), slice_(0, idle=10)] for tags in ("not json", '{"team": ""}', "[1]", None)},
@@ -231,31 +198,19 @@ def test_idle_that_could_have_been_lent_is_told_apart(frame: pl.DataFrame) -> No
 
 def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> None:
     def sync(at_s: float, lease_id: str | None, size: int, *, ok: bool = True) -> events.Sync:
-        return events.Sync(
+        return any_event.sync(
             device_id="d",
             lease_id=lease_id,
             ok=ok,
-            base_version=None,
-            encoding="dense",
             wire_bytes=size,
             dense_bytes=size,
-            total_ns=1,
             source="s",
-            route="inter-region",
             policy_version=1,
             at_us=us(at_s),
         )
 
     def lease(at_s: float, lease_id: str) -> events.Lease:
-        return events.Lease(
-            action="granted",
-            device_id="d",
-            lease_id=lease_id,
-            kv_budget_bytes=1,
-            compute_share=1.0,
-            expires_at_us=us(9999),
-            at_us=us(at_s),
-        )
+        return any_event.lease(device_id="d", lease_id=lease_id, expires_at_us=us(9999), at_us=us(at_s))
 
     root = write_ledger([*begin(), slice_(0, idle=600), sync(10, None, 10**9), sync(30, "A", 1), sync(40, None, 2)])
     nobody = charges.price(root, BOOK).frame.filter(kind="transfer")

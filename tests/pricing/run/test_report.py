@@ -30,6 +30,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.run import priced, report
 from rose.pricing.run.report import ACCEPTED, HARVEST, UNUSED, Report
 from rose.pricing.table import Section
+from tests.pricing import any_event
 from tests.pricing.borrowing.conftest import book_with
 from tests.pricing.conftest import T0_NS, S, joined, printed, shown, work
 
@@ -175,11 +176,9 @@ def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Pa
         ("r0-rollout", ["started", "stopped", "started"]),
     ]
     made = [
-        events.Engine(
+        any_event.engine(
             engine_id=engine_id,
             action=action,
-            role="rollout",
-            model="m",
             at_us=T0_NS // 1000 + 1_000_000 * n,
             reason="the process [ended]" if action == "died" else None,
         )

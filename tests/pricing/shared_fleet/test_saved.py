@@ -14,6 +14,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.borrowing.report import CASH, saved_in_run
 from rose.pricing.closing.period import Period
 from rose.pricing.spend.saved import LET_GO, RunSaved, saved
+from tests.pricing import any_event
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
 from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, us
 
@@ -41,15 +42,8 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
                     at_us=us(at_s),
                 )
             )
-        decided = events.ScaleDown(
-            device_id="r1",
-            device_class="h100-sxm",
-            decision="let_go",
-            t0_ns=T0_NS,
-            t1_ns=T0_NS + HOUR_NS,
-            decided_by="Kim",
-            run_id="red",
-            at_us=us(1),
+        decided = any_event.scale_down(
+            device_id="r1", decision="let_go", t0_ns=T0_NS, t1_ns=T0_NS + HOUR_NS, run_id="red", at_us=us(1)
         )
         writer.record(decided)
     whole, red = (saved_in_run(root, run_id, BOOK).row(CASH) for run_id in RUNS[:2])
