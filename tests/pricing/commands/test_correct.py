@@ -25,7 +25,7 @@ def test_show_prints_lines_c3_and_levers(sample_kept: Path) -> None:
     shown = output("--ledger", str(sample_kept))
     for title in ("By what rollout tokens are priced at", "C3 = CPM x R", "Which lever moves it most"):
         assert title in shown
-    assert "[marginal for borrowed, amortized for dedicated; USD, replay, EXAMPLE PRICES," in shown
+    assert "[marginal for borrowed, amortized for dedicated; USD, replay, EXAMPLE PRICES," in " ".join(shown.split())
 
 
 def test_frontier_says_what_it_cannot_tell(sample_kept: Path) -> None:
