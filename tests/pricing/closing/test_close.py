@@ -173,4 +173,3 @@ def test_what_the_books_cannot_hold_is_not_frozen(fleet: Path, monkeypatch: pyte
             close(fleet, book=_too_dear())
     assert postings(fleet) == {}
     assert not (fleet / "closes").exists()
-    assert close(fleet).charges.total_nano == BILL_NANO
