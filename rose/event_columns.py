@@ -6,8 +6,10 @@ import dataclasses
 import functools
 import types
 import typing
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
+from rose.event_fields import NotEmpty, Range
 from rose.events import KINDS
 
 #: Columns of every event, in order, with the SQL type of each. The ledger fills the first five.
@@ -26,6 +28,8 @@ COMMON_COLUMNS: dict[str, str] = {
     "policy_version": "BIGINT",
 }
 
+#: The common fields that an event brings along; the ledger adds writer, seq, provenance, kind, and a run where none is.
+_OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}
 
 
@@ -58,3 +62,50 @@ def all_columns() -> dict[str, str]:
             if merged.setdefault(name, sql_type) != sql_type:
                 raise TypeError(f"column {name!r} is {merged[name]} in one kind of event and {sql_type} in {kind!r}")
     return merged
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a kind of event, and what it may hold."""
+
+    name: str
+    sql_type: str
+    optional: bool
+    #: The values a Literal field may take.
+    allowed: tuple[str, ...]
+    #: Of a number; each integer has one.
+    range: Range | None = None
+    #: A text that may not be empty.
+    filled: bool = False
+
+    @property
+    def wanted(self) -> str:
+        """What the field must be, in words."""
+        if self.sql_type == "VARCHAR":
+            named = f"one of {', '.join(self.allowed)}" if self.allowed else "text"
+            return f"{named} that is not empty" if self.filled else named
+        if self.range is not None:
+            return str(self.range)
+        return {"DOUBLE": "a finite number", "BOOLEAN": "true or false"}[self.sql_type]
+
+
+@functools.cache
+def fields(kind: str) -> tuple[Field, ...]:
+    """The fields of a kind: the common ones that an event brings along, then its own. Raises KeyError."""
+    hints = typing.get_type_hints(KINDS[kind], include_extras=True)
+    needs = KINDS[kind].needs
+    return tuple(_field(name, hints[name], needed=name in needs) for name in (*_OWN_COMMON, *columns(kind)))
+
+
+def _field(name: str, hint: Any, *, needed: bool) -> Field:
+    optional = type(None) in typing.get_args(hint)
+    if optional:
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
+    allowed = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    marks = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
+    limits = next((mark for mark in marks if isinstance(mark, Range)), None)
+    filled = any(isinstance(mark, NotEmpty) for mark in marks)
+    sql_type = all_columns()[name]
+    if sql_type == "BIGINT" and limits is None:
+        raise TypeError(f"field {name!r} is an integer of no declared range; see rose.event_fields")
+    return Field(name, sql_type, optional and not needed, allowed, limits, filled)

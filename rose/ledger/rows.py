@@ -5,18 +5,16 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import typing
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rose.event_columns import all_columns, columns
-from rose.event_fields import NotEmpty, Range, Rule
+from rose.event_columns import Field, all_columns, columns, fields
+from rose.event_fields import Range, Rule
 from rose.events import KINDS, Event
 from rose.ledger.layout import LedgerError
 
@@ -26,36 +24,9 @@ _ARROW: dict[str, pa.DataType] = {
     "DOUBLE": pa.float64(),
     "BOOLEAN": pa.bool_(),
 }
-#: The common fields that an event brings along; the ledger adds writer, seq, provenance, kind, and a run where none is.
-_OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 
 #: An event: its kind and the values of `fields_of(kind)` in order.
 Row = tuple[str, tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a kind of event, and what it may hold."""
-
-    name: str
-    sql_type: str
-    optional: bool
-    #: The values a Literal field may take.
-    allowed: tuple[str, ...]
-    #: Of a number; each integer has one.
-    range: Range | None = None
-    #: A text that may not be empty.
-    filled: bool = False
-
-    @property
-    def wanted(self) -> str:
-        """What the field must be, in words."""
-        if self.sql_type == "VARCHAR":
-            named = f"one of {', '.join(self.allowed)}" if self.allowed else "text"
-            return f"{named} that is not empty" if self.filled else named
-        if self.range is not None:
-            return str(self.range)
-        return {"DOUBLE": "a finite number", "BOOLEAN": "true or false"}[self.sql_type]
 
 
 @functools.cache
@@ -64,14 +35,11 @@ def schema() -> pa.Schema:
     return pa.schema([(name, _ARROW[sql_type]) for name, sql_type in all_columns().items()])
 
 
-@functools.cache
 def fields_of(kind: str) -> tuple[Field, ...]:
     """The fields of a kind: the common ones that an event brings along, then its own. Raises LedgerError."""
     if kind not in KINDS:
         raise LedgerError(f"{kind!r} is not a kind of event; the kinds are {', '.join(KINDS)}")
-    hints = typing.get_type_hints(KINDS[kind], include_extras=True)
-    needs = KINDS[kind].needs
-    return tuple(_field(name, hints[name], needed=name in needs) for name in (*_OWN_COMMON, *columns(kind)))
+    return fields(kind)
 
 
 def encode(event: Event) -> tuple[Any, ...]:
@@ -185,20 +153,6 @@ def _surely(field: Field) -> str:
 
 def _within(limits: Range, name: str) -> str:
     return f"{limits.least} <= {name} <= {limits.most}"
-
-
-def _field(name: str, hint: Any, *, needed: bool) -> Field:
-    optional = type(None) in typing.get_args(hint)
-    if optional:
-        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
-    allowed = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-    marks = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
-    limits = next((mark for mark in marks if isinstance(mark, Range)), None)
-    filled = any(isinstance(mark, NotEmpty) for mark in marks)
-    sql_type = all_columns()[name]
-    if sql_type == "BIGINT" and limits is None:
-        raise TypeError(f"field {name!r} is an integer of no declared range; see rose.event_fields")
-    return Field(name, sql_type, optional and not needed, allowed, limits, filled)
 
 
 def _check(kind: str, field: Field, value: Any) -> Any:

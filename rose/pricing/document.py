@@ -15,7 +15,7 @@ from rose.pricing.figures import Stamp
 from rose.pricing.table import Paragraph
 
 #: Version of the JSON's layout.
-SCHEMA = 2
+SCHEMA = 3
 _CSV_COLUMNS = (
     "figure",
     "value",
@@ -88,7 +88,7 @@ def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]
         data = {next(iter(row.values()), n) if isinstance(row, dict) else n: row for n, row in enumerate(data)}
     if not isinstance(data, dict):
         return
-    if "unit" in data and "period" in data:
+    if "unit" in data and "view" in data:
         yield path, data
         return
     for key, item in data.items():
@@ -100,7 +100,8 @@ def to_csv(report: Mapping[str, Any]) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(_CSV_COLUMNS)
+    stamp = {**report["stamp"], **report["stamp"]["period"], "run_id": report["run"]["run_id"]}
     for name, figure in figures(report):
-        cells = {**figure, **figure["period"], "figure": name, "run_id": report["run"]["run_id"]}
+        cells = {**stamp, **figure, "figure": name}
         lines.writerow(csv_cells(cells[column] for column in _CSV_COLUMNS))
     return text.getvalue()

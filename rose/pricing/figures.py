@@ -161,7 +161,7 @@ class Figure:
         return self.interval_text or "-"
 
     def to_json(self) -> dict[str, Any]:
-        """Value and everything that must go with it; amounts stay whole nano-dollars."""
+        """The value and what is its own; amounts stay whole nano-dollars. The stamp is written once beside them."""
         return {
             "value": self.value,
             "unit": self.unit,
@@ -172,7 +172,7 @@ class Figure:
             "high": self.high,
             "no_interval": self.no_interval,
             "text": self.text,
-            **self.stamp.to_json(),
+            "provenance": self.stamp.provenance,
         }
 
 

@@ -6,9 +6,7 @@ WITH tenant AS (
     SELECT DISTINCT run_id
     FROM event
     WHERE kind = 'run' AND fleet_run_id = getvariable('run_id') AND run_id <> getvariable('run_id')
-      AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND coalesce(isfinite(trace_keep_share), true)
-      AND coalesce(isfinite(trace_length_scale), true) AND coalesce(isfinite(trace_output_length_scale), true) AND
-      coalesce(isfinite(trace_time_scale), true)
+      AND reckonable('run')
 ),
 mine AS (
     SELECT *
@@ -25,18 +23,14 @@ attempt AS (
     SELECT
         *, lag(outcome) OVER (PARTITION BY run_id, trajectory_id, turn ORDER BY attempt) AS outcome_before
     FROM mine
-    WHERE kind = 'turn'
-      AND (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens | cached_tokens |
-          output_tokens | coalesce(answer_tokens, 0) | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967
+    WHERE kind = 'turn' AND reckonable('turn')
 ),
 ended AS (
     SELECT
         run_id, trajectory_id, arg_max(task, (at_us, writer, seq)) AS task,
         arg_max(writer, (at_us, writer, seq)) AS ended_writer, arg_max(seq, (at_us, writer, seq)) AS ended_seq
     FROM mine
-    WHERE kind = 'trajectory'
-      AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | coalesce(answer_tokens, 0) |
-          duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967
+    WHERE kind = 'trajectory' AND reckonable('trajectory')
     GROUP BY run_id, trajectory_id
 )
 SELECT
@@ -55,10 +49,7 @@ SELECT
     0 AS recomputed_tokens
 FROM mine
 WHERE kind = 'preemption' AND tokens_lost > 0
-  AND (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) | coalesce(requests, 0) |
-      coalesce(tokens_kept, 0) | coalesce(tokens_lost, 0) | coalesce(kv_budget_bytes_before, 0) |
-      coalesce(kv_budget_bytes_after, 0) | coalesce(count, 0) | coalesce(longest_ns, 0) | coalesce(latency_ns, 0) |
-      coalesce(latency_mean_ns, 0) | coalesce(returned_bytes, 0)) BETWEEN 0 AND 36028797018963967
+  AND reckonable('preemption')
   AND device_id = getvariable('device_id')
   AND at_us >= getvariable('from_ns') // 1000 AND at_us < getvariable('to_ns') // 1000
 ORDER BY writer, seq;

@@ -12,8 +12,4 @@ SELECT
     tokens_kept,
     tokens_lost
 FROM unrolled_event
-WHERE kind = 'preemption'
-  AND (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) | coalesce(requests, 0) |
-      coalesce(tokens_kept, 0) | coalesce(tokens_lost, 0) | coalesce(kv_budget_bytes_before, 0) |
-      coalesce(kv_budget_bytes_after, 0) | coalesce(count, 0) | coalesce(longest_ns, 0) | coalesce(latency_ns, 0) |
-      coalesce(latency_mean_ns, 0) | coalesce(returned_bytes, 0)) BETWEEN 0 AND 36028797018963967;
+WHERE kind = 'preemption' AND reckonable('preemption');

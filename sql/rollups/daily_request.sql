@@ -23,8 +23,4 @@ SELECT
     tpot_budget_ns AS tpot_budget_min_ns,
     tpot_budget_ns AS tpot_budget_max_ns
 FROM unrolled_event
-WHERE kind = 'request'
-  AND (coalesce(policy_version, 0) | prompt_tokens | output_tokens | coalesce(ttft_ns, 0) | coalesce(tpot_mean_ns,
-      0) | coalesce(tpot_max_ns, 0) | e2e_ns | ttft_budget_ns | tpot_budget_ns | send_delay_ns |
-      coalesce(cached_tokens, 0)) BETWEEN 0 AND
-      36028797018963967;
+WHERE kind = 'request' AND reckonable('request');

@@ -12,6 +12,4 @@ SELECT
     staleness,
     duration_ns
 FROM unrolled_event
-WHERE kind = 'trajectory'
-  AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | coalesce(answer_tokens, 0) |
-      duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967;
+WHERE kind = 'trajectory' AND reckonable('trajectory');

@@ -10,6 +10,4 @@ SELECT
     CAST(accepted AND NOT correct AS BIGINT) AS accepted_wrong,
     CAST(NOT accepted AND correct AS BIGINT) AS rejected_right
 FROM unrolled_event
-WHERE kind = 'verdict'
-  AND (coalesce(policy_version, 0) | step) BETWEEN 0 AND 36028797018963967 AND isfinite(reward) AND
-      isfinite(threshold);
+WHERE kind = 'verdict' AND reckonable('verdict');

@@ -23,9 +23,7 @@ SELECT
     run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, unit, at_us // 3600000000 AS hour, lease_id,
     rl_run_id, policy_version, turn, attempt, outcome, prompt_tokens - cached_tokens AS uncached_tokens, output_tokens
 FROM of_unit
-WHERE kind = 'turn'
-  AND (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens | cached_tokens |
-      output_tokens | coalesce(answer_tokens, 0) | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;
+WHERE kind = 'turn' AND reckonable('turn');
 CREATE OR REPLACE TEMP TABLE new_other AS
 SELECT
     kind, run_id, provenance, trajectory_id, unit, lease_id, rl_run_id, writer, seq, at_us, action, tokens_lost, route,
@@ -38,33 +36,14 @@ WHERE kind NOT IN ('device_slice', 'turn')
   AND (kind <> 'lease' OR action = 'granted')
   AND (kind <> 'preemption' OR tokens_lost > 0)
   AND CASE kind
-      WHEN 'run' THEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND
-          coalesce(isfinite(trace_keep_share), true) AND coalesce(isfinite(trace_length_scale), true) AND
-          coalesce(isfinite(trace_output_length_scale), true) AND coalesce(isfinite(trace_time_scale), true)
-      WHEN 'device' THEN (coalesce(policy_version, 0) | coalesce(memory_bytes, 0)) BETWEEN 0 AND 36028797018963967 AND
-          t_ns BETWEEN 0 AND 4611686018427387903 AND device_id <> ''
-      WHEN 'lease' THEN (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND
-          36028797018963967 AND isfinite(compute_share) AND expires_at_us BETWEEN 0 AND 4611686018427387 AND
-          coalesce(isfinite(regret_share), true) AND lease_id <> ''
-      WHEN 'preemption' THEN (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) |
-          coalesce(requests, 0) | coalesce(tokens_kept, 0) | coalesce(tokens_lost, 0) |
-          coalesce(kv_budget_bytes_before, 0) | coalesce(kv_budget_bytes_after, 0) | coalesce(count, 0) |
-          coalesce(longest_ns, 0) | coalesce(latency_ns, 0) | coalesce(latency_mean_ns, 0) | coalesce(returned_bytes,
-          0)) BETWEEN 0 AND 36028797018963967
-      WHEN 'trajectory' THEN (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens |
-          coalesce(answer_tokens, 0) | duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN
-          -36028797018963967 AND 36028797018963967
-      WHEN 'verdict' THEN (coalesce(policy_version, 0) | step) BETWEEN 0 AND 36028797018963967 AND isfinite(reward)
-          AND isfinite(threshold)
-      WHEN 'sync' THEN (coalesce(policy_version, 0) | coalesce(base_version, 0) | wire_bytes | dense_bytes |
-          coalesce(changed_elements, 0) | coalesce(total_elements, 0) | coalesce(encode_ns, 0) | coalesce(fetch_ns, 0)
-          | coalesce(verify_ns, 0) | coalesce(stage_ns, 0) | coalesce(pause_ns, 0) | coalesce(acknowledge_ns, 0) |
-          total_ns | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967
-      WHEN 'power' THEN CASE WHEN (coalesce(policy_version, 0) | coalesce(power_mw, 0) | coalesce(energy_mj, 0) |
-          coalesce(package_energy_mj, 0) | coalesce(memory_used_bytes, 0) | coalesce(sm_clock_mhz, 0) |
-          coalesce(mig_instances, 0)) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
-          4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 ELSE false END AND
-          coalesce(isfinite(busy_share), true)
+      WHEN 'run' THEN reckonable('run')
+      WHEN 'device' THEN reckonable('device')
+      WHEN 'lease' THEN reckonable('lease')
+      WHEN 'preemption' THEN reckonable('preemption')
+      WHEN 'trajectory' THEN reckonable('trajectory')
+      WHEN 'verdict' THEN reckonable('verdict')
+      WHEN 'sync' THEN reckonable('sync')
+      WHEN 'power' THEN reckonable('power')
   END;
 -- Trajectories of which something new is known.
 CREATE OR REPLACE TEMP TABLE moved AS

@@ -5,10 +5,7 @@ SELECT
     writer, seq, t0_ns, t1_ns, serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns
 FROM of_unit
 WHERE kind = 'device_slice' AND t1_ns > t0_ns
-  AND CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns | sync_ns | activation_ns |
-      headroom_ns | idle_ns | overlap_ns) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
-      4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 AND serving_ns + rollout_ns +
-      train_ns + sync_ns + activation_ns + headroom_ns + idle_ns = t1_ns - t0_ns ELSE false END AND device_id <> '';
+  AND reckonable('device_slice');
 -- Where slices ended before, of devices that have new ones: that hour's provisioned time grows.
 CREATE OR REPLACE TEMP TABLE touched AS
 SELECT unit, (max(t_ns) - 1) // 3600000000000 AS hour

@@ -19,6 +19,7 @@ from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.report import Report
 from rose.pricing.table import Element, Section
 from rose.terminal import Screen
+from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
 
 WriteLedger = Callable[..., Path]
@@ -209,15 +210,13 @@ def joined(device_id: str, pool: Any = "serving", device_class: str = "h100-sxm"
 
 
 def sync(device_id: str, wire_gb: int, dense_gb: int, route: str, *, ok: bool = True) -> events.Sync:
-    return events.Sync(
+    return any_event.sync(
         device_id=device_id,
         ok=ok,
-        base_version=None,
         encoding="delta" if wire_gb < dense_gb else "dense",
         wire_bytes=wire_gb * 10**9,
         dense_bytes=dense_gb * 10**9,
         total_ns=S,
-        source="relay",
         route=route,
         at_us=us(30),
     )
@@ -227,14 +226,8 @@ def lease(
     lease_id: str, granted_s: int, *, closed_s: int = 0, by: str | None = None, expires_s: int = 3600
 ) -> list[events.Lease]:
     def change(action: str, after_s: int) -> events.Lease:
-        return events.Lease(
-            action=action,
-            lease_id=lease_id,
-            device_id="s0",
-            kv_budget_bytes=1,
-            compute_share=1.0,  # type: ignore[arg-type]
-            expires_at_us=us(expires_s),
-            at_us=us(after_s),
+        return any_event.lease(
+            action=action, lease_id=lease_id, device_id="s0", expires_at_us=us(expires_s), at_us=us(after_s)
         )
 
     return [change("granted", granted_s)] + ([change(by, closed_s)] if by else [])
@@ -258,49 +251,41 @@ def trajectory(
     for attempt, (device_id, tokens) in enumerate(made_on):
         last = attempt == len(made_on) - 1
         made.append(
-            events.Turn(
+            any_event.turn(
                 trajectory_id=trajectory_id,
                 group_id=group_id,
                 step=step,
-                turn=0,
                 attempt=attempt,
                 device_id=device_id,
                 outcome="failed" if lost else "completed" if last else "preempted",
-                placement="lease",
                 prompt_tokens=50 + 400 * attempt,
-                cached_tokens=0,
                 output_tokens=tokens,
                 answer_tokens=output_tokens // 4 if last else 0,
-                queue_ns=0,
                 duration_ns=S,
                 at_us=us(100 + attempt),
             )
         )
     made.append(
-        events.Trajectory(
+        any_event.trajectory(
             trajectory_id=trajectory_id,
             group_id=group_id,
             step=step,
             task="t",
             outcome=outcome,
-            turns=1,  # type: ignore[arg-type]
             prompt_tokens=50,
             output_tokens=output_tokens,
             answer_tokens=output_tokens // 4,
-            staleness=0,
             duration_ns=S,
             at_us=us(200),
         )
     )
     if accepted is not None:
         made.append(
-            events.Verdict(
+            any_event.verdict(
                 trajectory_id=trajectory_id,
                 group_id=group_id,
                 step=step,
-                verifier="v",
                 reward=float(accepted),
-                threshold=1.0,
                 accepted=accepted,
                 correct=correct,
                 stale=stale,
@@ -311,11 +296,10 @@ def trajectory(
 
 
 def request(request_id: str, after_s: int, ttft_ms: int, lent: bool) -> events.Request:
-    return events.Request(
+    return any_event.request(
         request_id=request_id,
         device_id="s0",
         lease_id="L1" if lent else None,
-        outcome="completed",
         prompt_tokens=10,
         output_tokens=10,
         ttft_ns=ttft_ms * 1_000_000,
@@ -324,7 +308,6 @@ def request(request_id: str, after_s: int, ttft_ms: int, lent: bool) -> events.R
         e2e_ns=S,
         ttft_budget_ns=2_000_000_000,
         tpot_budget_ns=250_000_000,
-        send_delay_ns=0,
         at_us=us(after_s),
     )
 

@@ -18,6 +18,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 
 from rose import events
+from tests.pricing import any_event
 from tests.pricing.recorded import HOUR_NS, PORTIONS, Made, Recorded
 
 S = 10**9
@@ -278,7 +279,7 @@ def _trajectory(
             prompt, tokens = draw(_TOKENS), draw(_TOKENS)
             made_tokens += tokens
             made.append(
-                events.Turn(
+                any_event.turn(
                     **ids,
                     turn=turn,
                     attempt=attempt,
@@ -287,29 +288,22 @@ def _trajectory(
                     at_us=at_ns // 1000,
                     outcome=draw(st.sampled_from(["completed", "completed", "failed"])) if last else "preempted",
                     policy_version=draw(st.sampled_from([None, 1, 2])),
-                    placement="lease",
                     prompt_tokens=prompt,
                     cached_tokens=draw(st.integers(0, prompt)),
                     output_tokens=tokens,
                     answer_tokens=tokens // 4,
-                    queue_ns=0,
-                    duration_ns=1,
                 )
             )
     end_us = max(event.at_us for event in made)
     if draw(st.integers(0, 3)):
         made.append(
-            events.Trajectory(
+            any_event.trajectory(
                 **ids,
                 task=draw(st.sampled_from(["maze", "sums"])),
-                turns=1,
-                prompt_tokens=1,
                 at_us=end_us,
                 outcome=draw(st.sampled_from(["finished", "finished", "truncated", "lost"])),
                 output_tokens=made_tokens,
                 answer_tokens=made_tokens // 4,
-                staleness=0,
-                duration_ns=1,
             )
         )
     for later in range(draw(st.integers(0, 2))):
@@ -345,17 +339,14 @@ def _loss_or_sync(draw: st.DrawFn, places: list[tuple[str, str | None, int]], rl
             rl_run_id=rl_run_id,
         )
     wire = draw(st.integers(0, 10**11))
-    return events.Sync(
+    return any_event.sync(
         device_id=device_id,
         lease_id=lease_id,
         policy_version=version,
         ok=draw(st.booleans()),
-        base_version=None,
         encoding="delta",
         wire_bytes=wire,
         dense_bytes=10**11,
-        total_ns=1,
-        source="relay",
         route=draw(st.sampled_from(ROUTES)),
         at_us=at_ns // 1000,
         rl_run_id=rl_run_id,

@@ -18,6 +18,7 @@ from rose.pricing.closing import charge_algebra, close, restate, store
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from tests.ledger.conftest import close_epochs
+from tests.pricing import any_event
 from tests.pricing.any_ledger import (
     BOOK,
     EXAMPLES,
@@ -98,19 +99,7 @@ def _sent_twice() -> Made:
         action="joined", device_id="d", t_ns=MIDNIGHT_NS - HOUR_NS, pool="rollout", device_class="owned", at_us=1
     )
     ids: dict[str, Any] = {"trajectory_id": "t", "group_id": "g", "step": 0, "turn": 0, "attempt": 0, "device_id": "d"}
-    turn = events.Turn(
-        **ids,
-        event_id="sent twice",
-        outcome="completed",
-        placement="lease",
-        prompt_tokens=1,
-        cached_tokens=0,
-        output_tokens=9,
-        answer_tokens=1,
-        queue_ns=0,
-        duration_ns=1,
-        at_us=MIDNIGHT_NS // 1000,
-    )
+    turn = any_event.turn(**ids, event_id="sent twice", output_tokens=9, answer_tokens=1, at_us=MIDNIGHT_NS // 1000)
     slice_event = slice_of("d", MIDNIGHT_NS - HOUR_NS, rollout=2 * HOUR_NS)
     return Made(
         (

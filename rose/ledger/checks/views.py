@@ -1,8 +1,7 @@
 """The views of a ledger: whether its catalog defines what this version makes of its files, and rows that are no events.
 
 Events are checked where they enter (`rose.ledger.rows`). For rows that entered by another way, each view leaves out
-those that it could not reckon with, and the view `faulty_event` has each such row. The condition stands written out in
-`sql/`, so that the files run by themselves.
+those that it could not reckon with, and the view `faulty_event` has each such row: see `sql.reckonable`.
 """
 
 from __future__ import annotations

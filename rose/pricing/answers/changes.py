@@ -21,23 +21,18 @@ dimension it is shown, but for the nano-dollars that rounding moves between effe
 
 from __future__ import annotations
 
-import csv
-import io
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from operator import mul
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
-from rose.clock import utc
 from rose.ledger import layout
-from rose.ledger.commands.output import csv_cells
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, Stamp
@@ -110,8 +105,7 @@ class Changes:
         }
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Line:
+class Line(NamedTuple):
     """Where some charges belong: a group, and the cell whose rate they have."""
 
     group: str
@@ -124,13 +118,8 @@ class Line:
         """What its volume is compared within."""
         return self.bucket if self.bucket in ("rollout", "transfer", "energy") else "other"
 
-    @property
-    def cell(self) -> tuple[str, str, str]:
-        return self.bucket, self.pool, self.device_class
 
-
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(NamedTuple):
     """Device time of some charges in nanoseconds, and their cost."""
 
     ns: int = 0
@@ -145,12 +134,8 @@ class Side:
     tokens: int = 0
     accepted_tokens: int = 0
 
-    @property
-    def cost_nano(self) -> int:
-        return sum(amount.cost_nano for amount in self.lines.values())
-
-    def ns(self, lines: Iterable[Line]) -> int:
-        return sum(self.lines.get(line, Amount()).ns for line in lines)
+    def amount(self, line: Line) -> Amount:
+        return self.lines.get(line, Amount())
 
 
 def side(charges: pl.DataFrame, by: str) -> Side:
@@ -187,49 +172,39 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
             raise PricingError(f"the periods differ in {what} ({one} and {other}): no difference can be made of both")
     exact = effects(before, now)
     groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
-    return Changes(
-        by=by,
-        before=before_stamp,
-        stamp=stamp,
-        total=_total(groups),
-        groups=tuple(sorted(groups, key=lambda group: (-abs(group.change_nano), group.name))),
-    )
-
-
-def _total(groups: Sequence[Group]) -> Group:
-    return Group(
+    total = Group(
         name="total",
         before_nano=sum(group.before_nano for group in groups),
         cost_nano=sum(group.cost_nano for group in groups),
         effects={effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS},
     )
+    groups.sort(key=lambda group: (-abs(group.change_nano), group.name))
+    return Changes(by=by, before=before_stamp, stamp=stamp, total=total, groups=tuple(groups))
 
 
 def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
     """Exact nano-dollars by group and effect; they sum to the change, and those of a group to its own."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-    works: dict[str, list[Line]] = defaultdict(list)
-    for line in sorted({*before.lines, *now.lines}):
-        works[line.work].append(line)
-    for work, lines in works.items():
-        for line, effect, part in _of_work(work, lines, before, now):
+    every = sorted({*before.lines, *now.lines}, key=lambda line: line.work)
+    for work, lines in groupby(every, key=lambda line: line.work):
+        for line, effect, part in _of_work(work, list(lines), before, now):
             totals[line.group, effect] += part
     return dict(totals)
 
 
 def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[tuple[Line, str, Fraction]]:
-    time0, time1 = before.ns(lines), now.ns(lines)
+    time0, time1 = (sum(side.amount(line).ns for line in lines) for side in (before, now))
     growth = Fraction(time1, time0) if time0 else None
-    cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: (line.pool,))
+    cells, pools = _rates(lines, before, lambda line: line[1:]), _rates(lines, before, lambda line: line.pool)
     steps = _steps(growth, before, now, time0, time1) if work == "rollout" else None
     for line in lines:
-        was, is_now = before.lines.get(line, Amount()), now.lines.get(line, Amount())
+        was, is_now = before.amount(line), now.amount(line)
         if growth is None:
             yield line, VOLUME, Fraction(is_now.cost_nano - was.cost_nano)
             continue
         for effect, factor in steps or ((VOLUME, growth - 1),):
             yield line, effect, was.cost_nano * factor
-        rate, pool = cells.get(line.cell), pools.get((line.pool,))
+        rate, pool = cells.get(line[1:]), pools.get(line.pool)
         at_old_rates = Fraction(is_now.cost_nano) if rate is None else is_now.ns * rate
         moved = Fraction(0)
         if work == "rollout":
@@ -248,19 +223,17 @@ def _steps(
     if growth is None or min(amounts) <= 0:
         return None
     accepted = Fraction(now.accepted_tokens, before.accepted_tokens)
-    made = Fraction(now.tokens, before.tokens)
-    reached = [Fraction(1), *accumulate((accepted, made / accepted, growth / made), mul)]
+    generated = Fraction(now.tokens, before.tokens)
+    reached = [Fraction(1), *accumulate((accepted, generated / accepted, growth / generated), mul)]
     return tuple(zip(OUTPUT, (after - until for until, after in pairwise(reached)), strict=True))
 
 
-def _rates(lines: Iterable[Line], side: Side, key: Any) -> dict[tuple[str, ...], Fraction]:
+def _rates(lines: Iterable[Line], side: Side, key: Callable[[Line], Any]) -> dict[Any, Fraction]:
     """Nano-dollars for a nanosecond of each cell or pool that has any device time."""
-    time: dict[tuple[str, ...], int] = defaultdict(int)
-    cost: dict[tuple[str, ...], int] = defaultdict(int)
+    time, cost = Counter[Any](), Counter[Any]()
     for line in lines:
-        amount = side.lines.get(line, Amount())
-        time[key(line)] += amount.ns
-        cost[key(line)] += amount.cost_nano
+        time[key(line)] += side.amount(line).ns
+        cost[key(line)] += side.amount(line).cost_nano
     return {name: Fraction(cost[name], ns) for name, ns in time.items() if ns}
 
 
@@ -307,68 +280,44 @@ def build(
     return changes(side(was.frame, by), side(now.frame, by), by=by, before_stamp=was.stamp, stamp=now.stamp)
 
 
-def sentence(made: Changes, signed: Callable[[int], str] = signed_usd) -> str:
+def sentence(change: Changes, signed: Callable[[int], str] = signed_usd) -> str:
     """In words: how much more or less it cost, and the effect that did most of it; `signed` writes nano-dollars."""
-    change = made.total.change_nano
-    if change == 0:
+    change_nano = change.total.change_nano
+    if change_nano == 0:
         return "It cost the same."
-    sign = 1 if change > 0 else -1
-    effect, amount = max(made.total.effects.items(), key=lambda item: sign * item[1])
-    share = f" ({abs(change) / made.total.before_nano:.1%})" if made.total.before_nano > 0 else ""
-    return f"Cost changed by {signed(change)}{share}, mostly {effect} ({signed(amount)})."
+    sign = 1 if change_nano > 0 else -1
+    effect, amount = max(change.total.effects.items(), key=lambda item: sign * item[1])
+    share = f" ({abs(change_nano) / change.total.before_nano:.1%})" if change.total.before_nano > 0 else ""
+    return f"Cost changed by {signed(change_nano)}{share}, mostly {effect} ({signed(amount)})."
 
 
-def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
+def terminal(change: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
     """The two periods, the change in words, and its table."""
-    now, before = (Period(stamp.from_ns, stamp.to_ns) for stamp in (made.stamp, made.before))
-    yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {made.stamp}]"
-    if not made.before.verified:
+    now, before = (Period(stamp.from_ns, stamp.to_ns) for stamp in (change.stamp, change.before))
+    yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {change.stamp}]"
+    if not change.before.verified:
         yield "The ledger of the period before is NOT VERIFIED."
-    yield sentence(made, lambda nano: signed_money(nano, made.stamp.currency))
-    yield table(made, top)
+    yield sentence(change, lambda nano: signed_money(nano, change.stamp.currency))
+    yield table(change, top)
 
 
-def csv_text(made: Changes) -> str:
-    """A row for each group, the largest change first; amounts in whole units of the currency, to the nano."""
-    written, stamp, before = io.StringIO(), made.stamp, made.before
-    rows = csv.writer(written, lineterminator="\n")
-    terms = {
-        "currency": stamp.currency,
-        "view": AMORTIZED,
-        "period_from": utc(stamp.from_ns),
-        "period_to": utc(stamp.to_ns),
-        "before_from": utc(before.from_ns),
-        "before_to": utc(before.to_ns),
-        "provenance": stamp.provenance,
-        "verified": str(stamp.verified and before.verified).lower(),
-        "price_book": stamp.book.text,
-        "example_prices": str(stamp.book.example or before.book.example).lower(),
-    }
-    rows.writerow([made.by, "before", "now", "change", *(effect.replace(" ", "_") for effect in EFFECTS), *terms])
-    for group in made.groups:
-        amounts = (group.before_nano, group.cost_nano, group.change_nano, *(group.effects[name] for name in EFFECTS))
-        texts = (f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
-        rows.writerow([*csv_cells((group.name,)), *texts, *csv_cells(map(str, terms.values()))])
-    return written.getvalue()
-
-
-def table(made: Changes, top: int = TOP) -> Table:
+def table(change: Changes, top: int = TOP) -> Table:
     """A line for each of the `top` groups that changed most, one for the others, and their sum."""
-    shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in made.groups)]
+    shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in change.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:
         effects = (sum(group.effects[effect] for group in groups) for effect in shown)
         costs = (sum(group.before_nano for group in groups), sum(group.cost_nano for group in groups))
         return (name, *costs, costs[1] - costs[0], *effects)
 
-    rest = made.groups[top:]
-    currency = made.stamp.currency
+    rest = change.groups[top:]
+    currency = change.stamp.currency
     return Table(
         title="",
-        columns=(Column(made.by), *(Column(name, "money", currency) for name in ("before", "now", "change", *shown))),
+        columns=(Column(change.by), *(Column(name, "money", currency) for name in ("before", "now", "change", *shown))),
         rows=(
-            *(row(group.name, (group,)) for group in made.groups[:top]),
+            *(row(group.name, (group,)) for group in change.groups[:top]),
             *([row(f"{len(rest)} others", rest)] if rest else []),
         ),
-        footer=(row("total", made.groups),),
+        footer=(row("total", change.groups),),
     )

@@ -9,7 +9,6 @@ from rose.pricing.money import PricingError
 from rose.pricing.table import Paragraph, Section
 
 if TYPE_CHECKING:
-    from rose.pricing.answers.breakdown import By
     from rose.pricing.run.priced import PricedRun
 
 #: The questions, in the order in which they are answered.
@@ -19,7 +18,6 @@ QUESTIONS = ("cost", "frontier", "verifiers")
 def sections(
     run: PricedRun,
     only: str | None = None,
-    by: By | None = None,
     probes: Path | None = None,
     threshold: float | None = None,
 ) -> dict[str, Section]:
@@ -29,16 +27,16 @@ def sections(
     """
     from rose.pricing.answers import cost, frontier, verifiers
 
-    made = {}
+    answers = {}
     if only in (None, "cost"):
-        made["cost"] = cost.cost(run, by)
+        answers["cost"] = cost.cost(run)
     if only in (None, "frontier"):
-        made["frontier"] = frontier.frontier(run)
+        answers["frontier"] = frontier.frontier(run)
     if only in (None, "verifiers"):
         try:
-            made["verifiers"] = verifiers.procurement(run, probes, threshold)
+            answers["verifiers"] = verifiers.procurement(run, probes, threshold)
         except PricingError as error:
             if only is not None or probes is not None or threshold is not None:
                 raise
-            made["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
-    return made
+            answers["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
+    return answers

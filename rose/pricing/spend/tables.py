@@ -111,46 +111,24 @@ def rests_on(cost: Cost) -> str:
 
 def csv_text(cost: Cost) -> str:
     """A row for each line; amounts in whole units of the currency, to the nano. No row for the total."""
-    written = io.StringIO()
+    written, stamp = io.StringIO(), cost.stamp
     rows = csv.writer(written, lineterminator="\n")
-    stamp = cost.stamp
-    rows.writerow(
-        [
-            *cost.question.by,
-            "cost",
-            "closed",
-            "corrections",
-            "open",
-            "currency",
-            "device_hours",
-            "tokens",
-            "view",
-            "period_from",
-            "period_to",
-            "provenance",
-            "verified",
-            "price_book",
-            "example_prices",
-        ]
-    )
+    terms = {
+        "view": cost.view,
+        "period_from": utc(stamp.from_ns),
+        "period_to": utc(stamp.to_ns),
+        "provenance": stamp.provenance,
+        "verified": str(stamp.verified).lower(),
+        "price_book": stamp.book.text,
+        "example_prices": str(stamp.book.example).lower(),
+    }
+    names = ("cost", "closed", "corrections", "open", "currency", "device_hours", "tokens")
+    rows.writerow([*cost.question.by, *names, *terms])
     for line in cost.lines:
-        amounts = [line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano]
-        rows.writerow(
-            [
-                *csv_cells(line.values),
-                *(f"{Decimal(nano).scaleb(-9):f}" for nano in amounts),
-                stamp.currency,
-                f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}",
-                line.tokens,
-                cost.view,
-                utc(stamp.from_ns),
-                utc(stamp.to_ns),
-                stamp.provenance,
-                str(stamp.verified).lower(),
-                stamp.book.text,
-                str(stamp.book.example).lower(),
-            ]
-        )
+        amounts = (line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano)
+        usd = (f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
+        hours = f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}"
+        rows.writerow([*csv_cells(line.values), *usd, stamp.currency, hours, line.tokens, *terms.values()])
     return written.getvalue()
 
 

@@ -56,7 +56,7 @@ class TeamBudget:
     def to_json(self) -> dict[str, Any]:
         figures = ("budget", "spent", "closed", "open", "left", "forecast", "over")
         named = {"team": self.team, "month": self.month, "has_charges": self.known}
-        return {**named, **{name: getattr(self, name).to_json() for name in figures}}
+        return {**named, **self.spent.stamp.to_json(), **{name: getattr(self, name).to_json() for name in figures}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,8 @@ class Expected:
 
     def to_json(self) -> dict[str, Any]:
         named = {"team": self.team, "month": self.month}
-        return {**named, "spent": self.spent.to_json(), "forecast": self.forecast.to_json()}
+        amounts = {"spent": self.spent.to_json(), "forecast": self.forecast.to_json()}
+        return {**named, **self.spent.stamp.to_json(), **amounts}
 
 
 def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None = None) -> int:

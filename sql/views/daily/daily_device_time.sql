@@ -13,16 +13,11 @@ SELECT
     day, run_id, provenance,
     coalesce(rollout_run_id, run_id) AS rollout_run_id, coalesce(train_run_id, run_id) AS train_run_id,
     device_id, lent,
-    CAST(if(sum(slices) > 9223372036854775807, 9223372036854775807, sum(slices)) AS BIGINT) AS slices,
-    CAST(if(sum(ns) > 9223372036854775807, 9223372036854775807, sum(ns)) AS BIGINT) AS ns,
-    CAST(if(sum(serving_ns) > 9223372036854775807, 9223372036854775807, sum(serving_ns)) AS BIGINT) AS serving_ns,
-    CAST(if(sum(rollout_ns) > 9223372036854775807, 9223372036854775807, sum(rollout_ns)) AS BIGINT) AS rollout_ns,
-    CAST(if(sum(train_ns) > 9223372036854775807, 9223372036854775807, sum(train_ns)) AS BIGINT) AS train_ns,
-    CAST(if(sum(sync_ns) > 9223372036854775807, 9223372036854775807, sum(sync_ns)) AS BIGINT) AS sync_ns,
-    CAST(if(sum(activation_ns) > 9223372036854775807, 9223372036854775807, sum(activation_ns)) AS BIGINT)
-        AS activation_ns,
-    CAST(if(sum(headroom_ns) > 9223372036854775807, 9223372036854775807, sum(headroom_ns)) AS BIGINT) AS headroom_ns,
-    CAST(if(sum(idle_ns) > 9223372036854775807, 9223372036854775807, sum(idle_ns)) AS BIGINT) AS idle_ns,
-    CAST(if(sum(overlap_ns) > 9223372036854775807, 9223372036854775807, sum(overlap_ns)) AS BIGINT) AS overlap_ns
+    -- A sum is at most what a BIGINT holds.
+    CAST(if(
+        sum(COLUMNS('(slices|ns)$')) > 9223372036854775807,
+        9223372036854775807,
+        sum(COLUMNS('(slices|ns)$'))
+    ) AS BIGINT)
 FROM (FROM rolled_daily_device_time UNION ALL BY NAME FROM unrolled_daily_device_time)
 GROUP BY ALL;

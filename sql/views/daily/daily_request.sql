@@ -20,19 +20,12 @@
 CREATE OR REPLACE VIEW daily_request AS
 SELECT
     day, run_id, provenance, device_id, lent,
-    CAST(if(sum(requests) > 9223372036854775807, 9223372036854775807, sum(requests)) AS BIGINT) AS requests,
-    CAST(if(sum(completed) > 9223372036854775807, 9223372036854775807, sum(completed)) AS BIGINT) AS completed,
-    CAST(if(sum(ttft_ok) > 9223372036854775807, 9223372036854775807, sum(ttft_ok)) AS BIGINT) AS ttft_ok,
-    CAST(if(sum(tpot_ok) > 9223372036854775807, 9223372036854775807, sum(tpot_ok)) AS BIGINT) AS tpot_ok,
-    CAST(if(sum(slo_ok) > 9223372036854775807, 9223372036854775807, sum(slo_ok)) AS BIGINT) AS slo_ok,
-    CAST(if(sum(prompt_tokens) > 9223372036854775807, 9223372036854775807, sum(prompt_tokens)) AS BIGINT)
-        AS prompt_tokens,
-    CAST(if(sum(output_tokens) > 9223372036854775807, 9223372036854775807, sum(output_tokens)) AS BIGINT)
-        AS output_tokens,
-    CAST(if(sum(send_delay_ns) > 9223372036854775807, 9223372036854775807, sum(send_delay_ns)) AS BIGINT)
-        AS send_delay_ns,
-    CAST(if(sum(ttft_samples) > 9223372036854775807, 9223372036854775807, sum(ttft_samples)) AS BIGINT) AS ttft_samples,
-    CAST(if(sum(tpot_samples) > 9223372036854775807, 9223372036854775807, sum(tpot_samples)) AS BIGINT) AS tpot_samples,
+    -- A sum is at most what a BIGINT holds.
+    CAST(if(
+        sum(COLUMNS('(requests|completed|ok|tokens|samples|delay_ns)$')) > 9223372036854775807,
+        9223372036854775807,
+        sum(COLUMNS('(requests|completed|ok|tokens|samples|delay_ns)$'))
+    ) AS BIGINT),
     min(ttft_budget_min_ns) AS ttft_budget_min_ns,
     max(ttft_budget_max_ns) AS ttft_budget_max_ns,
     min(tpot_budget_min_ns) AS tpot_budget_min_ns,

@@ -10,13 +10,11 @@
 CREATE OR REPLACE VIEW daily_verdict AS
 SELECT
     day, run_id, provenance, verifier,
-    CAST(if(sum(verdicts) > 9223372036854775807, 9223372036854775807, sum(verdicts)) AS BIGINT) AS verdicts,
-    CAST(if(sum(accepted) > 9223372036854775807, 9223372036854775807, sum(accepted)) AS BIGINT) AS accepted,
-    CAST(if(sum(stale) > 9223372036854775807, 9223372036854775807, sum(stale)) AS BIGINT) AS stale,
-    CAST(if(sum(audited) > 9223372036854775807, 9223372036854775807, sum(audited)) AS BIGINT) AS audited,
-    CAST(if(sum(accepted_wrong) > 9223372036854775807, 9223372036854775807, sum(accepted_wrong)) AS BIGINT)
-        AS accepted_wrong,
-    CAST(if(sum(rejected_right) > 9223372036854775807, 9223372036854775807, sum(rejected_right)) AS BIGINT)
-        AS rejected_right
+    -- A sum is at most what a BIGINT holds.
+    CAST(if(
+        sum(COLUMNS(* EXCLUDE (day, run_id, provenance, verifier))) > 9223372036854775807,
+        9223372036854775807,
+        sum(COLUMNS(* EXCLUDE (day, run_id, provenance, verifier)))
+    ) AS BIGINT)
 FROM (FROM rolled_daily_verdict UNION ALL BY NAME FROM unrolled_daily_verdict)
 GROUP BY ALL;

@@ -16,8 +16,4 @@ SELECT
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     host, action, offset_ns, device_time_offset_ns
 FROM event
-WHERE kind = 'clock'
-  AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967
-  AND offset_ns BETWEEN -4611686018427387903 AND 4611686018427387903
-  AND coalesce(device_time_offset_ns BETWEEN -4611686018427387903 AND 4611686018427387903, true)
-  AND device_id <> '';
+WHERE kind = 'clock' AND reckonable('clock');

@@ -6,9 +6,7 @@ CREATE OR REPLACE VIEW device AS
 WITH change AS (
     SELECT *, row_number() OVER (PARTITION BY run_id, provenance, device_id ORDER BY at_us, writer, seq) AS n
     FROM event
-    WHERE kind = 'device'
-      AND (coalesce(policy_version, 0) | coalesce(memory_bytes, 0)) BETWEEN 0 AND 36028797018963967 AND t_ns BETWEEN
-          0 AND 4611686018427387903 AND device_id <> ''
+    WHERE kind = 'device' AND reckonable('device')
 )
 SELECT
     arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,

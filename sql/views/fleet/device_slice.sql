@@ -19,8 +19,4 @@ SELECT
     CASE WHEN t1_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t1_ns // 1000) END AS t1,
     serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns, overlap_ns
 FROM event
-WHERE kind = 'device_slice'
-  AND CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns | sync_ns | activation_ns |
-      headroom_ns | idle_ns | overlap_ns) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
-      4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 AND serving_ns + rollout_ns +
-      train_ns + sync_ns + activation_ns + headroom_ns + idle_ns = t1_ns - t0_ns ELSE false END AND device_id <> '';
+WHERE kind = 'device_slice' AND reckonable('device_slice');

@@ -9,6 +9,4 @@ SELECT
     engine_id, device_id, lease_id, trajectory_id, action, role, model, policy_version, pid, kv_bytes, duration_ns,
     memory_mechanism, compute_mechanism, reason, moved_bytes
 FROM event
-WHERE kind = 'engine'
-  AND (coalesce(policy_version, 0) | coalesce(pid, 0) | coalesce(kv_bytes, 0) | coalesce(duration_ns, 0) |
-      coalesce(moved_bytes, 0)) BETWEEN 0 AND 36028797018963967;
+WHERE kind = 'engine' AND reckonable('engine');

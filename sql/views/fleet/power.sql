@@ -14,9 +14,4 @@ SELECT
     t0_ns, t1_ns, power_mw, source, energy_mj, package_energy_mj, busy_share, memory_used_bytes,
     sm_clock_mhz, clock_reasons, mig_instances, reason
 FROM event
-WHERE kind = 'power'
-  AND CASE WHEN (coalesce(policy_version, 0) | coalesce(power_mw, 0) | coalesce(energy_mj, 0) |
-      coalesce(package_energy_mj, 0) | coalesce(memory_used_bytes, 0) | coalesce(sm_clock_mhz, 0) |
-      coalesce(mig_instances, 0)) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
-      4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 ELSE false END AND
-      coalesce(isfinite(busy_share), true);
+WHERE kind = 'power' AND reckonable('power');

@@ -9,10 +9,7 @@ CREATE OR REPLACE VIEW run AS
 WITH change AS (
     SELECT *, row_number() OVER (PARTITION BY run_id, provenance ORDER BY at_us, writer, seq) AS n
     FROM event
-    WHERE kind = 'run'
-      AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND coalesce(isfinite(trace_keep_share), true)
-          AND coalesce(isfinite(trace_length_scale), true) AND coalesce(isfinite(trace_output_length_scale), true)
-          AND coalesce(isfinite(trace_time_scale), true)
+    WHERE kind = 'run' AND reckonable('run')
 ),
 state AS (
     SELECT

@@ -13,7 +13,4 @@ SELECT
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     decision, t0_ns, t1_ns, device_class, decided_by, reason
 FROM event
-WHERE kind = 'scale_down'
-  AND CASE WHEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
-      4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 ELSE false END AND
-      device_id <> '';
+WHERE kind = 'scale_down' AND reckonable('scale_down');

@@ -11,9 +11,7 @@ CREATE OR REPLACE VIEW tenure AS
 WITH recorded AS (
     SELECT *
     FROM event
-    WHERE kind = 'device'
-      AND (coalesce(policy_version, 0) | coalesce(memory_bytes, 0)) BETWEEN 0 AND 36028797018963967 AND t_ns BETWEEN
-          0 AND 4611686018427387903 AND device_id <> ''
+    WHERE kind = 'device' AND reckonable('device')
     -- A device that leaves and leaves again was there until the second time.
     QUALIFY NOT (
         action = 'left' AND lead(action, 1, 'joined') OVER (

@@ -20,6 +20,4 @@ SELECT
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     who, peer, action, statement, statement_sha256, result_rows, duration_ns, outcome, coalesce(count, 1) AS count
 FROM event
-WHERE kind = 'access'
-  AND (coalesce(policy_version, 0) | coalesce(result_rows, 0) | coalesce(duration_ns, 0) | coalesce(count, 0)) BETWEEN 0
-      AND 36028797018963967;
+WHERE kind = 'access' AND reckonable('access');

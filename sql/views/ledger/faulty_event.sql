@@ -15,70 +15,7 @@ WITH broken AS (
         CASE
         WHEN NOT coalesce(at_us BETWEEN 0 AND 4611686018427387, false)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN NOT coalesce(CASE kind
-            WHEN 'run' THEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND
-                coalesce(isfinite(trace_keep_share), true) AND coalesce(isfinite(trace_length_scale), true) AND
-                coalesce(isfinite(trace_output_length_scale), true) AND coalesce(isfinite(trace_time_scale),
-                true)
-            WHEN 'device' THEN (coalesce(policy_version, 0) | coalesce(memory_bytes, 0)) BETWEEN 0 AND
-                36028797018963967 AND t_ns BETWEEN 0 AND 4611686018427387903 AND device_id <> ''
-            WHEN 'engine' THEN (coalesce(policy_version, 0) | coalesce(pid, 0) | coalesce(kv_bytes, 0) |
-                coalesce(duration_ns, 0) | coalesce(moved_bytes, 0)) BETWEEN 0 AND 36028797018963967
-            WHEN 'lease' THEN (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND
-                36028797018963967 AND isfinite(compute_share) AND expires_at_us BETWEEN 0 AND 4611686018427387
-                AND coalesce(isfinite(regret_share), true) AND lease_id <> ''
-            WHEN 'preemption' THEN (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) |
-                coalesce(requests, 0) | coalesce(tokens_kept, 0) | coalesce(tokens_lost, 0) |
-                coalesce(kv_budget_bytes_before, 0) | coalesce(kv_budget_bytes_after, 0) | coalesce(count, 0) |
-                coalesce(longest_ns, 0) | coalesce(latency_ns, 0) | coalesce(latency_mean_ns, 0) |
-                coalesce(returned_bytes, 0)) BETWEEN 0 AND 36028797018963967
-            WHEN 'hold' THEN (coalesce(policy_version, 0) | coalesce(step, 0) | count | duration_ns) BETWEEN 0
-                AND 36028797018963967
-            WHEN 'holdout' THEN CASE WHEN (coalesce(policy_version, 0) | holdout_seed | window_ns | washout_ns)
-                BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t0_ns
-                <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 ELSE false END AND isfinite(draw) AND
-                isfinite(holdout_share) AND device_id <> ''
-            WHEN 'step_time' THEN (coalesce(policy_version, 0) | steps) BETWEEN 0 AND 36028797018963967 AND
-                isfinite(error_share)
-            WHEN 'sync' THEN (coalesce(policy_version, 0) | coalesce(base_version, 0) | wire_bytes | dense_bytes
-                | coalesce(changed_elements, 0) | coalesce(total_elements, 0) | coalesce(encode_ns, 0) |
-                coalesce(fetch_ns, 0) | coalesce(verify_ns, 0) | coalesce(stage_ns, 0) | coalesce(pause_ns, 0) |
-                coalesce(acknowledge_ns, 0) | total_ns | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967
-            WHEN 'turn' THEN (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens |
-                cached_tokens | output_tokens | coalesce(answer_tokens, 0) | queue_ns | duration_ns) BETWEEN 0
-                AND 36028797018963967
-            WHEN 'trajectory' THEN (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens |
-                coalesce(answer_tokens, 0) | duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN
-                -36028797018963967 AND 36028797018963967
-            WHEN 'verdict' THEN (coalesce(policy_version, 0) | step) BETWEEN 0 AND 36028797018963967 AND
-                isfinite(reward) AND isfinite(threshold)
-            WHEN 'request' THEN (coalesce(policy_version, 0) | prompt_tokens | output_tokens | coalesce(ttft_ns,
-                0) | coalesce(tpot_mean_ns, 0) | coalesce(tpot_max_ns, 0) | e2e_ns | ttft_budget_ns |
-                tpot_budget_ns | send_delay_ns | coalesce(cached_tokens, 0)) BETWEEN 0 AND 36028797018963967
-            WHEN 'device_slice' THEN CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns
-                | sync_ns | activation_ns | headroom_ns | idle_ns | overlap_ns) BETWEEN 0 AND 36028797018963967
-                AND (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <=
-                36028797018963967 AND serving_ns + rollout_ns + train_ns + sync_ns + activation_ns + headroom_ns
-                + idle_ns = t1_ns - t0_ns ELSE false END AND device_id <> ''
-            WHEN 'step' THEN (coalesce(policy_version, 0) | step | groups | trajectories | trajectories_accepted
-                | tokens_trained | rollout_ns | train_ns | sync_ns | total_ns) BETWEEN 0 AND 36028797018963967
-                AND isfinite(reward_mean) AND coalesce(isfinite(loss), true) AND coalesce(isfinite(entropy),
-                true) AND coalesce(isfinite(kl), true) AND coalesce(isfinite(grad_norm), true)
-            WHEN 'power' THEN CASE WHEN (coalesce(policy_version, 0) | coalesce(power_mw, 0) |
-                coalesce(energy_mj, 0) | coalesce(package_energy_mj, 0) | coalesce(memory_used_bytes, 0) |
-                coalesce(sm_clock_mhz, 0) | coalesce(mig_instances, 0)) BETWEEN 0 AND 36028797018963967 AND
-                (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <=
-                36028797018963967 ELSE false END AND coalesce(isfinite(busy_share), true)
-            WHEN 'scale_down' THEN CASE WHEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND
-                (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <=
-                36028797018963967 ELSE false END AND device_id <> ''
-            WHEN 'clock' THEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND offset_ns BETWEEN
-                -4611686018427387903 AND 4611686018427387903 AND coalesce(device_time_offset_ns BETWEEN
-                -4611686018427387903 AND 4611686018427387903, true) AND device_id <> ''
-            WHEN 'ledger' THEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967
-            WHEN 'access' THEN (coalesce(policy_version, 0) | coalesce(result_rows, 0) | coalesce(duration_ns,
-                0) | coalesce(count, 0)) BETWEEN 0 AND 36028797018963967
-            ELSE false END, false)
+        WHEN NOT coalesce(reckonable(kind), false)
         THEN 'a number is out of range, a rule is broken, or a value that the kind needs is missing' END AS fault
     FROM stored_event
 ),

@@ -11,8 +11,7 @@ CREATE OR REPLACE VIEW job AS
 WITH said AS (
     SELECT *, try_cast(detail_json AS JSON) AS detail
     FROM event
-    WHERE kind = 'ledger'
-      AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND action = 'job'
+    WHERE kind = 'ledger' AND reckonable('ledger') AND action = 'job'
 )
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

@@ -15,5 +15,4 @@ SELECT
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     coalesce(rl_run_id, run_id) AS rl_run_id, step, reason, count, duration_ns
 FROM event
-WHERE kind = 'hold'
-  AND (coalesce(policy_version, 0) | coalesce(step, 0) | count | duration_ns) BETWEEN 0 AND 36028797018963967;
+WHERE kind = 'hold' AND reckonable('hold');

@@ -11,11 +11,7 @@ CREATE OR REPLACE VIEW holdout AS
 WITH drawn AS (
     SELECT *, t0_ns // nullif(window_ns, 0) AS number
     FROM event
-    WHERE kind = 'holdout'
-      AND CASE WHEN (coalesce(policy_version, 0) | holdout_seed | window_ns | washout_ns) BETWEEN 0 AND
-          36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t0_ns <= t1_ns AND
-          t1_ns - t0_ns <= 36028797018963967 ELSE false END AND isfinite(draw) AND isfinite(holdout_share) AND
-          device_id <> ''
+    WHERE kind = 'holdout' AND reckonable('holdout')
 )
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,

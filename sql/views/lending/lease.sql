@@ -24,10 +24,7 @@ WITH change AS (
         action IN ('released', 'preempted', 'expired') AS closes,
         row_number() OVER (PARTITION BY run_id, provenance, fleet_run_id, lease_id ORDER BY at_us, writer, seq) AS n
     FROM event
-    WHERE kind = 'lease'
-      AND (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967 AND
-          isfinite(compute_share) AND expires_at_us BETWEEN 0 AND 4611686018427387 AND
-          coalesce(isfinite(regret_share), true) AND lease_id <> ''
+    WHERE kind = 'lease' AND reckonable('lease')
 ),
 state AS (
     SELECT

@@ -11,7 +11,4 @@ SELECT
     CASE WHEN expires_at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(expires_at_us) END AS expires_at,
     coalesce(rl_run_id, run_id) AS rl_run_id, step, reason
 FROM event
-WHERE kind = 'lease'
-  AND (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967 AND
-      isfinite(compute_share) AND expires_at_us BETWEEN 0 AND 4611686018427387 AND coalesce(isfinite(regret_share),
-      true) AND lease_id <> '';
+WHERE kind = 'lease' AND reckonable('lease');

@@ -9,5 +9,4 @@ SELECT
     writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version, role, mode, steps, error_share
 FROM event
-WHERE kind = 'step_time'
-  AND (coalesce(policy_version, 0) | steps) BETWEEN 0 AND 36028797018963967 AND isfinite(error_share);
+WHERE kind = 'step_time' AND reckonable('step_time');

@@ -15,10 +15,7 @@ WITH sent AS (
         outcome = 'completed' AND coalesce(ttft_ns <= ttft_budget_ns, false) AS ttft_ok,
         outcome = 'completed' AND coalesce(tpot_mean_ns <= tpot_budget_ns, output_tokens <= 1) AS tpot_ok
     FROM event
-    WHERE kind = 'request'
-      AND (coalesce(policy_version, 0) | prompt_tokens | output_tokens | coalesce(ttft_ns, 0) |
-          coalesce(tpot_mean_ns, 0) | coalesce(tpot_max_ns, 0) | e2e_ns | ttft_budget_ns | tpot_budget_ns |
-          send_delay_ns | coalesce(cached_tokens, 0)) BETWEEN 0 AND 36028797018963967
+    WHERE kind = 'request' AND reckonable('request')
 )
 SELECT
     sent.writer, sent.seq, sent.event_id, sent.run_id, sent.provenance, sent.event_time,

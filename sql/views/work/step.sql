@@ -17,8 +17,4 @@ SELECT
     reward_mean, loss, entropy, kl, grad_norm, tokens_trained,
     rollout_ns, train_ns, sync_ns, total_ns
 FROM event
-WHERE kind = 'step'
-  AND (coalesce(policy_version, 0) | step | groups | trajectories | trajectories_accepted | tokens_trained |
-      rollout_ns | train_ns | sync_ns | total_ns) BETWEEN 0 AND 36028797018963967 AND isfinite(reward_mean) AND
-      coalesce(isfinite(loss), true) AND coalesce(isfinite(entropy), true) AND coalesce(isfinite(kl), true) AND
-      coalesce(isfinite(grad_norm), true);
+WHERE kind = 'step' AND reckonable('step');

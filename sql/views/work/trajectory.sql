@@ -9,6 +9,4 @@ SELECT
     device_id, engine_id, lease_id, trajectory_id, group_id, step, task, outcome, turns, policy_version, staleness,
     prompt_tokens, output_tokens, answer_tokens, duration_ns
 FROM event
-WHERE kind = 'trajectory'
-  AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | coalesce(answer_tokens, 0) |
-      duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967;
+WHERE kind = 'trajectory' AND reckonable('trajectory');

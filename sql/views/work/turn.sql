@@ -13,6 +13,4 @@ SELECT
     device_id, engine_id, lease_id, policy_version,
     prompt_tokens, cached_tokens, output_tokens, answer_tokens, queue_ns, duration_ns
 FROM event
-WHERE kind = 'turn'
-  AND (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens | cached_tokens |
-      output_tokens | coalesce(answer_tokens, 0) | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;
+WHERE kind = 'turn' AND reckonable('turn');

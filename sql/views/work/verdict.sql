@@ -5,6 +5,4 @@ SELECT
     device_id, engine_id, lease_id, trajectory_id, group_id, step, policy_version, verifier,
     reward, threshold, accepted, correct, stale
 FROM event
-WHERE kind = 'verdict'
-  AND (coalesce(policy_version, 0) | step) BETWEEN 0 AND 36028797018963967 AND isfinite(reward) AND
-      isfinite(threshold);
+WHERE kind = 'verdict' AND reckonable('verdict');

@@ -93,7 +93,7 @@ def test_what_has_no_device_time_is_volume() -> None:
 FRAMES = frames_of_charges()
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=15)
 @given(FRAMES, FRAMES, st.sampled_from(list(BY)))
 def test_the_effects_sum_to_the_change_to_the_nano_dollar(before: pl.DataFrame, now: pl.DataFrame, by: str) -> None:
     made = compared(before, now, by)
@@ -105,7 +105,7 @@ def test_the_effects_sum_to_the_change_to_the_nano_dollar(before: pl.DataFrame, 
     assert set(made.total.effects) == set(EFFECTS)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=10)
 @given(FRAMES, FRAMES)
 def test_an_effect_is_the_same_by_every_dimension(before: pl.DataFrame, now: pl.DataFrame) -> None:
     def total(by: str) -> dict[str, Fraction]:

@@ -202,19 +202,6 @@ def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, c
     assert fixed == Interval(low=pytest.approx(100), high=pytest.approx(100))
 
 
-def test_the_interval_of_c3_holds_c3(sample_costs: SampleCosts) -> None:
-    groups, cost, _ = sample_costs
-    many = replace(groups, rows=[*groups.rows] * 30)
-    interval, over_ppv = cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(many), "blended")
-    figure = cost_per_correct.formula(2.0, groups.r, groups, cost.pi("blended"))
-    assert interval is not None
-    assert figure is not None
-    assert interval.holds(figure)
-    assert over_ppv is not None
-    assert over_ppv.holds(2 * figure)
-    assert cost_per_correct.formula_interval(2.0, cost, None, "blended") == (None, None)
-
-
 def test_the_order_of_the_groups_moves_no_interval(sample_costs: SampleCosts) -> None:
     groups, cost, made = sample_costs
     group_rows = [*groups.rows] * 5
@@ -310,35 +297,8 @@ def token_cost(borrow: Estimate | None, spreads: dict[str, Spread], share: Fract
     )
 
 
-def test_prices_that_are_known_exactly_do_not_move() -> None:
-    known = token_cost(Estimate(10.0, 10.0, 10.0), {"borrowed": KNOWN, "dedicated": KNOWN})
-    for line, borrowed, dedicated in (
-        ("serving", 2, 2),
-        ("dedicated", 3, 3),
-        ("opportunistic", 1, 1),
-        ("blended", 1, 3),
-    ):
-        drawn = known.price_draws(line)
-        assert known.no_interval(line) is None
-        assert (drawn["borrowed"] == borrowed).all()
-        assert (drawn["dedicated"] == dedicated).all()
-
-
 def test_the_borrow_s_own_interval_moves_the_price_of_its_tokens() -> None:
     drawn = token_cost(Estimate(10.0, 5.0, 20.0), {"borrowed": KNOWN, "dedicated": KNOWN}).price_draws("blended")
     # Half of the 20 useful tokens are borrowed.
     assert np.quantile(drawn["borrowed"], [0.025, 0.5, 0.975]) == pytest.approx([0.5, 1, 2], abs=0.1)
     assert (drawn["dedicated"] == 3).all()
-
-
-def test_what_is_not_known_leaves_its_lines_without_an_interval() -> None:
-    guess = token_cost(None, {"borrowed": KNOWN, "dedicated": KNOWN})
-    assert [guess.no_interval(line) for line in ("serving", "dedicated", "opportunistic", "blended")] == [
-        None,
-        None,
-        "a guess",
-        "a guess",
-    ]
-    # Where nothing was borrowed, the blend rests on dedicated tokens alone.
-    assert token_cost(None, {"dedicated": KNOWN}, Fraction(0)).no_interval("blended") is None
-    assert token_cost(None, {}, Fraction(0)).no_interval("blended") == UNKNOWN

@@ -5,19 +5,18 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
 
 from rose.pricing import charges
-from rose.pricing.audit.explain import Explanation, Question, explain, explain_closed
-from rose.pricing.closing import charge_algebra
-from rose.pricing.closing.period import nanoseconds
+from rose.pricing.audit.explain import SEVERAL, Explanation, Question, explain, explain_closed
+from rose.pricing.closing import charge_algebra, close
+from rose.pricing.closing.period import Period, naive, nanoseconds
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import pricebook
-from tests.pricing import random_ledger
+from tests.pricing.any_ledger import BOOK as ANY_BOOK
+from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.charges import test_tenures
-from tests.pricing.charges.test_pricing import slice_, turn
-from tests.pricing.charges.test_tenures import device, power, run
+from tests.pricing.charges.test_pricing import power, slice_, turn, us
+from tests.pricing.charges.test_tenures import device, run
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK,
@@ -30,6 +29,7 @@ from tests.pricing.closing.conftest import (
     late_slice,
     write,
 )
+from tests.pricing.recorded import Made
 
 HOUR = Question(hour_ns=T0_NS)
 
@@ -138,85 +138,59 @@ def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) ->
     assert zero.notes[0].startswith("closed $0.300; correction 1: -$0.300 (cut off); restated $0.00")
 
 
-def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_became(write_ledger: Any) -> None:
-    """Tokens made in no rollout time of the one pool, and power read in both, of which each is rounded by itself."""
-    made = [
-        run(),
-        device("joined", 0, pool="rollout"),
-        slice_(0, idle=600),
-        turn("a", 60, 1207),
-        power(0, 600, 682),
-        device("joined", 600),
-        slice_(600, rollout=600, idle=60),
-        turn("b", 700, 30),
-        power(600, 1260, 777),
-    ]
-    made_of = explain(write_ledger(made), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
-    assert made_of.faults == []
-    assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
-
-
-def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any) -> None:
-    """Serving, rollout, and serving again: its time as serving is divided once, and its energy rounded once."""
-    made = [
-        run(),
-        device("joined", 0),
-        slice_(0, serving=3.1, headroom=1.7, idle=7.3),
-        slice_(12.1, lease_id="L", rollout=2.9),
-        turn("a", 13, 1207, lease_id="L"),
-        power(0, 15, 613),
-        device("joined", 15, pool="rollout"),
-        slice_(15, rollout=5),
-        turn("b", 16, 31),
-        power(15, 20, 777),
-        device("joined", 20),
-        slice_(20, serving=2.3, headroom=0.7, idle=9.9),
-        slice_(32.9, lease_id="L", rollout=4.1),
-        turn("c", 34, 411, lease_id="L"),
-        power(20, 37, 911),
-    ]
-    root = write_ledger(made)
+def test_an_hour_in_which_a_device_changed_or_others_held_it_is_listed_and_not_added_up(write_ledger: Any) -> None:
+    """Serving, rollout, and serving again; in the next hour another run holds the device too."""
+    root = write_ledger(
+        [
+            run(),
+            device("joined", 0),
+            slice_(0, serving=3.1, headroom=1.7, idle=7.3),
+            slice_(12.1, lease_id="L", rollout=2.9),
+            turn("a", 13, 1207, lease_id="L"),
+            power(0, 15, 613),
+            device("joined", 15, pool="rollout"),
+            slice_(15, rollout=5),
+            turn("b", 16, 31),
+            power(15, 20, 777),
+            device("joined", 20),
+            slice_(20, serving=2.3, headroom=0.7, idle=9.9),
+            slice_(3600, serving=3600),
+            device("left", 7200),
+        ]
+    )
+    other = [run(at_us=us(9)), device("joined", 5000, "x"), slice_(6000, "x", rollout=900), device("left", 7200, "x")]
+    write_ledger(other, root=root, writer="other", run_id="other")
     frame = charges.price(root, test_tenures.BOOK).frame
     assert not frame.select(charge_algebra.DIMENSIONS).is_duplicated().any()
-    made_of = explain(root, Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
-    assert made_of.faults == []
-    assert sum("headroom, not lent" in text for text in sums(made_of)) == 2
-    later = [device("left", 37), device("joined", 40, pool="rollout"), slice_(40, rollout=2), device("left", 42)]
-    write_ledger([*later, device("joined", 50), slice_(50, idle=1.3), device("left", 51.3)], root=root)
-    again = charges.price(root, test_tenures.BOOK).frame
-    (root / "pricing.duckdb").unlink(missing_ok=True)
-    assert again.equals(charges.price(root, test_tenures.BOOK).frame)
+    closed = close.close(root, Period(T0_NS, T0_NS + 2 * HOUR_NS), test_tenures.BOOK, with_open_runs=True)
+    for hour_ns in (T0_NS, T0_NS + HOUR_NS):
+        question = Question(run_id="run", device_id="d", hour_ns=hour_ns)
+        (booked,) = explain_closed(root, question, closed.close_id)
+        for explained in (explain(root, question, test_tenures.BOOK), booked):
+            assert (explained.faults, explained.steps, SEVERAL in explained.notes) == ([], (), True)
+            own = frame.filter(run_id="run", hour=naive(hour_ns))
+            assert explained.amount.value == own["cost_nano"].sum()
+            assert explained.events["slices"]
 
 
-_AWKWARD = pricebook.parse(random_ledger.BOOK, "awkward.toml")
-
-
-@settings(
-    deadline=None,
-    max_examples=2,
-    phases=random_ledger.AS_IT_IS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(random_ledger.ledgers(portions=1))
-def test_every_charge_of_any_ledger_re_adds(tmp_path_factory: pytest.TempPathFactory, made: random_ledger.Made) -> None:
-    root = tmp_path_factory.mktemp("any") / "ledger"
-    assume(any(tenure.t1_ns > tenure.t0_ns for tenure in made.tenures()))
-    made.write(root)
-    frame = charges.price(root, _AWKWARD).frame
+@pytest.mark.usefixtures("ledgers_folder")
+@on_any_ledger
+def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
+    root, frame = root_of(made), priced(made).frame
     runs = frame.select("run_id", "fleet_run_id", "device_id", "hour").unique(maintain_order=True)
     shared = runs.filter(pl.col("run_id") != pl.col("fleet_run_id"))
     # What an RL run has of a shared device, by itself, and with all that others have of it.
     for run_id, fleet, device_id, hour in shared.head(1).iter_rows():
         asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
-        explained = explain(root, asked, _AWKWARD)
+        explained = explain(root, asked, ANY_BOOK)
         assert (explained.faults, explained.device_hour.run_id) == ([], fleet)
         own = frame.filter(run_id=run_id, device_id=device_id, hour=hour)
         assert explained.amount.value == charge_algebra.total(own)
-    hours = frame.select("fleet_run_id", "device_id", "hour").unique(maintain_order=True).head(2)
+    hours = frame.select("fleet_run_id", "device_id", "hour").unique(maintain_order=True).head(1)
     total = 0
     for run_id, device_id, hour in hours.iter_rows():
         asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
-        explained = explain(root, asked, _AWKWARD)
+        explained = explain(root, asked, ANY_BOOK)
         assert explained.faults == []
         total += int(explained.amount.value or 0)
     assert total == charge_algebra.total(frame.join(hours, on=["fleet_run_id", "device_id", "hour"]))

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rose.pricing.price_books.pricebook import PriceBook, load, parse
+from rose.pricing.run.priced import PricedRun, priced
 from tests.pricing.closing.conftest import write
 
 EXAMPLE = load("example").text
@@ -39,8 +41,22 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def held_out_run(held_out: Path) -> Iterator[PricedRun]:
+    """The run of `held_out`, priced once by PRICED."""
+    with priced(held_out, "run", PRICED) as run:
+        yield run
+
+
+@pytest.fixture(scope="session")
 def never_withheld(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run without any window in which leases were withheld."""
     from tests.pricing.borrowing.test_harm import run
 
     return write(tmp_path_factory.mktemp("never-withheld") / "ledger", run(windows=[]), provenance="replay")
+
+
+@pytest.fixture(scope="session")
+def never_withheld_run(never_withheld: Path) -> Iterator[PricedRun]:
+    """The run of `never_withheld`, priced once by PRICED."""
+    with priced(never_withheld, "run", PRICED) as run:
+        yield run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from rose import events
 from rose.pricing.borrowing.marginal import price
 from rose.pricing.borrowing.provision import REALISED, provision
 from rose.pricing.borrowing.risk import without_prices
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section
-from tests.pricing.borrowing.conftest import PRICED
+from tests.pricing import any_event
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
 
 WINDOW_S, WASHOUT_S, WINDOWS, SHARE = 100, 40, 60, 0.4
@@ -73,21 +73,16 @@ def cost(ttft_ms: int) -> Fraction:
 def request(one: dict[str, Any], *, says: bool = True) -> events.Request:
     e2e_ns = one["ttft_ms"] * MS
     lent = not WITHHELD[one["second"] // WINDOW_S]
-    return events.Request(
+    return any_event.request(
         at_us=us(one["second"]) + e2e_ns // 1000,
         device_id="s0",
         request_id=f"q{one['second']}",
-        outcome="completed",
         lease_id=f"L{one['second'] // WINDOW_S}" if lent else None,
         prompt_tokens=100,
-        output_tokens=1,
         ttft_ns=e2e_ns,
-        tpot_mean_ns=None,
-        tpot_max_ns=None,
         e2e_ns=e2e_ns,
         ttft_budget_ns=BUDGET_MS * MS,
         tpot_budget_ns=MS,
-        send_delay_ns=0,
         cached_tokens=one["cached"] if says else None,
     )
 
@@ -100,23 +95,11 @@ def run(*, windows: list[events.Holdout] | None = None, says: bool = True) -> li
         events.Run(action="started", name="held out", at_us=us(0)),
         events.Device(action="joined", t_ns=T0_NS, at_us=us(0), **device),
         events.Device(action="left", t_ns=T0_NS + end_s * S, at_us=us(end_s), **device),
-        events.Engine(
-            at_us=us(0),
-            device_id="s0",
-            engine_id="r",
-            action="started",
-            role="rollout",
-            model="m",
-            kv_bytes=2 << 30,
-            memory_mechanism="budget",
-        ),
+        any_event.engine(at_us=us(0), device_id="s0", engine_id="r", kv_bytes=2 << 30, memory_mechanism="budget"),
         *(
-            events.Sync(
+            any_event.sync(
                 at_us=us(seconds),
                 device_id="s0",
-                ok=True,
-                base_version=None,
-                encoding="dense",
                 wire_bytes=0,
                 dense_bytes=0,
                 total_ns=S,
@@ -169,8 +152,8 @@ def in_all(answer: Section, term: str) -> Any:
     return answer.figure("terms", term, "in all")
 
 
-def test_every_term_is_measured_against_withheld_windows(held_out: Path) -> None:
-    document = section(held_out, price, "run", PRICED)
+def test_every_term_is_measured_against_withheld_windows(held_out_run: PricedRun) -> None:
+    document = price(held_out_run)
     lent = [one for one in ASKED if not one["clean"]]
     alone = [one for one in ASKED if one["clean"]]
     usd = sum(cost(one["ttft_ms"]) for one in lent)
@@ -197,15 +180,15 @@ def test_every_term_is_measured_against_withheld_windows(held_out: Path) -> None
     assert in_all(document, "publishing").value == 750_000_000
     assert in_all(document, "m").low is not None
     assert rests_on(document, "m") == ""
-    set_aside = section(held_out, provision, "run", PRICED)
+    set_aside = provision(held_out_run)
     assert set_aside.figure("totals", REALISED) == harm
     assert sum(day["realised"].value or 0 for day in set_aside.table("days").records()) == harm.value
     for row in set_aside.table("rates").records():
         assert row["extra misses of a burst"].low is None
 
 
-def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(never_withheld: Path) -> None:
-    document = section(never_withheld, price, "run", PRICED)
+def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(never_withheld_run: PricedRun) -> None:
+    document = price(never_withheld_run)
     harm = in_all(document, "provision")
     assert harm.value is not None
     assert (harm.low, harm.high) == (None, None)

@@ -13,16 +13,15 @@ from rose import events
 from rose.pricing.answers import frontier
 from rose.pricing.borrowing.alternatives import DEDICATED, LOADED, Comparison, compare
 from rose.pricing.borrowing.made import Made, made, together
-from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.marginal import Marginal, marginal
 from rose.pricing.borrowing.provision import BREAK_EVEN_TIME, provision
 from rose.pricing.price_books.pricebook import PriceBook, parse
 from rose.pricing.run.priced import priced
 from rose.pricing.run.report import HARVEST, build
-from tests.long_form import usual
+from tests.pricing import any_event
 from tests.pricing.charges import test_tenures
 from tests.pricing.charges.test_pricing import T0_NS, S, slice_, turn, us, verdict
 from tests.pricing.charges.test_tenures import device, run
-from tests.pricing.conftest import section
 
 LENT_NS = 1200 * S
 #: A tenth of a cent for 1 s of serving devices: no nano-dollar is rounded.
@@ -36,6 +35,7 @@ class Seen:
     compared: Comparison
     borrow: Marginal
     slack: frontier.Slack | str
+    break_even: Any
 
 
 def holding(*slices: events.Event, **pools: str) -> list[events.Event]:
@@ -80,7 +80,8 @@ def ours(tokens: int = 1000) -> list[events.Event]:
 def seen(root: Path, book: PriceBook = BOOK, run_id: str = "run") -> Seen:
     with priced(root, run_id, book) as run:
         compared, slack = compare(run, market=False), frontier.slack(run.allocation, run.tokens, run.groups)
-        return Seen(made(run.charged), compared, run.borrow, slack)
+        break_even = provision(run).figure("totals", BREAK_EVEN_TIME).value
+        return Seen(made(run.charged), compared, run.borrow, slack, break_even)
 
 
 def with_another(write_ledger: Any, *made: events.Event) -> Path:
@@ -116,39 +117,28 @@ def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(w
         assert was_way.bought == way.bought
     assert not isinstance(after.slack, str)
     assert after.slack == before.slack
-    break_even = [
-        section(ledger, provision, "run", BOOK).figure("totals", BREAK_EVEN_TIME).value for ledger in (alone, root)
-    ]
-    assert break_even[0] is not None
-    assert break_even[0] == break_even[1]
+    assert before.break_even is not None
+    assert after.break_even == before.break_even
 
 
 def test_idle_time_of_a_device_that_two_runs_have_is_there_once(write_ledger: Any) -> None:
     """Both report 1,200 s of one hour as idle, in which neither worked for more than 2,400 s: each has half of them."""
     root = write_ledger(ours(), root=with_another(write_ledger, *ours()))
-    ways = [seen(root, run_id=run_id).compared.alternatives[0] for run_id in ("run", "other")]
-    assert [way.bought.idle_ns for way in ways if way.bought] == [600 * S] * 2
+    way = seen(root).compared.alternatives[0]
+    assert way.bought is not None
+    assert way.bought.idle_ns == 600 * S
 
 
 def test_what_the_borrow_kept_from_being_avoided_is_charged_for_the_run_s_part(write_ledger: Any) -> None:
     """The other run holds the device for the whole hour: every nanosecond of it is half this run's."""
     root = write_ledger(ours(), root=with_another(write_ledger, *holding(s="serving")))
-    gone, silent = (
-        parse(BOOK.text.replace("idle_anyway = true", text), "b.toml") for text in ("idle_anyway = false", "")
-    )
-    assert seen(root, gone).borrow.avoidable_usd == PRICE * 600 / 3600
-    assert seen(root, silent).borrow.unstated_usd == PRICE * 600 / 3600
-    kept = events.ScaleDown(
-        device_id="s",
-        device_class="h100-sxm",
-        decision="kept",
-        t0_ns=T0_NS + 900 * S,
-        t1_ns=T0_NS + 3600 * S,
-        decided_by="Kim",
-    )
-    shared = seen(write_ledger([kept], root=root, writer="kim")).borrow
-    # The lease ended at 1,800 s.
-    assert (shared.avoidable_usd, shared.kept) == (PRICE * 450 / 3600, True)
+    kept = any_event.scale_down(device_id="s", t0_ns=T0_NS + 900 * S, t1_ns=T0_NS + 3600 * S)
+    write_ledger([kept], root=root, writer="kim")
+    gone = parse(BOOK.text.replace("idle_anyway = true", "idle_anyway = false"), "b.toml")
+    with priced(root, "run", BOOK) as run:
+        # The lease ended at 1,800 s.
+        assert (run.borrow.avoidable_usd, run.borrow.kept) == (PRICE * 450 / 3600, True)
+        assert marginal(run.connection, "run", run.allocation, gone).avoidable_usd == PRICE * 600 / 3600
 
 
 def test_idle_time_put_to_work_is_what_was_measured(write_ledger: Any) -> None:
@@ -159,12 +149,9 @@ def test_idle_time_put_to_work_is_what_was_measured(write_ledger: Any) -> None:
     assert build(root, "run", BOOK).section.figure("glance", HARVEST).value == pytest.approx(1200 / 5400)
 
 
-@pytest.mark.parametrize("worked_s", usual([(3600, 900)], long=[(3600, 900), (1800, 1800)]))
-def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(
-    write_ledger: Any, worked_s: tuple[int, int]
-) -> None:
+def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(write_ledger: Any) -> None:
     """Without a dedicated device the borrowed time stands for one; time in which both worked stands for it once."""
-    root = None
+    worked_s, root = (3600, 900), None
     for run_id, rollout_s in zip(("run", "other"), worked_s, strict=True):
         made = holding(
             slice_(0, "s", rollout=rollout_s, idle=3600 - rollout_s),

@@ -35,7 +35,7 @@ from rose.pricing.borrowing.provision import (
 from rose.pricing.borrowing.terms import Stretches
 from rose.pricing.query import rows, set_variables, snapshot
 from tests.long_form import usual
-from tests.pricing import reference
+from tests.pricing import any_event, reference
 from tests.pricing.borrowing.conftest import book_with
 from tests.pricing.closing.conftest import write
 from tests.pricing.conftest import T0_NS, S, joined, section, work
@@ -187,29 +187,6 @@ def test_what_comes_later_changes_no_accrual() -> None:
 usd = st.fractions(-5, 5, max_denominator=10**10)
 
 
-@given(st.integers(0, 3), st.lists(st.tuples(usd, usd), max_size=6))
-@settings(deadline=None, max_examples=50)
-def test_the_balance_rolls_forward_exactly(unknown: int, moves: list[tuple[Fraction, Fraction]]) -> None:
-    days = [DAY + timedelta(days=n) for n in range(unknown + len(moves))]
-    accrued: dict[date, Fraction | None] = dict.fromkeys(days[:unknown])
-    accrued |= {day: move[0] for day, move in zip(days[unknown:], moves, strict=True)}
-    spent = {day: Fraction(1, 3) for day in days[:unknown]}
-    spent |= {day: move[1] for day, move in zip(days[unknown:], moves, strict=True)}
-    balances = roll_forward(accrued, spent)
-    assert [balance.day for balance in balances] == days
-    assert all(balance.closing is None and balance.opening is None for balance in balances[:unknown])
-    held = 0
-    for balance in balances[unknown:]:
-        assert balance.opening == held
-        assert balance.accrued is not None
-        assert balance.released is not None
-        assert balance.closing == balance.opening + balance.accrued - balance.realised - balance.released
-        # Only what was provided on earlier days and not used is released, and all of that.
-        assert balance.released == max(0, balance.opening - balance.realised)
-        held = balance.closing
-    assert sum(balance.realised for balance in balances) == round(sum(spent.values(), Fraction(0)) * 10**9)
-
-
 def test_a_day_is_held_to_the_end_of_the_next() -> None:
     days = [DAY + timedelta(days=n) for n in range(4)]
     balances = roll_forward(
@@ -307,19 +284,13 @@ def by_key(pairs: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
 
 def asked_for(n: int, second: int, late: bool) -> events.Request:
     """A request that arrives at a second after T0; its event comes when it is answered, a second later."""
-    return events.Request(
+    return any_event.request(
         request_id=f"q{n}",
         device_id="s0",
-        outcome="completed",
-        prompt_tokens=1,
-        output_tokens=1,
         ttft_ns=2 * S if late else 1,
-        tpot_mean_ns=None,
-        tpot_max_ns=None,
         e2e_ns=S,
         ttft_budget_ns=S,
         tpot_budget_ns=S,
-        send_delay_ns=0,
         at_us=T0_NS // 1000 + (second + 1) * 10**6,
     )
 
@@ -362,20 +333,12 @@ def bursty() -> list[events.Event]:
             at_s, other = day * DAY_S + n * 100, "rollout" if lease_id else "idle"
             made += [work("s0", at_s, lease_id, serving=45, **{other: 45}), work("s0", at_s + 90, lease_id, serving=10)]
             made.append(
-                events.Request(
+                any_event.request(
                     request_id=f"{day}/{n}",
                     device_id="s0",
                     lease_id=lease_id,
-                    outcome="completed",
-                    prompt_tokens=1,
-                    output_tokens=1,
                     ttft_ns=2 if late else 1,
-                    tpot_mean_ns=None,
-                    tpot_max_ns=None,
                     e2e_ns=S,
-                    ttft_budget_ns=1,
-                    tpot_budget_ns=1,
-                    send_delay_ns=0,
                     at_us=(t0_ns + 96 * S) // 1000,
                 )
             )
@@ -428,17 +391,6 @@ def test_too_little_is_said_and_nothing_is_booked(sample_kept: Path) -> None:
     assert answer.figure("totals", BREAK_EVEN_TIME).value is not None
     (day,) = answer.table("days").records()
     assert (day["opening"].value, day["closing"].value) == (None, None)
-
-
-def test_a_book_without_a_penalty_provides_nothing_and_says_why(three_days: Path) -> None:
-    answer = section(three_days, provision, "run")
-    unset = [answer.figure("totals", name) for name in (PENALTY, ACCRUED, REALISED)]
-    assert {(figure.value, figure.text) for figure in unset} == {(None, NO_PENALTY)}
-    rates = answer.table("rates")
-    assert all(row["provision a lent device-hour"].value is None for row in rates.records())
-    # How often load rises needs no price.
-    assert rates.row("40 to 60%")["bursts"].value == 36
-    assert {row["closing"].value for row in answer.table("days").records()} == {None}
 
 
 def test_every_break_even_has_its_definition_in_the_glossary() -> None:

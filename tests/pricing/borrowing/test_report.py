@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rose import events
 from rose.pricing.borrowing import report
-from rose.pricing.borrowing.alternatives import Comparison, compare, spot_useful_share
+from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.made import made
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.run.priced import PricedRun, priced
@@ -147,15 +145,6 @@ def test_without_a_dedicated_device_the_book_s_price_is_assumed(
     assert ways["h100-sxm on demand"].basis == "assumed"
 
 
-@pytest.mark.parametrize(
-    ("gain", "ratio", "m"), [("1.20", 0, 0.833), ("3.31", 0, 0.302), ("1.20", 1, 1.667), ("3.31", 1, 0.604)]
-)
-def test_throughput_to_cost(priced_sample: PricedRun, gain: str, ratio: int, m: float) -> None:
-    x = Fraction(gain)
-    rows = report.multiplier(priced_sample.make, int((x - 1) * 100), 100, Fraction(7 * ratio), Fraction(7))
-    assert [figure.value for _, figure in rows] == [float(x), ratio, pytest.approx(m, abs=5e-4)]
-
-
 @pytest.mark.parametrize("factors", [(10, 10, -1, 1), (0, 10, 1, 1), (10, 0, 1, 0)])
 def test_a_bill_that_fell_and_a_run_without_both_have_no_multiplier(
     priced_sample: PricedRun, factors: tuple[int, int, int, int]
@@ -163,16 +152,6 @@ def test_a_bill_that_fell_and_a_run_without_both_have_no_multiplier(
     *tokens, charged, dedicated = factors
     rows = report.multiplier(priced_sample.make, *tokens, Fraction(charged), Fraction(dedicated))
     assert {figure.value for _, figure in rows} == {None}
-
-
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(0, 100))
-@settings(deadline=None)
-def test_what_a_spot_device_loses_is_the_age_of_the_turn_it_was_at(lengths: list[int], per_hour: int) -> None:
-    """Turns one after another: over all instants, the mean age of the turn under way is E[L^2] / (2 E[L])."""
-    ages = sum(Fraction(length**2, 2) for length in lengths) / sum(lengths)
-    by_formula = Fraction(sum(length**2 for length in lengths), 2 * sum(lengths))
-    assert ages == by_formula
-    assert spot_useful_share(Fraction(per_hour), by_formula) == 1 - per_hour * ages / 3600
 
 
 @pytest.mark.parametrize(

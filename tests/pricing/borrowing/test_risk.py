@@ -17,7 +17,6 @@ from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.table import Section
 from tests.pricing.borrowing.test_harm import ASKED, BUDGET_MS
-from tests.pricing.conftest import section
 
 
 def test_every_question_has_an_answer_and_one_cash_saved(priced_sample: PricedRun) -> None:
@@ -30,13 +29,15 @@ def test_every_question_has_an_answer_and_one_cash_saved(priced_sample: PricedRu
         assert row["as it is"].value == cash.value
 
 
-def late(ledger: Path) -> tuple[Section, dict[str, Any]]:
-    answer = section(ledger, risk.risk)
+def late(run: PricedRun) -> tuple[Section, dict[str, Any]]:
+    answer = risk.risk(run)
     return answer, {row["what"]: row["value"] for row in answer.table("harm").records()}
 
 
-def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(held_out: Path) -> None:
-    answer, harm = late(held_out)
+def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(
+    held_out: Path, held_out_run: PricedRun
+) -> None:
+    answer, harm = late(held_out_run)
     lent, withheld = ([one["ttft_ms"] > BUDGET_MS for one in ASKED if one["clean"] is clean] for clean in (False, True))
     assert harm[risk.REQUESTS].value == len(lent)
     assert harm[risk.LATE].value == pytest.approx(sum(lent) / len(lent))
@@ -48,8 +49,8 @@ def test_late_requests_are_compared_with_windows_in_which_leases_were_withheld(h
     assert risk.harmful(risk.without_prices(held_out, "run")) is True
 
 
-def test_without_withheld_windows_nothing_is_told(never_withheld: Path) -> None:
-    answer, harm = late(never_withheld)
+def test_without_withheld_windows_nothing_is_told(never_withheld: Path, never_withheld_run: PricedRun) -> None:
+    answer, harm = late(never_withheld_run)
     assert risk.harmful(risk.without_prices(never_withheld, "run")) is None
     assert "leases were never withheld at random" in answer.text("says")
     assert {harm[name].value for name in (risk.REQUESTS, risk.LATE, risk.LATE_WITHOUT, risk.HARMED)} == {None}

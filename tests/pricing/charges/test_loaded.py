@@ -67,7 +67,7 @@ def test_the_sample_s_views_have_the_same_total_day_by_day(sample_kept: Path) ->
     assert loaded.columns == [*result.frame.columns, "work", "loaded_nano"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -11,11 +11,14 @@ from rose import events
 from rose.pricing import charges
 from rose.pricing.money import PricingError, charge_nano_usd
 from rose.pricing.price_books.pricebook import PriceBookError, load
+from tests.pricing import any_event
+from tests.pricing.closing.conftest import write
 
 BOOK = load("example")
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01T00:00Z
 S = 10**9
 HOUR = 3600 * S
+H1 = T0_NS + HOUR
 
 
 def us(after_s: float) -> int:
@@ -44,6 +47,17 @@ def slice_(from_s: float, device_id: str = "d", lease_id: str | None = None, **s
     )
 
 
+def power(t0_s: int, t1_s: int, power_mw: int | None, device_id: str = "d") -> events.Power:
+    return events.Power(
+        device_id=device_id,
+        t0_ns=T0_NS + t0_s * S,
+        t1_ns=T0_NS + t1_s * S,
+        power_mw=power_mw,
+        source=events.NOT_MEASURED if power_mw is None else "rapl",
+        at_us=us(t1_s),
+    )
+
+
 def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.Turn:
     given: dict[str, Any] = {
         "device_id": "d",
@@ -65,31 +79,8 @@ def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.
 
 def verdict(trajectory_id: str, at_s: float, *, accepted: bool, stale: bool = False) -> list[events.Event]:
     return [
-        events.Trajectory(
-            trajectory_id=trajectory_id,
-            group_id="g",
-            step=1,
-            task="maze",
-            outcome="finished",
-            turns=1,
-            prompt_tokens=1,
-            output_tokens=1,
-            answer_tokens=1,
-            staleness=0,
-            duration_ns=1,
-            at_us=us(at_s),
-        ),
-        events.Verdict(
-            trajectory_id=trajectory_id,
-            group_id="g",
-            step=1,
-            verifier="v",
-            reward=1.0,
-            threshold=1.0,
-            accepted=accepted,
-            stale=stale,
-            at_us=us(at_s),
-        ),
+        any_event.trajectory(trajectory_id=trajectory_id, answer_tokens=1, at_us=us(at_s)),
+        any_event.verdict(trajectory_id=trajectory_id, accepted=accepted, stale=stale, at_us=us(at_s)),
     ]
 
 
@@ -98,29 +89,17 @@ def by(frame: pl.DataFrame, *keys: str) -> dict[Any, Any]:
     return {row[0] if len(keys) == 1 else row[: len(keys)]: row[len(keys) :] for row in summed.iter_rows()}
 
 
-def test_an_hour_is_rounded_once_and_its_rows_sum_to_it(write_ledger: Any) -> None:
+#: Runs by name, priced as one ledger.
+RUNS: dict[str, list[events.Event]] = {
     # Three thirds of an hour and 1 ns: no division of 2.35 $/h is whole.
-    root = write_ledger(
-        [
-            *begin(),
-            slice_(0, serving=1200),
-            slice_(1200, headroom=1200),
-            slice_(2400, idle=1200),
-            slice_(3600, idle=1e-9),
-        ]
-    )
-    result = charges.price(root, BOOK)
-    assert by(result.frame, "bucket") == {
-        "serving": (1200 * S, 0, 783_333_334),
-        "headroom": (1200 * S, 0, 783_333_333),
-        # 1 ns costs 0.00065 nano-dollars.
-        "idle": (1200 * S + 1, 0, 783_333_333),
-    }
-    assert result.total_nano == 2_350_000_000 + charge_nano_usd(result.book.device[0].usd_per_hour, 1)
-
-
-def test_rollout_time_is_divided_by_what_became_of_the_tokens_made_in_it(write_ledger: Any) -> None:
-    made = [
+    "thirds": [
+        *begin(),
+        slice_(0, serving=1200),
+        slice_(1200, headroom=1200),
+        slice_(2400, idle=1200),
+        slice_(3600, idle=1e-9),
+    ],
+    "fates": [
         *begin(tags='{"team": "research", "serving_team": "chat"}'),
         slice_(0, lease_id="L", rollout=1000, serving=600),
         turn("a", 10, 600, lease_id="L"),
@@ -132,8 +111,57 @@ def test_rollout_time_is_divided_by_what_became_of_the_tokens_made_in_it(write_l
         *verdict("a", 60, accepted=True),
         *verdict("b", 60, accepted=False),
         *verdict("c", 60, accepted=True, stale=True),
-    ]
-    result = charges.price(write_ledger(made), BOOK).frame
+    ],
+    "idle": [
+        *begin(),
+        slice_(0, idle=10),
+        slice_(10, lease_id="L", idle=20),
+        *begin("r", "rollout")[1:],
+        slice_(0, "r", idle=40, rollout=10),
+    ],
+    "metered": [*begin(), slice_(0, idle=7200), power(1800, 5400, 800_000)],
+    # One reading crosses the end of an hour; beside a meter, one that measures nothing reads nothing twice.
+    "unmetered": [*begin(), slice_(0, idle=5400), power(0, 60, 1000), power(0, 5400, None)],
+    "no device time": [
+        *begin(),
+        any_event.sync(device_id="d", wire_bytes=10**9, source="s", at_us=us(10)),
+    ],
+    "no trajectory": [*begin(), slice_(0, rollout=10), replace(turn("a", 5, 3), trajectory_id=None)],
+    **{f"tags {tags}": [*begin(tags=tags), slice_(0, idle=10)] for tags in ("not json", '{"team": ""}', "[1]", None)},
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs") / "ledger"
+    for number, (run_id, made) in enumerate(RUNS.items()):
+        write(root, made, f"w{number}", "live", run_id)
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(root: Path) -> charges.Charges:
+    return charges.price(root, BOOK)
+
+
+@pytest.fixture(scope="module")
+def frame(whole: charges.Charges) -> pl.DataFrame:
+    return whole.frame
+
+
+def test_an_hour_is_rounded_once_and_its_rows_sum_to_it(frame: pl.DataFrame) -> None:
+    own = frame.filter(run_id="thirds")
+    assert by(own, "bucket") == {
+        "serving": (1200 * S, 0, 783_333_334),
+        "headroom": (1200 * S, 0, 783_333_333),
+        # 1 ns costs 0.00065 nano-dollars.
+        "idle": (1200 * S + 1, 0, 783_333_333),
+    }
+    assert own["cost_nano"].sum() == 2_350_000_000 + charge_nano_usd(BOOK.device[0].usd_per_hour, 1)
+
+
+def test_rollout_time_is_divided_by_what_became_of_the_tokens_made_in_it(frame: pl.DataFrame) -> None:
+    result = frame.filter(run_id="fates")
     # Prices of 1 and 3 a million: 90 prompt tokens computed again weigh as 30 generated ones, and 1000 in all.
     assert by(result.filter(bucket="rollout"), "policy_version", "task", "fate", "cause") == {
         (3, "maze", "accepted", None): (600 * S, 600, 391_666_666),
@@ -158,10 +186,8 @@ def test_a_later_verdict_moves_the_dollars_and_keeps_their_sum(write_ledger: Any
     assert after["cost_nano"].sum() == before["cost_nano"].sum()
 
 
-def test_idle_that_could_have_been_lent_is_told_apart(write_ledger: Any) -> None:
-    made = [*begin(), slice_(0, idle=10), slice_(10, lease_id="L", idle=20)]
-    made += [*begin("r", "rollout")[1:], slice_(0, "r", idle=40, rollout=10)]
-    result = charges.price(write_ledger(made), BOOK).frame
+def test_idle_that_could_have_been_lent_is_told_apart(frame: pl.DataFrame) -> None:
+    result = frame.filter(run_id="idle")
     assert result.filter(bucket="rollout")["fate"].to_list() == ["no tokens"]
     assert by(result.filter(bucket="idle"), "cause") == {
         "could have been lent": (10 * S, 0, 6_527_778),
@@ -172,31 +198,19 @@ def test_idle_that_could_have_been_lent_is_told_apart(write_ledger: Any) -> None
 
 def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> None:
     def sync(at_s: float, lease_id: str | None, size: int, *, ok: bool = True) -> events.Sync:
-        return events.Sync(
+        return any_event.sync(
             device_id="d",
             lease_id=lease_id,
             ok=ok,
-            base_version=None,
-            encoding="dense",
             wire_bytes=size,
             dense_bytes=size,
-            total_ns=1,
             source="s",
-            route="inter-region",
             policy_version=1,
             at_us=us(at_s),
         )
 
     def lease(at_s: float, lease_id: str) -> events.Lease:
-        return events.Lease(
-            action="granted",
-            device_id="d",
-            lease_id=lease_id,
-            kv_budget_bytes=1,
-            compute_share=1.0,
-            expires_at_us=us(9999),
-            at_us=us(at_s),
-        )
+        return any_event.lease(device_id="d", lease_id=lease_id, expires_at_us=us(9999), at_us=us(at_s))
 
     root = write_ledger([*begin(), slice_(0, idle=600), sync(10, None, 10**9), sync(30, "A", 1), sync(40, None, 2)])
     nobody = charges.price(root, BOOK).frame.filter(kind="transfer")
@@ -208,48 +222,33 @@ def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> No
     assert set(result["route"]) == {"inter-region"}
 
 
-def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(write_ledger: Any) -> None:
-    made = [
-        *begin(),
-        slice_(0, idle=7200),
-        events.Power(
-            device_id="d",
-            t0_ns=T0_NS + 1800 * S,
-            t1_ns=T0_NS + 5400 * S,
-            power_mw=800_000,
-            source="rapl",
-            at_us=us(5400),
-        ),
-    ]
-    root = write_ledger(made)
-    result = charges.price(root, BOOK).frame.filter(kind="energy")
+def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(root: Path, frame: pl.DataFrame) -> None:
+    energy = frame.filter(run_id="metered", kind="energy")
     # 0.8 kWh over two hours at 0.10 a kWh and PUE 1.25.
-    assert result["energy_mw_ns"].to_list() == [800_000 * 1800 * S] * 2
-    assert result["cost_nano"].to_list() == [50_000_000] * 2
+    assert energy["energy_mw_ns"].to_list() == [800_000 * 1800 * S] * 2
+    assert energy["cost_nano"].to_list() == [50_000_000] * 2
+    assert frame.filter(run_id="unmetered")["energy_mw_ns"].sum() == 60 * 1000 * S
     rented = BOOK.model_copy(
         update={"device": [p.model_copy(update={"energy_included": True}) for p in BOOK.device], "sha256": "rented"}
     )
-    assert charges.price(root, rented).frame.filter(kind="energy").is_empty()
+    assert charges.price(root, rented, run_id="metered").frame.filter(kind="energy").is_empty()
 
 
-def test_periods_partition_the_bill(write_ledger: Any) -> None:
-    made = [*begin(), slice_(100, serving=5000, idle=5000), turn("a", 50, 3), slice_(10_100, rollout=901)]
-    root = write_ledger(made)
-    whole = charges.price(root, BOOK)
-    parts = [charges.price(root, BOOK, from_ns=T0_NS + n * HOUR, to_ns=T0_NS + (n + 1) * HOUR) for n in range(4)]
+def test_periods_partition_the_bill(root: Path, whole: charges.Charges) -> None:
+    parts = [charges.price(root, BOOK, from_ns=from_ns, to_ns=to_ns) for from_ns, to_ns in ((None, H1), (H1, None))]
     assert pl.concat([part.frame for part in parts]).equals(whole.frame)
-    assert (whole.from_ns, whole.to_ns) == (T0_NS, T0_NS + 11_001 * S)
-    assert sum(stay.t1_ns - stay.t0_ns for part in parts for stay in part.stays) == 11_001 * S
+    assert (whole.from_ns, whole.to_ns) == (T0_NS, T0_NS + 2 * HOUR)
+    assert sum(stay.t1_ns - stay.t0_ns for part in parts for stay in part.stays) == sum(
+        stay.t1_ns - stay.t0_ns for stay in whole.stays
+    )
 
 
-def test_a_period_that_cannot_be_priced_is_refused(write_ledger: Any) -> None:
-    root = write_ledger([*begin(), slice_(0, idle=10)])
+def test_a_period_that_cannot_be_priced_is_refused(root: Path) -> None:
     asked: list[tuple[dict[str, Any], str]] = [
         ({"from_ns": T0_NS + 1}, "whole UTC hour; from is 2026-06-01T00:00:00"),
         ({"from_ns": T0_NS, "to_ns": T0_NS}, "the period is empty"),
         ({"from_ns": T0_NS + 24 * HOUR}, "has no provisioned device time"),
-        ({"run_id": "nope"}, "has no provisioned device time"),
-        ({"provenance": "live"}, "no provisioned device time with provenance 'live'"),
+        ({"provenance": "replay", "run_id": "x"}, "no provisioned device time with provenance 'replay' of run x"),
     ]
     for given, says in asked:
         with pytest.raises(PricingError, match=says):
@@ -280,71 +279,27 @@ def test_a_price_that_is_missing_is_refused_only_where_it_is_needed(write_ledger
     assert charges.price(root, book, from_ns=at_ns).frame["ns"].sum() == 30 * S
 
 
-def test_what_is_billed_without_device_time_is_billed_all_the_same(write_ledger: Any) -> None:
-    sync = events.Sync(
-        device_id="d",
-        ok=True,
-        base_version=None,
-        encoding="dense",
-        wire_bytes=10**9,
-        dense_bytes=1,
-        total_ns=1,
-        source="s",
-        route="inter-region",
-        at_us=us(10),
-    )
-    result = charges.price(write_ledger([*begin(), sync]), BOOK)
+def test_what_is_billed_without_device_time_is_billed_all_the_same(root: Path) -> None:
+    result = charges.price(root, BOOK, run_id="no device time")
     assert result.total_nano == 20_000_000
     assert (result.from_ns, result.to_ns) == (T0_NS, T0_NS + HOUR)
 
 
-def test_a_turn_of_no_trajectory_keeps_its_tokens(write_ledger: Any) -> None:
-    root = write_ledger([*begin(), slice_(0, rollout=10), replace(turn("a", 5, 3), trajectory_id=None)])
-    assert charges.price(root, BOOK).frame.select("fate", "tokens").rows() == [("open", 3)]
+def test_a_turn_of_no_trajectory_and_tags_that_say_nothing_are_charged(frame: pl.DataFrame) -> None:
+    assert frame.filter(run_id="no trajectory").select("fate", "tokens").rows() == [("open", 3)]
+    assert frame.filter(pl.col("run_id").str.starts_with("tags "))["team"].to_list() == ["unallocated"] * 4
 
 
-def test_tags_that_say_nothing_leave_the_time_unallocated(write_ledger: Any) -> None:
-    root = None
-    for n, tags in enumerate(("not json", '{"team": ""}', "[1]", None)):
-        root = write_ledger([*begin(tags=tags), slice_(0, idle=10)], root=root, writer=f"w{n}", run_id=f"r{n}")
-    assert root is not None
-    assert charges.price(root, BOOK).frame["team"].to_list() == ["unallocated"] * 4
-
-
-def test_more_power_than_can_be_counted_is_refused_with_the_reason(write_ledger: Any) -> None:
-    meter = events.Power(device_id="d", t0_ns=T0_NS, t1_ns=T0_NS + HOUR, power_mw=3_000_000, source="rapl")
-    root = write_ledger([*begin(), slice_(0, idle=3600), meter])
-    with pytest.raises(PricingError, match=r"more than 2.5 kW"):
-        charges.price(root, BOOK)
-
-
-def test_power_that_was_read_twice_is_refused(write_ledger: Any) -> None:
-    def meter(t0_s: int, t1_s: int) -> events.Event:
-        return events.Power(device_id="d", t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=1, source="rapl")
-
-    root = write_ledger([*begin(), slice_(0, idle=3600), meter(0, 60), meter(60, 120)])
+def test_power_that_cannot_be_counted_or_was_read_twice_or_of_no_device_is_refused(write_ledger: Any) -> None:
+    root = write_ledger([*begin(), slice_(0, idle=3600), power(0, 60, 1), power(60, 120, 1)], run_id="twice")
     assert charges.price(root, BOOK).frame["energy_mw_ns"].sum() == 120 * S
     # What reads it again may be another host, later.
-    write_ledger([meter(119, 180)], root=root, writer="second")
-    with pytest.raises(PricingError, match=rf"run run, d: power was read more than once over \[{T0_NS + 119 * S}, "):
+    write_ledger([power(119, 180, 1)], root=root, writer="second", run_id="twice")
+    write_ledger([*begin(), slice_(0, idle=60), power(0, 60, 1, "stranger")], root=root, writer="w", run_id="strange")
+    with pytest.raises(PricingError) as error:
         charges.price(root, BOOK)
-
-
-def test_a_device_that_was_not_measured_is_charged_no_energy(write_ledger: Any) -> None:
-    def meter(t0_s: int, t1_s: int, power_mw: int | None) -> events.Event:
-        source = events.NOT_MEASURED if power_mw is None else "nvml-energy"
-        return events.Power(
-            device_id="d", t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=power_mw, source=source
-        )
-
-    # One reading crosses the end of an hour; beside a meter, one that measures nothing reads nothing twice.
-    readings = [meter(0, 60, 1000), meter(0, 5400, None)]
-    root = write_ledger([*begin(), slice_(0, idle=5400), *readings])
-    assert charges.price(root, BOOK).frame["energy_mw_ns"].sum() == 60 * 1000 * S
-
-
-def test_power_of_a_device_that_never_joined_is_refused(write_ledger: Any) -> None:
-    meter = events.Power(device_id="stranger", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=1, source="rapl")
-    root = write_ledger([*begin(), slice_(0, idle=60), meter])
-    with pytest.raises(PricingError, match=r"run run, stranger: power was read of a device that never joined over"):
-        charges.price(root, BOOK)
+    assert f"run twice, d: power was read more than once over [{T0_NS + 119 * S}, " in str(error.value)
+    assert "run strange, stranger: power was read of a device that never joined over" in str(error.value)
+    write_ledger([*begin(), slice_(0, idle=3600), power(0, 3600, 3_000_000)], root=root, writer="x", run_id="large")
+    with pytest.raises(PricingError, match=r"more than 2.5 kW"):
+        charges.price(root, BOOK, run_id="large")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +13,17 @@ import pytest
 
 from benchmarks import price_book
 from rose import events
+from rose.ledger import catalog
 from rose.pricing import charges
 from rose.pricing.charges import state
-from rose.pricing.export import focus
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import parse
-from rose.pricing.run.priced import priced
-from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, turn, us
-from tests.pricing.export.conftest import whole_bill
+from rose.pricing.run import tokens
+from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, power, slice_, turn, us
+from tests.pricing.closing.conftest import write
 
 GPU = "GPU-5c1e"
+KILOWATT_MW = 1_000_000
 BOOK = parse(
     price_book.toml(
         "b",
@@ -44,187 +48,222 @@ def device(action: Any, at_s: float, device_id: str = "d", **fields: Any) -> eve
     return events.Device(action=action, device_id=device_id, t_ns=T0_NS + int(at_s * S), **given)
 
 
-def power(t0_s: int, t1_s: int, power_mw: int = 1_000_000) -> events.Power:
-    return events.Power(
-        device_id="d", t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=power_mw, source="rapl", at_us=us(t1_s)
-    )
-
-
-def tenures(result: charges.Charges) -> list[tuple[Any, ...]]:
+def tenures(result: charges.Charges, run_id: str) -> list[tuple[Any, ...]]:
     return [
-        (stay.run_id, stay.pool, stay.device_class, (stay.t0_ns - T0_NS) / HOUR, (stay.t1_ns - T0_NS) / HOUR)
+        (stay.pool, stay.device_class, (stay.t0_ns - T0_NS) / HOUR, (stay.t1_ns - T0_NS) / HOUR)
         for stay in result.stays
+        if stay.run_id == run_id
     ]
 
 
-def test_time_away_is_not_billed(write_ledger: Any) -> None:
-    """Three hours of a device that was away for the second of four: $7.05, not $9.40."""
-    made = [
-        run(),
+def moved(leaves: bool, **changed: Any) -> list[events.Event]:
+    """Half an hour of a device, then an hour as what it came back as."""
+    return [
+        device("joined", 0),
+        slice_(0, serving=1800),
+        power(0, 1800, KILOWATT_MW),
+        *([device("left", 1800)] if leaves else []),
+        device("joined", 1800, **changed),
+        slice_(1800, rollout=1800),
+        slice_(3600, idle=1800),
+    ]
+
+
+#: Runs by name. Each has hardware of its own, but for those that share it: `x` shares what `x+y` holds.
+RUNS: dict[str, list[events.Event]] = {
+    "away": [
         device("joined", 0),
         slice_(0, serving=3600),
         device("left", 3600),
         device("joined", 7200),
         slice_(7200, serving=3600, idle=3600),
         device("left", 14400),
-    ]
-    result = charges.price(write_ledger(made), BOOK)
-    assert result.total_nano == 7_050_000_000
-    assert by(result.frame, "bucket")["serving"] == (7200 * S, 0, 4_700_000_000)
-    assert tenures(result) == [("run", "serving", "h100-sxm", 0, 1), ("run", "serving", "h100-sxm", 2, 4)]
-
-
-def test_a_device_that_joins_again_while_it_is_there_goes_on(write_ledger: Any) -> None:
-    """An agent that died and was started again: nobody said that the device was gone meanwhile."""
-    made = [run(), device("joined", 0), slice_(0, serving=900), device("joined", 1800), slice_(1800, serving=1800)]
-    result = charges.price(write_ledger(made), BOOK)
-    assert by(result.frame, "bucket") == {
-        "serving": (2700 * S, 0, 1_762_500_000),
-        "unaccounted": (900 * S, 0, 587_500_000),
-    }
-    assert tenures(result) == [("run", "serving", "h100-sxm", 0, 1)]
-
-
-@pytest.mark.parametrize(
-    ("changed", "total_nano", "leaves"),
-    # Half an hour at 2.35, then one at what it came back as.
-    [
-        ({"device_class": "l4"}, 1_175_000_000 + 500_000_000, True),
-        ({"pool": "rollout"}, 1_175_000_000 + 1_000_000_000, False),
     ],
-)
-def test_another_class_or_pool_changes_the_price_from_then_on(
-    write_ledger: Any, changed: dict[str, Any], total_nano: int, leaves: bool
-) -> None:
-    made = [
-        run(),
-        device("joined", 0),
-        slice_(0, serving=1800),
-        power(0, 1800),
-        *([device("left", 1800)] if leaves else []),
-        device("joined", 1800, **changed),
-        slice_(1800, rollout=1800),
-        slice_(3600, idle=1800),
-    ]
-    result = charges.price(write_ledger(made), BOOK)
-    capacity = result.frame.filter(kind="capacity")
-    assert capacity["cost_nano"].sum() == total_nano
-    assert result.frame.filter(kind="energy").select("device_class", "pool", "cost_nano").rows() == [
-        ("h100-sxm", "serving", 50_000_000)
-    ]
-    assert by(capacity.filter(bucket="serving"), "device_class", "pool") == {
-        ("h100-sxm", "serving"): (1800 * S, 0, 1_175_000_000)
-    }
-    later = {"device_class": "h100-sxm", "pool": "serving"} | changed
-    assert by(capacity.filter(pl.col("bucket") != "serving"), "device_class", "pool") == {
-        (later["device_class"], later["pool"]): (3600 * S, 0, total_nano - 1_175_000_000)
-    }
-    assert [row[3:] for row in tenures(result)] == [(0, 0.5), (0.5, 1.5)]
-
-
-def test_tokens_are_of_the_pool_that_the_device_was_in(write_ledger: Any) -> None:
-    made = [
-        run(),
+    "again": [device("joined", 0), slice_(0, serving=900), device("joined", 1800), slice_(1800, serving=1800)],
+    "class": moved(True, device_class="l4"),
+    "pool": moved(False, pool="rollout"),
+    "tokens": [
         device("joined", 0),
         slice_(0, rollout=1800),
         turn("a", 900, 70),
         device("joined", 1800, pool="rollout"),
         slice_(1800, rollout=1800),
         turn("b", 2700, 30),
+    ],
+    "two": [device("joined", 0), slice_(0, serving=3600), slice_(3600, serving=1800, idle=1800), device("left", 7200)],
+    "two+other": [device("joined", 3600, "x"), slice_(3600, "x", rollout=900), device("left", 7200, "x")],
+    "replaced": [
+        device("joined", 0),
+        slice_(0, serving=3600),
+        device("left", 3600),
+        device("joined", 7200, hardware_id="B"),
+        slice_(7200, serving=3600),
+        device("left", 10800, hardware_id=None),
+    ],
+    "replaced+other": [
+        device("joined", 0, hardware_id="B"),
+        slice_(0, serving=3600),
+        device("left", 3600),
+    ],
+    "said": [
+        device("joined", 0, hardware_id=None),
+        device("joined", 600),
+        slice_(0, idle=1800),
+        device("joined", 1800, hardware_id="B"),
+        device("joined", 2400, hardware_id=None),
+        slice_(1800, idle=1800),
+    ],
+    **{f"few+{name}": [device("joined", 0), slice_(0, idle=1e-5), device("left", 1e-5)] for name in ("c", "a", "b")},
+    "part": [device("joined", 0), slice_(0, serving=3600), device("left", 3600)],
+    "part+other": [
+        device("joined", 0, pool="rollout"),
+        slice_(0, rollout=3600),
+        device("left", 3600, pool="rollout"),
+    ],
+    "power": [device("joined", 0), slice_(0, idle=3600), power(0, 3600, KILOWATT_MW)],
+    "power+other": [device("joined", 0), slice_(0, idle=3600), power(1800, 3600, KILOWATT_MW)],
+    "apart+a": [device("joined", 0, hardware_id="node-1/cores-0"), slice_(0, idle=3600)],
+    "apart+b": [device("joined", 0, hardware_id="node-2/cores-0"), slice_(0, idle=3600)],
+    "apart+c": [device("joined", 0, hardware_id=None), slice_(0, idle=3600)],
+    "apart+d": [device("joined", 0, hardware_id=None), slice_(0, idle=3600)],
+    "names": [device("joined", 0), device("joined", 0, "e"), slice_(0, serving=3600), slice_(0, "e", rollout=3600)],
+}
+
+
+def on_own_hardware(name: str, made: list[events.Event]) -> Iterator[events.Event]:
+    """The events of a run of RUNS, with hardware that only runs of the same case hold."""
+    yield run()
+    for event in made:
+        if isinstance(event, events.Device) and event.hardware_id is not None:
+            yield dataclasses.replace(event, hardware_id=f"{name.partition('+')[0]}/{event.hardware_id}")
+        else:
+            yield event
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger of all RUNS, and of a simulated run on hardware of theirs."""
+    root = tmp_path_factory.mktemp("tenures") / "ledger"
+    for name, made in RUNS.items():
+        write(root, on_own_hardware(name, made), name.replace("+", "-"), "live", name)
+    simulated = [device("joined", 0, hardware_id=f"away/{GPU}"), slice_(0, idle=3600)]
+    return write(root, [run(), *simulated], "simulated", "simulated", "simulated")
+
+
+@pytest.fixture(scope="module")
+def priced(root: Path) -> charges.Charges:
+    return charges.price(root, BOOK, provenance="live")
+
+
+def of_case(priced: charges.Charges, case: str) -> pl.DataFrame:
+    return priced.frame.filter(pl.col("run_id").str.split("+").list.first() == case)
+
+
+def test_time_away_is_not_billed(priced: charges.Charges) -> None:
+    """Three hours of a device that was away for the second of four: $7.05, not $9.40."""
+    frame = of_case(priced, "away")
+    assert frame["cost_nano"].sum() == 7_050_000_000
+    assert by(frame, "bucket")["serving"] == (7200 * S, 0, 4_700_000_000)
+    assert tenures(priced, "away") == [("serving", "h100-sxm", 0, 1), ("serving", "h100-sxm", 2, 4)]
+
+
+def test_a_device_that_joins_again_while_it_is_there_goes_on(priced: charges.Charges) -> None:
+    """An agent that died and was started again: nobody said that the device was gone meanwhile."""
+    assert by(of_case(priced, "again"), "bucket") == {
+        "serving": (2700 * S, 0, 1_762_500_000),
+        "unaccounted": (900 * S, 0, 587_500_000),
+    }
+    assert tenures(priced, "again") == [("serving", "h100-sxm", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("case", "later", "later_nano"),
+    [("class", ("l4", "serving"), 500_000_000), ("pool", ("h100-sxm", "rollout"), 1_000_000_000)],
+)
+def test_another_class_or_pool_changes_the_price_from_then_on(
+    priced: charges.Charges, case: str, later: tuple[str, str], later_nano: int
+) -> None:
+    frame = of_case(priced, case)
+    assert frame.filter(kind="energy").select("device_class", "pool", "cost_nano").rows() == [
+        ("h100-sxm", "serving", 50_000_000)
     ]
-    root = write_ledger(made)
-    with priced(root, "run", BOOK) as result:
-        assert [result.tokens[name].useful for name in ("borrowed", "dedicated")] == [70, 30]
-        assert [device.cost_nano_usd for device in result.allocation.devices] == [500_000_000, 1_175_000_000]
+    assert by(frame.filter(kind="capacity"), "device_class", "pool") == {
+        ("h100-sxm", "serving"): (1800 * S, 0, 1_175_000_000),
+        later: (3600 * S, 0, later_nano),
+    }
+    assert [row[2:] for row in tenures(priced, case)] == [(0, 0.5), (0.5, 1.5)]
 
 
-def test_an_export_names_the_device_and_counts_it_once(write_ledger: Any, tmp_path: Path) -> None:
-    root = None
-    for name in ("a", "b"):
-        made = [run(), device("joined", 0, name), slice_(0, name, serving=3600), device("left", 3600, name)]
-        root = write_ledger(made, root=root, writer=name, run_id=name)
-    assert root is not None
-    exported = whole_bill(root, BOOK)
-    focus.write(exported, tmp_path / "focus.parquet")
-    used = pl.read_parquet(tmp_path / "focus.parquet").filter(ChargeCategory="Usage")
-    assert used.select("ResourceId", "ResourceName").rows() == [(GPU, "a"), (GPU, "b")]
+def test_tokens_are_of_the_pool_that_the_device_was_in(root: Path, priced: charges.Charges) -> None:
+    assert by(of_case(priced, "tokens"), "pool") == {
+        "serving": (1800 * S, 70, 1_175_000_000),
+        "rollout": (1800 * S, 30, 500_000_000),
+    }
+    with closing(catalog.connect(root)) as connection:
+        counts = tokens.count(connection, "tokens")
+    assert [counts[name].useful for name in ("borrowed", "dedicated")] == [70, 30]
 
 
-def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> None:
+def test_two_runs_on_one_device_at_a_time_are_billed_once(root: Path, priced: charges.Charges) -> None:
     """Two hours, the second of them with another run: $4.70, not $7.05. Each has half of what both hold."""
-    made = [slice_(0, serving=3600), slice_(3600, serving=1800, idle=1800)]
-    root = write_ledger([run(), device("joined", 0), *made, device("left", 7200)])
-    other = [run("o"), device("joined", 3600, "x"), slice_(3600, "x", rollout=900), device("left", 7200, "x")]
-    write_ledger(other, root=root, writer="other", run_id="other")
-    result = charges.price(root, BOOK)
-    assert result.total_nano == 4_700_000_000
-    assert by(result.frame, "run_id", "bucket") == {
-        ("run", "serving"): (4500 * S, 0, 2_937_500_000),
-        ("run", "idle"): (900 * S, 0, 587_500_000),
-        ("other", "rollout"): (450 * S, 0, 293_750_000),
-        ("other", "unaccounted"): (1350 * S, 0, 881_250_000),
+    frame = of_case(priced, "two")
+    assert by(frame, "run_id", "bucket") == {
+        ("two", "serving"): (4500 * S, 0, 2_937_500_000),
+        ("two", "idle"): (900 * S, 0, 587_500_000),
+        ("two+other", "rollout"): (450 * S, 0, 293_750_000),
+        ("two+other", "unaccounted"): (1350 * S, 0, 881_250_000),
     }
-    assert set(result.frame["hardware_id"]) == {GPU}
-    for run_id in ("run", "other"):
-        alone = charges.price(root, BOOK, run_id=run_id)
-        assert alone.frame.equals(result.frame.filter(run_id=run_id))
-        assert {stay.run_id for stay in alone.stays} == {run_id}
+    assert set(frame["hardware_id"]) == {f"two/{GPU}"}
+    alone = charges.price(root, BOOK, run_id="two")
+    assert alone.frame.equals(frame.filter(run_id="two"))
+    assert {stay.run_id for stay in alone.stays} == {"two"}
 
 
-def test_other_hardware_under_the_same_name_is_another_device_from_then_on(write_ledger: Any) -> None:
+def test_other_hardware_under_the_same_name_is_another_device_from_then_on(priced: charges.Charges) -> None:
     """An hour of one GPU, an hour away, an hour of another one; the other run has the second GPU in the first hour."""
-    other_gpu = "GPU-77aa"
-    root = write_ledger(
-        [
-            run(),
-            device("joined", 0),
-            slice_(0, serving=3600),
-            device("left", 3600),
-            device("joined", 7200, hardware_id=other_gpu),
-            slice_(7200, serving=3600),
-            device("left", 10800, hardware_id=None),
-        ]
-    )
-    other = [run(), device("joined", 0, hardware_id=other_gpu), slice_(0, serving=3600), device("left", 3600)]
-    write_ledger(other, root=root, writer="other", run_id="other")
-    result = charges.price(root, BOOK)
-    assert result.total_nano == 7_050_000_000
-    assert by(result.frame, "run_id", "hardware_id") == {
-        ("run", GPU): (3600 * S, 0, 2_350_000_000),
-        ("run", other_gpu): (3600 * S, 0, 2_350_000_000),
-        ("other", other_gpu): (3600 * S, 0, 2_350_000_000),
+    assert by(of_case(priced, "replaced"), "run_id", "hardware_id") == {
+        ("replaced", f"replaced/{GPU}"): (3600 * S, 0, 2_350_000_000),
+        ("replaced", "replaced/B"): (3600 * S, 0, 2_350_000_000),
+        ("replaced+other", "replaced/B"): (3600 * S, 0, 2_350_000_000),
     }
 
 
-def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(write_ledger: Any) -> None:
-    """Hardware is told again only where it changed: a join that does not say goes on with what was said before."""
-    made = [run(), device("joined", 0, hardware_id=None), device("joined", 600), slice_(0, idle=1800)]
-    made += [device("joined", 1800, hardware_id="GPU-77aa"), device("joined", 2400, hardware_id=None)]
-    result = charges.price(write_ledger([*made, slice_(1800, idle=1800)]), BOOK)
-    assert by(result.frame, "hardware_id") == {
-        GPU: (1800 * S, 0, 1_175_000_000),
-        "GPU-77aa": (1800 * S, 0, 1_175_000_000),
+def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(priced: charges.Charges) -> None:
+    """A join that names no hardware keeps what was named before."""
+    assert by(of_case(priced, "said"), "hardware_id") == {
+        f"said/{GPU}": (1800 * S, 0, 1_175_000_000),
+        "said/B": (1800 * S, 0, 1_175_000_000),
     }
 
 
-def test_what_does_not_divide_goes_to_the_first_run_by_name(write_ledger: Any) -> None:
-    """Three runs share 10,000 ns and the 7 nano-dollars that they cost."""
-    root = None
-    for name in ("c", "a", "b"):
-        joined = [run(), device("joined", 0), slice_(0, idle=1e-5), device("left", 1e-5)]
-        root = write_ledger(joined, root=root, writer=name, run_id=name)
-    assert root is not None
-    result = charges.price(root, BOOK)
-    assert by(result.frame, "run_id") == {"a": (3334, 0, 3), "b": (3333, 0, 2), "c": (3333, 0, 2)}
+def test_a_shared_device_is_divided_to_the_nanosecond_at_the_price_of_each_run_s_pool(priced: charges.Charges) -> None:
+    """Three runs share 10,000 ns and the 7 nano-dollars that they cost; the first by name has what does not divide."""
+    assert by(of_case(priced, "few"), "run_id") == {
+        "few+a": (3334, 0, 3),
+        "few+b": (3333, 0, 2),
+        "few+c": (3333, 0, 2),
+    }
+    assert by(of_case(priced, "part"), "run_id") == {
+        "part": (1800 * S, 0, 1_175_000_000),
+        "part+other": (1800 * S, 0, 500_000_000),
+    }
 
 
-def test_each_of_two_runs_pays_its_part_at_the_price_of_what_it_has_the_device_as(write_ledger: Any) -> None:
-    root = write_ledger([run(), device("joined", 0), slice_(0, serving=3600), device("left", 3600)])
-    other = [run(), device("joined", 0, pool="rollout"), slice_(0, rollout=3600), device("left", 3600, pool="rollout")]
-    write_ledger(other, root=root, writer="other", run_id="other")
-    assert by(charges.price(root, BOOK).frame, "run_id") == {
-        "run": (1800 * S, 0, 1_175_000_000),
-        "other": (1800 * S, 0, 500_000_000),
+def test_power_that_two_runs_read_of_one_device_is_billed_once(priced: charges.Charges) -> None:
+    """One kilowatt-hour, of which both runs read the second half."""
+    energy = of_case(priced, "power").filter(kind="energy")
+    assert by(energy, "run_id") == {"power": (0, 0, 75_000_000), "power+other": (0, 0, 25_000_000)}
+
+
+def test_devices_of_one_name_are_one_only_where_the_ledger_says_so(priced: charges.Charges) -> None:
+    apart = of_case(priced, "apart").sort("run_id")
+    assert apart["cost_nano"].sum() == 4 * 2_350_000_000
+    hosts = ["apart/node-1/cores-0", "apart/node-2/cores-0"]
+    assert apart["hardware_id"].to_list() == [*hosts, "apart+c/d", "apart+d/d"]
+    # Two names of one device within a run share it.
+    assert by(of_case(priced, "names"), "device_id") == {
+        "d": (1800 * S, 0, 1_175_000_000),
+        "e": (1800 * S, 0, 1_175_000_000),
     }
 
 
@@ -239,40 +278,6 @@ def test_one_device_cannot_be_of_two_classes_at_once(write_ledger: Any) -> None:
         assert name in str(caught.value)
     later = charges.price(root, BOOK, from_ns=T0_NS + HOUR)
     assert by(later.frame, "run_id", "device_class") == {("other", "l4"): (3600 * S, 0, 500_000_000)}
-
-
-def test_power_that_two_runs_read_of_one_device_is_billed_once(write_ledger: Any) -> None:
-    root = write_ledger([run(), device("joined", 0), slice_(0, idle=3600), power(0, 3600)])
-    other = [run(), device("joined", 0), slice_(0, idle=3600), power(1800, 3600)]
-    write_ledger(other, root=root, writer="other", run_id="other")
-    energy = charges.price(root, BOOK).frame.filter(kind="energy")
-    # One kilowatt-hour, of which the second half was read by both.
-    assert energy.select("run_id", "cost_nano").rows() == [("other", 25_000_000), ("run", 75_000_000)]
-
-
-def test_devices_of_one_name_are_one_only_where_the_ledger_says_so(write_ledger: Any) -> None:
-    """Other hosts, and ledgers from before devices said what they are: each run has its own."""
-    root = None
-    for name, hardware_id in (("a", "node-1/cores-0"), ("b", "node-2/cores-0"), ("c", None), ("d", None)):
-        made = [run(), device("joined", 0, hardware_id=hardware_id), slice_(0, idle=3600)]
-        root = write_ledger(made, root=root, writer=name, run_id=name)
-    assert root is not None
-    result = charges.price(root, BOOK)
-    assert result.total_nano == 4 * 2_350_000_000
-    assert result.frame["hardware_id"].to_list() == ["node-1/cores-0", "node-2/cores-0", "c/d", "d/d"]
-
-
-def test_two_names_in_one_run_share_their_device(write_ledger: Any) -> None:
-    made = [run(), device("joined", 0), device("joined", 0, "e"), slice_(0, serving=3600), slice_(0, "e", rollout=3600)]
-    result = charges.price(write_ledger(made), BOOK)
-    assert by(result.frame, "device_id") == {"d": (1800 * S, 0, 1_175_000_000), "e": (1800 * S, 0, 1_175_000_000)}
-
-
-def test_simulated_time_never_shares_with_live_time(write_ledger: Any) -> None:
-    made = [run(), device("joined", 0), slice_(0, idle=3600)]
-    root = write_ledger(made, provenance="live")
-    write_ledger(made, root=root, writer="other", run_id="other", provenance="simulated")
-    assert charges.price(root, BOOK, provenance="live").total_nano == 2_350_000_000
 
 
 def test_time_between_two_tenures_is_nobodys(write_ledger: Any) -> None:
@@ -301,9 +306,7 @@ def test_what_arrives_later_of_another_run_divides_what_was_charged_before(
     assert bill() == {"run": 5.25, "other": 0.75}
     add(slice_(14400, rollout=3600))
     assert bill() == {"run": 4, "other": 2}
-    add(device("left", 18000))
-    assert bill() == {"run": 4, "other": 2}
-    add(device("joined", 18000, pool="rollout"), slice_(18000, rollout=3600))
+    add(device("left", 18000), device("joined", 18000, pool="rollout"), slice_(18000, rollout=3600))
     assert bill() == {"run": 3.5, "other": pytest.approx(2 + 0.5 / 2.35)}
     # From here on it is known to have been away from 9000 s on.
     add(device("left", 9000), device("joined", 14400))

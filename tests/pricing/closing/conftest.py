@@ -17,6 +17,7 @@ from rose.pricing.closing.period import Period
 from rose.pricing.closing.store import Closed
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
+from tests.pricing import any_event
 
 S = 10**9
 HOUR_NS = 3600 * S
@@ -161,30 +162,8 @@ def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.
 
 def judged(trajectory_id: str, at_s: float, *, accepted: bool) -> list[events.Event]:
     return [
-        events.Trajectory(
-            trajectory_id=trajectory_id,
-            group_id="g",
-            step=1,
-            task="maze",
-            outcome="finished",
-            turns=1,
-            prompt_tokens=1,
-            output_tokens=1,
-            answer_tokens=1,
-            staleness=0,
-            duration_ns=1,
-            at_us=us(at_s),
-        ),
-        events.Verdict(
-            trajectory_id=trajectory_id,
-            group_id="g",
-            step=1,
-            verifier="v",
-            reward=1.0,
-            threshold=1.0,
-            accepted=accepted,
-            at_us=us(at_s),
-        ),
+        any_event.trajectory(trajectory_id=trajectory_id, answer_tokens=1, at_us=us(at_s)),
+        any_event.verdict(trajectory_id=trajectory_id, accepted=accepted, at_us=us(at_s)),
     ]
 
 
@@ -218,31 +197,12 @@ def fleet_events() -> list[events.Event]:
     """
     return [
         *begun(),
-        events.Lease(
-            action="granted",
-            lease_id="L1",
-            device_id="s0",
-            kv_budget_bytes=1,
-            compute_share=1.0,
-            expires_at_us=us(3600),
-            at_us=us(1800),
-        ),
+        any_event.lease(lease_id="L1", device_id="s0", expires_at_us=us(3600), at_us=us(1800)),
         slice_(0, serving=1800),
         slice_(1800, lease_id="L1", rollout=900),
         slice_(2700, idle=600),
-        events.Sync(
-            device_id="s0",
-            lease_id="L1",
-            ok=True,
-            base_version=None,
-            encoding="dense",
-            wire_bytes=10**10,
-            dense_bytes=10**10,
-            total_ns=1,
-            source="relay",
-            route="inter-region",
-            policy_version=3,
-            at_us=us(1800),
+        any_event.sync(
+            device_id="s0", lease_id="L1", wire_bytes=10**10, dense_bytes=10**10, policy_version=3, at_us=us(1800)
         ),
         events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 3300 * S, power_mw=600_000, source="rapl", at_us=us(9)),
         turn("t0", 1900, 200),

@@ -30,7 +30,7 @@ def sums(frame: pl.DataFrame, keys: Iterable[str]) -> dict[tuple[Any, ...], tupl
     }
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(frames_of_charges(), frames_of_charges())
 def test_before_and_difference_are_now_by_every_dimension(before: pl.DataFrame, now: pl.DataFrame) -> None:
     difference = charge_algebra.difference(now, before)
@@ -42,7 +42,7 @@ def test_before_and_difference_are_now_by_every_dimension(before: pl.DataFrame, 
     assert all(any(row[name] for name in AMOUNTS) for row in difference.iter_rows(named=True))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(frames_of_charges(), st.randoms())
 def test_what_is_the_same_has_no_difference_in_whatever_order(frame: pl.DataFrame, random: Any) -> None:
     order = list(range(frame.height))
@@ -51,7 +51,7 @@ def test_what_is_the_same_has_no_difference_in_whatever_order(frame: pl.DataFram
     assert charge_algebra.add([frame[order]]).equals(charge_algebra.add([frame]))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(frames_of_charges(), st.lists(st.sampled_from([*charge_algebra.BY][:-1]), max_size=3, unique=True))
 def test_a_drill_down_sums_to_its_parent_with_an_explicit_unallocated(frame: pl.DataFrame, by: list[str]) -> None:
     rows = charge_algebra.drill(frame, by)

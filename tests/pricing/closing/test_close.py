@@ -69,7 +69,6 @@ def test_what_cannot_be_closed_is_refused(closed: Path) -> None:
     cases: list[tuple[Period, dict[str, Any], str]] = [
         (FIRST_HOUR, {}, f"overlaps {CLOSE_ID}.*rose books restate {CLOSE_ID}"),
         (Period(T0_NS, T0_NS + 2 * HOUR_NS), {}, f"overlaps {CLOSE_ID}"),
-        (Period(T0_NS, T0_NS + 2 * HOUR_NS), {"provenance": "live"}, f"overlaps {CLOSE_ID}"),
         (later, {}, "has no provisioned device time"),
         (later, {"now_us": later.to_ns // 1000 - 1}, "is not over at 2026-06-01T01:59:59"),
         (later, {"provenance": "replay"}, "provenance 'replay'"),
@@ -174,4 +173,3 @@ def test_what_the_books_cannot_hold_is_not_frozen(fleet: Path, monkeypatch: pyte
             close(fleet, book=_too_dear())
     assert postings(fleet) == {}
     assert not (fleet / "closes").exists()
-    assert close(fleet).charges.total_nano == BILL_NANO

@@ -15,6 +15,7 @@ from rose.pricing.closing.period import Period, nanoseconds, of_hours
 from rose.pricing.closing.restate import restate
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
+from tests.pricing import any_event
 from tests.pricing.random_ledger import BOOK
 
 S = 10**9
@@ -92,12 +93,10 @@ def record(root: Path, provenance: events.Provenance) -> Path:
             *slice_("r0", hour, None, rollout=2000, train=1501, idle=99),
         ]
         made += [
-            events.Lease(
+            any_event.lease(
                 action=action,
                 lease_id=f"L{hour}",
                 device_id="s0",
-                kv_budget_bytes=1,
-                compute_share=1.0,
                 expires_at_us=us(hour * 3600 + 1820),
                 at_us=us(hour * 3600 + after_s),
             )
@@ -117,15 +116,12 @@ def record(root: Path, provenance: events.Provenance) -> Path:
             )
         for device_id, route in (("s0", "inter-region"), ("r0", "loopback")):
             made.append(
-                events.Sync(
+                any_event.sync(
                     device_id=device_id,
-                    ok=True,
-                    base_version=None,
                     encoding="delta",
                     wire_bytes=123_456_789 + hour,
                     dense_bytes=10**9,
                     total_ns=S,
-                    source="relay",
                     route=route,
                     policy_version=hour,
                     at_us=us(hour * 3600 + 5),
@@ -164,32 +160,22 @@ def trajectory(
     ids: dict[str, Any] = {"trajectory_id": name, "group_id": f"g{hour}", "step": hour}
     at_us = us(hour * 3600 + 100)
     return [
-        events.Turn(
+        any_event.turn(
             **ids,
-            turn=0,
-            attempt=0,
             device_id=device_id,
             lease_id=lease_id,
             policy_version=hour,
-            outcome="completed",
-            placement="lease",
             prompt_tokens=10,
-            cached_tokens=0,
             output_tokens=1001,
             answer_tokens=100,
-            queue_ns=0,
             duration_ns=S,
             at_us=at_us,
         ),
-        events.Trajectory(
+        any_event.trajectory(
             **ids,
-            task="maze",
-            outcome="finished",
-            turns=1,
             prompt_tokens=10,
             output_tokens=1001,
             answer_tokens=100,
-            staleness=0,
             duration_ns=S,
             at_us=at_us + 1,
             policy_version=hour,

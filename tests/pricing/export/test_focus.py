@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_run
@@ -17,11 +16,12 @@ from rose.pricing.export import focus
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
-from tests.long_form import usual
-from tests.pricing import random_ledger
+from tests.pricing.any_ledger import BOOK as ANY_BOOK
+from tests.pricing.any_ledger import on_any_ledger, root_of
 from tests.pricing.export import focus_validator
-from tests.pricing.export.conftest import HOUR_NS, PERIOD, whole_bill
+from tests.pricing.export.conftest import HOUR_NS, PERIOD, RUN, whole_bill
 from tests.pricing.export.test_workbook import check_sums, with_rows
+from tests.pricing.recorded import Made
 
 NANO = Decimal("0.000000001")
 
@@ -75,6 +75,7 @@ def test_rows_of_each_kind_say_what_they_are(rows: pl.DataFrame) -> None:
         "Committed",
     )
     assert by_bucket["rollout"]["ConsumedQuantity"] == by_bucket["rollout"]["PricingQuantity"] > 0
+    assert (by_bucket["rollout"]["ResourceId"], by_bucket["rollout"]["ResourceName"]) == (f"{RUN}/s0", "s0")
     assert (by_bucket["idle"]["CommitmentDiscountStatus"], by_bucket["idle"]["ConsumedQuantity"]) == ("Unused", None)
     assert by_bucket["unaccounted"]["CommitmentDiscountStatus"] == "Unused"
     for bucket, unit in (("transfer", "GB"), ("energy", "kWh")):
@@ -196,21 +197,11 @@ def test_closed_hours_of_a_period_are_those_of_the_books(
     check_sums(made)
 
 
-@settings(
-    max_examples=usual(3, long=20),
-    deadline=None,
-    phases=random_ledger.AS_IT_IS,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(made=random_ledger.ledgers(portions=1))
-def test_any_ledger_makes_rows_that_keep_every_rule_and_drill_downs_that_re_add(
-    made: random_ledger.Made, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("any")
-    made.write(folder / "ledger")
-    book = pricebook.parse(random_ledger.BOOK, "awkward.toml")
-    bill = whole_bill(folder / "ledger", book)
-    done = focus.write(bill, folder / "f.parquet")
+@pytest.mark.usefixtures("ledgers_folder")
+@on_any_ledger
+def test_any_ledger_makes_rows_that_keep_every_rule_and_drill_downs_that_re_add(made: Made) -> None:
+    bill = whole_bill(root_of(made), ANY_BOOK)
+    done = focus.write(bill, root_of(made).with_name("f.parquet"))
     assert done.totals["billed"] == done.totals["effective"] == bill.total_nano
     check_sums(bill)
 

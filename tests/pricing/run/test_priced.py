@@ -11,6 +11,7 @@ from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.report import Report
 from rose.pricing.stats.bootstrap import Interval
+from tests.pricing import any_event
 
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
 
@@ -40,22 +41,15 @@ def test_what_cannot_be_priced_is_refused(sample_kept: Path) -> None:
 
 
 def test_a_run_of_tokens_without_device_time_is_refused(write_ledger: Callable[..., Path]) -> None:
-    turn = events.Turn(
+    turn = any_event.turn(
         trajectory_id="t",
         group_id="g",
         step=0,
-        turn=0,
-        attempt=0,
         device_id="d0",
         policy_version=1,
-        duration_ns=1,
-        outcome="completed",
-        placement="lease",
         prompt_tokens=5,
-        cached_tokens=0,
         output_tokens=3,
         answer_tokens=1,
-        queue_ns=0,
         at_us=T0_NS // 1000,
     )
     joined = events.Device(

@@ -4,9 +4,9 @@ from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
-from rose import events
 from rose.ledger import catalog
 from rose.pricing.run.tokens import Tokens, count
+from tests.pricing import any_event
 
 
 def counted(root: Path) -> dict[str, Tokens]:
@@ -24,32 +24,18 @@ def test_tokens_of_the_sample_by_place_and_fate(sample_kept: Path) -> None:
 
 def test_a_later_verdict_stands_and_a_retried_event_counts_once(sample: Path, write_ledger: object) -> None:
     assert callable(write_ledger)
-    again = events.Verdict(
-        trajectory_id="t0",
-        group_id="g0",
-        step=1,
-        verifier="v",
-        reward=0.0,
-        threshold=1.0,
-        accepted=False,
-        at_us=2_000_000_000_000_000,
-    )
-    turn = events.Turn(
+    again = any_event.verdict(trajectory_id="t0", group_id="g0", reward=0.0, at_us=2_000_000_000_000_000)
+    turn = any_event.turn(
         event_id="retried",
         trajectory_id="t0",
         group_id="g0",
         step=1,
         turn=1,
-        attempt=0,
         device_id="s0",
-        outcome="completed",
         placement="prefix",
-        prompt_tokens=1,
         cached_tokens=1,
         output_tokens=7,
         answer_tokens=1,
-        queue_ns=0,
-        duration_ns=1,
     )
     write_ledger([again, turn, turn], root=sample, writer="second")
     assert counted(sample)["borrowed"].by_fate["rejected"] == 1400 + 7
@@ -57,21 +43,14 @@ def test_a_later_verdict_stands_and_a_retried_event_counts_once(sample: Path, wr
 
 def test_tokens_of_an_unknown_device_are_kept_apart(sample: Path, write_ledger: object) -> None:
     assert callable(write_ledger)
-    turn = events.Turn(
+    turn = any_event.turn(
         trajectory_id="t9",
         group_id="g3",
         step=1,
-        turn=0,
-        attempt=0,
         device_id="elsewhere",
-        outcome="completed",
         placement="queue",
-        prompt_tokens=1,
-        cached_tokens=0,
         output_tokens=11,
         answer_tokens=1,
-        queue_ns=0,
-        duration_ns=1,
     )
     write_ledger([turn], root=sample, writer="second")
     assert counted(sample)["unallocated"].by_fate["open"] == 11

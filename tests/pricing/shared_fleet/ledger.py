@@ -8,6 +8,7 @@ from typing import Any
 
 from rose import events
 from rose.pricing.price_books import pricebook
+from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML, T0_NS, S
 
 BOOK_TEXT = f"""{BOOK_TOML}
@@ -42,17 +43,12 @@ def slice_(from_s: int, device_id: str, run_id: str | None, lease_id: str | None
 
 
 def turn(run_id: str, at_s: int, device_id: str, lease_id: str | None, tokens: int, **more: Any) -> events.Event:
-    return events.Turn(
+    return any_event.turn(
         run_id=run_id,
         device_id=device_id,
         lease_id=lease_id,
-        turn=0,
-        outcome="completed",
-        placement="lease",
         prompt_tokens=10,
-        cached_tokens=0,
         output_tokens=tokens,
-        queue_ns=0,
         duration_ns=S,
         policy_version=1,
         at_us=us(at_s),
@@ -86,29 +82,16 @@ def fleet_events() -> Iterator[events.Event]:
     yield slice_(1800, "t0", "blue", None, train=300, idle=1500)
     for run_id, at_s, tokens in (("red", 1500, 300), ("blue", 2500, 100)):
         yield turn(run_id, at_s, "s0", "L", tokens)
-        yield events.Verdict(
-            run_id=run_id,
-            trajectory_id="t",
-            group_id="g",
-            step=0,
-            verifier="v",
-            reward=1.0,
-            threshold=0.5,
-            accepted=run_id == "red",
-            at_us=us(at_s),
+        yield any_event.verdict(
+            run_id=run_id, trajectory_id="t", step=0, threshold=0.5, accepted=run_id == "red", at_us=us(at_s)
         )
-        yield events.Sync(
+        yield any_event.sync(
             device_id="s0",
             lease_id="L",
             rl_run_id=run_id,
-            ok=True,
-            base_version=None,
-            encoding="dense",
             wire_bytes=10**9,
             dense_bytes=10**9,
             total_ns=S,
-            source="relay",
-            route="inter-region",
             policy_version=1,
             at_us=us(at_s),
         )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
-from typer.testing import CliRunner
-
 from rose import events
-from rose.cli import app
+from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.price_books import choice
-from rose.pricing.run import report
+from rose.pricing.run.priced import newest_run
 from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT
 
 
@@ -19,10 +18,8 @@ def test_where_no_run_is_named_it_is_the_newest_that_has_what_the_report_needs(r
     # It neither has a device nor made an answer.
     with LedgerWriter.open(root, "later", "later") as writer:
         writer.record(events.Run(action="started", name="later", at_us=2**51))
-    assert report.build(root, None, BOOK).run.run_id == "fleet"
-    book = ("--price-book", str(root.parent / "book.toml"))
-    shown = CliRunner().invoke(app, ["correct", "--only", "cost", "--ledger", str(root), *book, "--json"])
-    assert json.loads(shown.stdout)["run"]["run_id"] == "red", shown.output
+    with closing(catalog.connect(root)) as connection:
+        assert [newest_run(connection, needs) for needs in ("device", "verdict")] == ["fleet", "red"]
 
 
 def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from rose.cli import app
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.audit.explain import Question, explain
-from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
-from tests.pricing.shared_fleet.ledger import BOOK, RUNS, slice_, us
+from tests.pricing.closing.conftest import T0_NS, S
+from tests.pricing.shared_fleet.ledger import BOOK, slice_, us
 
 
 def _sums(frame: pl.DataFrame, *by: str) -> dict[Any, int]:
@@ -25,8 +25,12 @@ def _sums(frame: pl.DataFrame, *by: str) -> dict[Any, int]:
     return {key[0] if len(by) == 1 else (*key,): ns // S for *key, ns in summed.iter_rows()}
 
 
-def test_each_run_has_its_own_time_and_the_fleet_the_rest(root: Path) -> None:
-    frame = charges.price(root, BOOK).frame
+@pytest.fixture(scope="module")
+def frame(root: Path) -> pl.DataFrame:
+    return charges.price(root, BOOK).frame
+
+
+def test_each_run_has_its_own_time_and_the_fleet_the_rest(frame: pl.DataFrame) -> None:
     assert set(frame["fleet_run_id"]) == {"fleet"}
     assert _sums(frame, "run_id", "bucket") == {
         ("red", "rollout"): 700,
@@ -50,37 +54,35 @@ def _cost(frame: pl.DataFrame, by: str) -> dict[str, int]:
     return dict(frame.group_by(by).agg(pl.col("cost_nano").sum()).iter_rows())
 
 
-def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path) -> None:
-    bill = charges.price(root, BOOK).total_nano
-    assert bill == charges.price(root, BOOK, run_id="fleet").total_nano == 2 * 3_600_000_000 + 40_000_000
-    own = {run_id: charges.price(root, BOOK, run_id=run_id) for run_id in RUNS[1:]}
-    assert [own[run_id].total_nano for run_id in RUNS[1:]] == [1_820_000_000, 1_020_000_000]
+def test_the_bills_of_the_runs_sum_to_the_fleets(root: Path, frame: pl.DataFrame) -> None:
+    assert frame["cost_nano"].sum() == 2 * 3_600_000_000 + 40_000_000
+    assert frame["cost_nano"].sum() == charges.price(root, BOOK, run_id="fleet").total_nano
+    assert _cost(frame, "run_id") == {"fleet": 4_400_000_000, "red": 1_820_000_000, "blue": 1_020_000_000}
+    red = charges.price(root, BOOK, run_id="red")
+    assert red.frame.equals(frame.filter(run_id="red"))
     # An RL run is told what it had within its own hours, of devices that are the fleet's.
-    assert {(stay.run_id, stay.device_id) for stay in own["red"].stays} == {("fleet", "s0"), ("fleet", "t0")}
+    assert {(stay.run_id, stay.device_id) for stay in red.stays} == {("fleet", "s0"), ("fleet", "t0")}
 
 
-@pytest.mark.parametrize(("run_id", "device_id"), [("fleet", "s0"), ("red", "s0"), ("blue", "t0")])
-def test_every_charge_of_a_shared_device_re_adds_to_its_events(root: Path, run_id: str, device_id: str) -> None:
-    told = explain(root, Question(hour_ns=T0_NS, run_id=run_id, device_id=device_id), BOOK)
+def test_every_charge_of_a_shared_device_re_adds_to_its_events(root: Path, frame: pl.DataFrame) -> None:
+    told = explain(root, Question(hour_ns=T0_NS, run_id="red", device_id="s0"), BOOK)
     assert told.faults == []
-    of_run = pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
-    own = charges.price(root, BOOK).frame.filter(of_run, device_id=device_id)
-    assert told.amount.value == own["cost_nano"].sum()
+    assert told.amount.value == frame.filter(run_id="red", device_id="s0")["cost_nano"].sum()
 
 
-@pytest.mark.parametrize(
-    ("by", "dollars"),
-    [
-        ("run", {"fleet": 4.40, "red": 1.82, "blue": 1.02}),
-        ("team", {"chat": 2.15, "infra": 2.30, "team red": 1.77, "team blue": 1.02}),
-    ],
-)
-def test_rose_cost_shows_each_its_own(root: Path, by: str, dollars: dict[str, float]) -> None:
-    command = ["cost", "--by", by, "--json", "--ledger", str(root), "--price-book", str(root.parent / "book.toml")]
+def test_rose_cost_shows_each_its_own(root: Path) -> None:
+    book = str(root.parent / "book.toml")
+    command = ["cost", "--by", "run", "--by", "team", "--json", "--ledger", str(root), "--price-book", book]
     done = CliRunner().invoke(app, [*command, "--period", "2026-06"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    lines = json.loads(done.stdout)["lines"]
-    assert {line[by]: line["cost_nano"] / 10**9 for line in lines} == dollars
+    dollars = {(line["run"], line["team"]): line["cost_nano"] / 10**9 for line in json.loads(done.stdout)["lines"]}
+    assert dollars == {
+        ("fleet", "chat"): 2.10,
+        ("fleet", "infra"): 2.30,
+        ("red", "chat"): 0.05,
+        ("red", "team red"): 1.77,
+        ("blue", "team blue"): 1.02,
+    }
 
 
 def test_the_next_hour_of_the_same_lease_may_be_of_another_run(tmp_path: Path) -> None:
@@ -99,4 +101,3 @@ def test_the_next_hour_of_the_same_lease_may_be_of_another_run(tmp_path: Path) -
     assert sums == [("red", "rollout", 101 * S), ("fleet", "serving", 99 * S)]
     assert frame["hour"].n_unique() == 2
     assert frame.filter(run_id="red").height == 2
-    assert charges.price(root, BOOK, run_id="red").stays[0].t1_ns <= T0_NS + 2 * HOUR_NS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import sql
 from rose import events
@@ -16,9 +17,14 @@ from rose.pricing.run import report
 from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
 from tests.pricing.shared_fleet.ledger import BOOK, RUNS, fleet_events, slice_, us
 
+DEATHS_S = (300, 1000, 2000, 2601, 3500)
 
-def test_a_lease_that_nothing_closed_ends_with_the_last_slice_that_names_it(tmp_path: Path) -> None:
-    """Its agent was killed; the runs ended before it would have expired, and the fleet goes on for hours."""
+
+def test_a_lease_that_nothing_closed_and_engines_end_with_the_run_that_had_the_device(tmp_path: Path) -> None:
+    """The lease's agent was killed: the runs ended before it would have expired, and the fleet works on for hours.
+
+    Engines died before red had s0, under red, under blue, as blue's last slice had just ended, and after both runs.
+    """
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "controller", "fleet") as writer:
         for event in fleet_events():
@@ -33,39 +39,23 @@ def test_a_lease_that_nothing_closed_ends_with_the_last_slice_that_names_it(tmp_
                 device_id="s0", t0_ns=t0_ns, t1_ns=t0_ns + 1000 * S, power_mw=1, source="rapl", at_us=us(t0_s + 1000)
             )
             writer.record(read, durable=False)
-    fleet, red, blue = (report.build(root, run_id, BOOK) for run_id in RUNS)
+        changes: list[tuple[Any, int]] = [
+            change for died_s in DEATHS_S for change in (("started", died_s - 9), ("died", died_s))
+        ]
+        for action, at_s in changes:
+            engine = events.Engine(
+                action=action, engine_id="r0", device_id="s0", role="rollout", model="m", at_us=us(at_s)
+            )
+            writer.record(engine, durable=False)
+    sections = [report.build(root, run_id, BOOK).section for run_id in RUNS]
     for name, values in (("time leased", [2000 * S, 1000 * S, 1000 * S]), ("leases open", [1, 1, 0])):
-        shown = [made.section.figure("events", name, "how many").value for made in (fleet, red, blue)]
-        assert shown == values
+        assert [made.figure("events", name, "how many").value for made in sections] == values
+    deaths = [[row["died"] for row in made.table("engines").records()] for made in sections]
+    times = [utc(T0_NS + died_s * S) for died_s in DEATHS_S]
+    assert [[died for died in of_run if died != "not seen"] for of_run in deaths] == [times, times[1:2], times[2:4]]
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "fleet")
         set_variables(connection, run_id="fleet", period_end_ns=T0_NS + 2 * HOUR_NS, price_changes=[])
         connection.execute(sql.read("borrowing/lease_spans.sql"))
         read_s = {row["lent"]: row["duration_ns"] // S for row in rows(connection, "borrowing/power_by_load")}
     assert read_s == {True: 1000, False: 1000}
-
-
-def test_an_engine_that_died_died_on_the_run_that_had_its_device_last(tmp_path: Path) -> None:
-    """Before red had s0, under red, under blue, as blue's lease had just ended, and after both runs."""
-    root = tmp_path / "ledger"
-    with LedgerWriter.open(root, "controller", "fleet") as writer:
-        for event in fleet_events():
-            writer.record(event, durable=False)
-        for died_s in (300, 1000, 2000, 2601, 3500):
-            for action, at_s in (("started", died_s - 9), ("died", died_s)):
-                engine = events.Engine(
-                    action=action,
-                    engine_id="r0",
-                    device_id="s0",
-                    role="rollout",
-                    model="m",
-                    at_us=us(at_s),  # type: ignore[arg-type]
-                )
-                writer.record(engine, durable=False)
-    ended = {
-        run_id: [row["died"] for row in report.build(root, run_id, BOOK).section.table("engines").records()]
-        for run_id in RUNS
-    }
-    ended = {run_id: [died for died in deaths if died != "not seen"] for run_id, deaths in ended.items()}
-    times = [utc(T0_NS + died_s * S) for died_s in (300, 1000, 2000, 2601, 3500)]
-    assert ended == {"fleet": times, "red": times[1:2], "blue": times[2:4]}

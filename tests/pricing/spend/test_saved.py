@@ -51,12 +51,8 @@ def test_a_live_run_that_fell_silent_counts_when_it_was_last_heard_of(write_ledg
         action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=us(0)
     )
     root = write_ledger([begun, device], run_id="lost", provenance="live")
-    for now_ns, period, status in (
-        (T0_NS + 800 * 10**9, DAY, "running"),
-        (T0_NS + 1000 * 10**9, DAY, "silent"),
-        (T0_NS + DAY_NS, DAY, "silent"),
-    ):
-        assert [run.status for run in saved(root, period, "example", now_ns=now_ns).runs] == [status]
+    for now_ns, status in ((T0_NS + 800 * 10**9, "running"), (T0_NS + DAY_NS, "silent")):
+        assert [run.status for run in saved(root, DAY, "example", now_ns=now_ns).runs] == [status]
     with pytest.raises(PricingError, match=r"has ended in it or goes on now|no run lies in"):
         saved(root, NEXT, "example", now_ns=T0_NS + DAY_NS + 1)
 
@@ -85,7 +81,6 @@ def test_runs_of_different_books_are_not_added_up(
     (run,) = saved(root, DAY, run_id="two").runs
     assert run.book is not None
     assert run.book.name == "two"
-    assert {run.book.name for run in saved(root, DAY, "example").runs if run.book} == {"example"}
 
 
 def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_is_counted_apart(
