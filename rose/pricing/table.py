@@ -7,7 +7,7 @@ Who builds one says what it shows; how it looks is said where it is shown: `rose
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,9 +17,11 @@ from rose.pricing.money import format_money, format_ns
 if TYPE_CHECKING:
     from rose.pricing.figures import Stamp
 
-#: What a column holds: text, a `Figure` or text that stands for a number, nano-units of a currency, nanoseconds, or
-#: a count.
-Kind = Literal["text", "figure", "money", "hours", "count"]
+#: What a column holds: text, a `Figure` or text that stands for a number, nano-units of a currency, nanoseconds, a
+#: count, bytes, mW*ns, or a price as text.
+Kind = Literal["text", "figure", "money", "hours", "count", "gb", "kwh", "price"]
+#: Kinds of whole numbers, which can be added up.
+SUMMED: frozenset[Kind] = frozenset({"money", "hours", "count", "gb", "kwh"})
 #: How a row stands out.
 Mark = Literal["strong", "alarm"]
 Row = tuple[Any, ...]
@@ -42,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of values below columns: text where a column holds text, else whole numbers, or None.
+    """Rows of values below columns: text where a column holds text, whole numbers where it is `SUMMED`, or None.
 
     A `Figure` stands in a column of the kind `figure`; `plain` turns it to text.
 
@@ -74,6 +76,26 @@ class Table:
     def terms(self) -> str:
         """What must stand beside its figures."""
         return "; ".join(filter(None, (self.view, str(self.stamp or ""))))
+
+    def total(self, index: int) -> int:
+        """The sum of a column of whole numbers."""
+        return sum(int(row[index] or 0) for row in self.rows)
+
+    def with_total(self) -> Table:
+        """With the sum of each column of whole numbers in its footer; as it is where it has none.
+
+        A column in which no row has a value has no sum.
+        """
+        if not any(column.kind in SUMMED for column in self.columns):
+            return self
+        empty = {
+            index for index in range(len(self.columns)) if self.rows and all(row[index] is None for row in self.rows)
+        }
+        sums = [
+            self.total(index) if column.kind in SUMMED and index not in empty else None
+            for index, column in enumerate(self.columns)
+        ]
+        return dataclasses.replace(self, footer=(("total", *sums[1:]),))
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -160,6 +182,12 @@ class Paragraph:
     alarm: bool = False
     more: tuple[str, ...] = ()
 
+    @classmethod
+    def of_lines(cls, lines: Iterable[str]) -> Paragraph:
+        """Return a paragraph of these lines."""
+        first, *more = [*lines] or [""]
+        return cls(first, more=tuple(more))
+
     @property
     def lines(self) -> tuple[str, ...]:
         """Its lines as text."""
@@ -193,6 +221,10 @@ def cell_text(column: Column, value: Any) -> str:
             return format_ns(int(value))
         case "count":
             return f"{value:,}"
+        case "gb":
+            return f"{value / 1e9:,.3f}"
+        case "kwh":
+            return f"{value / 3.6e18:,.4f}"
     return str(value)
 
 

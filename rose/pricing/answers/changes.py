@@ -21,18 +21,23 @@ dimension it is shown, but for the nano-dollars that rounding moves between effe
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
 from operator import mul
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
+from rose.clock import utc
 from rose.ledger import layout
+from rose.ledger.commands.output import csv_cells
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, Stamp
@@ -105,7 +110,8 @@ class Changes:
         }
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Line:
     """Where some charges belong: a group, and the cell whose rate they have."""
 
     group: str
@@ -118,8 +124,13 @@ class Line(NamedTuple):
         """What its volume is compared within."""
         return self.bucket if self.bucket in ("rollout", "transfer", "energy") else "other"
 
+    @property
+    def cell(self) -> tuple[str, str, str]:
+        return self.bucket, self.pool, self.device_class
 
-class Amount(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Amount:
     """Device time of some charges in nanoseconds, and their cost."""
 
     ns: int = 0
@@ -134,8 +145,12 @@ class Side:
     tokens: int = 0
     accepted_tokens: int = 0
 
-    def amount(self, line: Line) -> Amount:
-        return self.lines.get(line, Amount())
+    @property
+    def cost_nano(self) -> int:
+        return sum(amount.cost_nano for amount in self.lines.values())
+
+    def ns(self, lines: Iterable[Line]) -> int:
+        return sum(self.lines.get(line, Amount()).ns for line in lines)
 
 
 def side(charges: pl.DataFrame, by: str) -> Side:
@@ -172,39 +187,49 @@ def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Sta
             raise PricingError(f"the periods differ in {what} ({one} and {other}): no difference can be made of both")
     exact = effects(before, now)
     groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
-    total = Group(
+    return Changes(
+        by=by,
+        before=before_stamp,
+        stamp=stamp,
+        total=_total(groups),
+        groups=tuple(sorted(groups, key=lambda group: (-abs(group.change_nano), group.name))),
+    )
+
+
+def _total(groups: Sequence[Group]) -> Group:
+    return Group(
         name="total",
         before_nano=sum(group.before_nano for group in groups),
         cost_nano=sum(group.cost_nano for group in groups),
         effects={effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS},
     )
-    groups.sort(key=lambda group: (-abs(group.change_nano), group.name))
-    return Changes(by=by, before=before_stamp, stamp=stamp, total=total, groups=tuple(groups))
 
 
 def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
     """Exact nano-dollars by group and effect; they sum to the change, and those of a group to its own."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-    every = sorted({*before.lines, *now.lines}, key=lambda line: line.work)
-    for work, lines in groupby(every, key=lambda line: line.work):
-        for line, effect, part in _of_work(work, list(lines), before, now):
+    works: dict[str, list[Line]] = defaultdict(list)
+    for line in sorted({*before.lines, *now.lines}):
+        works[line.work].append(line)
+    for work, lines in works.items():
+        for line, effect, part in _of_work(work, lines, before, now):
             totals[line.group, effect] += part
     return dict(totals)
 
 
 def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[tuple[Line, str, Fraction]]:
-    time0, time1 = (sum(side.amount(line).ns for line in lines) for side in (before, now))
+    time0, time1 = before.ns(lines), now.ns(lines)
     growth = Fraction(time1, time0) if time0 else None
-    cells, pools = _rates(lines, before, lambda line: line[1:]), _rates(lines, before, lambda line: line.pool)
+    cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: (line.pool,))
     steps = _steps(growth, before, now, time0, time1) if work == "rollout" else None
     for line in lines:
-        was, is_now = before.amount(line), now.amount(line)
+        was, is_now = before.lines.get(line, Amount()), now.lines.get(line, Amount())
         if growth is None:
             yield line, VOLUME, Fraction(is_now.cost_nano - was.cost_nano)
             continue
         for effect, factor in steps or ((VOLUME, growth - 1),):
             yield line, effect, was.cost_nano * factor
-        rate, pool = cells.get(line[1:]), pools.get(line.pool)
+        rate, pool = cells.get(line.cell), pools.get((line.pool,))
         at_old_rates = Fraction(is_now.cost_nano) if rate is None else is_now.ns * rate
         moved = Fraction(0)
         if work == "rollout":
@@ -223,17 +248,19 @@ def _steps(
     if growth is None or min(amounts) <= 0:
         return None
     accepted = Fraction(now.accepted_tokens, before.accepted_tokens)
-    generated = Fraction(now.tokens, before.tokens)
-    reached = [Fraction(1), *accumulate((accepted, generated / accepted, growth / generated), mul)]
+    made = Fraction(now.tokens, before.tokens)
+    reached = [Fraction(1), *accumulate((accepted, made / accepted, growth / made), mul)]
     return tuple(zip(OUTPUT, (after - until for until, after in pairwise(reached)), strict=True))
 
 
-def _rates(lines: Iterable[Line], side: Side, key: Callable[[Line], Any]) -> dict[Any, Fraction]:
+def _rates(lines: Iterable[Line], side: Side, key: Any) -> dict[tuple[str, ...], Fraction]:
     """Nano-dollars for a nanosecond of each cell or pool that has any device time."""
-    time, cost = Counter[Any](), Counter[Any]()
+    time: dict[tuple[str, ...], int] = defaultdict(int)
+    cost: dict[tuple[str, ...], int] = defaultdict(int)
     for line in lines:
-        time[key(line)] += side.amount(line).ns
-        cost[key(line)] += side.amount(line).cost_nano
+        amount = side.lines.get(line, Amount())
+        time[key(line)] += amount.ns
+        cost[key(line)] += amount.cost_nano
     return {name: Fraction(cost[name], ns) for name, ns in time.items() if ns}
 
 
@@ -280,44 +307,68 @@ def build(
     return changes(side(was.frame, by), side(now.frame, by), by=by, before_stamp=was.stamp, stamp=now.stamp)
 
 
-def sentence(change: Changes, signed: Callable[[int], str] = signed_usd) -> str:
+def sentence(made: Changes, signed: Callable[[int], str] = signed_usd) -> str:
     """In words: how much more or less it cost, and the effect that did most of it; `signed` writes nano-dollars."""
-    change_nano = change.total.change_nano
-    if change_nano == 0:
+    change = made.total.change_nano
+    if change == 0:
         return "It cost the same."
-    sign = 1 if change_nano > 0 else -1
-    effect, amount = max(change.total.effects.items(), key=lambda item: sign * item[1])
-    share = f" ({abs(change_nano) / change.total.before_nano:.1%})" if change.total.before_nano > 0 else ""
-    return f"Cost changed by {signed(change_nano)}{share}, mostly {effect} ({signed(amount)})."
+    sign = 1 if change > 0 else -1
+    effect, amount = max(made.total.effects.items(), key=lambda item: sign * item[1])
+    share = f" ({abs(change) / made.total.before_nano:.1%})" if made.total.before_nano > 0 else ""
+    return f"Cost changed by {signed(change)}{share}, mostly {effect} ({signed(amount)})."
 
 
-def terminal(change: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
+def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
     """The two periods, the change in words, and its table."""
-    now, before = (Period(stamp.from_ns, stamp.to_ns) for stamp in (change.stamp, change.before))
-    yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {change.stamp}]"
-    if not change.before.verified:
+    now, before = (Period(stamp.from_ns, stamp.to_ns) for stamp in (made.stamp, made.before))
+    yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {made.stamp}]"
+    if not made.before.verified:
         yield "The ledger of the period before is NOT VERIFIED."
-    yield sentence(change, lambda nano: signed_money(nano, change.stamp.currency))
-    yield table(change, top)
+    yield sentence(made, lambda nano: signed_money(nano, made.stamp.currency))
+    yield table(made, top)
 
 
-def table(change: Changes, top: int = TOP) -> Table:
+def csv_text(made: Changes) -> str:
+    """A row for each group, the largest change first; amounts in whole units of the currency, to the nano."""
+    written, stamp, before = io.StringIO(), made.stamp, made.before
+    rows = csv.writer(written, lineterminator="\n")
+    terms = {
+        "currency": stamp.currency,
+        "view": AMORTIZED,
+        "period_from": utc(stamp.from_ns),
+        "period_to": utc(stamp.to_ns),
+        "before_from": utc(before.from_ns),
+        "before_to": utc(before.to_ns),
+        "provenance": stamp.provenance,
+        "verified": str(stamp.verified and before.verified).lower(),
+        "price_book": stamp.book.text,
+        "example_prices": str(stamp.book.example or before.book.example).lower(),
+    }
+    rows.writerow([made.by, "before", "now", "change", *(effect.replace(" ", "_") for effect in EFFECTS), *terms])
+    for group in made.groups:
+        amounts = (group.before_nano, group.cost_nano, group.change_nano, *(group.effects[name] for name in EFFECTS))
+        texts = (f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
+        rows.writerow([*csv_cells((group.name,)), *texts, *csv_cells(map(str, terms.values()))])
+    return written.getvalue()
+
+
+def table(made: Changes, top: int = TOP) -> Table:
     """A line for each of the `top` groups that changed most, one for the others, and their sum."""
-    shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in change.groups)]
+    shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in made.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:
         effects = (sum(group.effects[effect] for group in groups) for effect in shown)
         costs = (sum(group.before_nano for group in groups), sum(group.cost_nano for group in groups))
         return (name, *costs, costs[1] - costs[0], *effects)
 
-    rest = change.groups[top:]
-    currency = change.stamp.currency
+    rest = made.groups[top:]
+    currency = made.stamp.currency
     return Table(
         title="",
-        columns=(Column(change.by), *(Column(name, "money", currency) for name in ("before", "now", "change", *shown))),
+        columns=(Column(made.by), *(Column(name, "money", currency) for name in ("before", "now", "change", *shown))),
         rows=(
-            *(row(group.name, (group,)) for group in change.groups[:top]),
+            *(row(group.name, (group,)) for group in made.groups[:top]),
             *([row(f"{len(rest)} others", rest)] if rest else []),
         ),
-        footer=(row("total", change.groups),),
+        footer=(row("total", made.groups),),
     )

@@ -27,16 +27,16 @@ def sections(
     """
     from rose.pricing.answers import cost, frontier, verifiers
 
-    answers = {}
+    made = {}
     if only in (None, "cost"):
-        answers["cost"] = cost.cost(run)
+        made["cost"] = cost.cost(run)
     if only in (None, "frontier"):
-        answers["frontier"] = frontier.frontier(run)
+        made["frontier"] = frontier.frontier(run)
     if only in (None, "verifiers"):
         try:
-            answers["verifiers"] = verifiers.procurement(run, probes, threshold)
+            made["verifiers"] = verifiers.procurement(run, probes, threshold)
         except PricingError as error:
             if only is not None or probes is not None or threshold is not None:
                 raise
-            answers["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
-    return answers
+            made["verifiers"] = Section({"missing": Paragraph(f"Verifiers cannot be compared: {error}.")})
+    return made

@@ -111,8 +111,8 @@ def score(probes: Sequence[Probe]) -> Scores:
         raise ValueError("no probes to score")
     size = len(probes)
     correct = sum(probe.correct for probe in probes)
-    chances = [probe.probability if probe.correct else 1 - probe.probability for probe in probes]
-    wrong, rate = sum(chance == 0 for chance in chances), correct / size
+    given = [probe.probability if probe.correct else 1 - probe.probability for probe in probes]
+    wrong, rate = sum(chance == 0 for chance in given), correct / size
     bins, within = {}, 0.0
     for number in sorted({_bin(probe) for probe in probes}):
         members = [probe for probe in probes if _bin(probe) == number]
@@ -125,7 +125,7 @@ def score(probes: Sequence[Probe]) -> Scores:
     return Scores(
         probes=size,
         brier=fsum((probe.probability - probe.correct) ** 2 for probe in probes) / size,
-        logarithmic=None if wrong else fsum(-log(chance) for chance in chances) / size + 0.0,
+        logarithmic=None if wrong else fsum(-log(chance) for chance in given) / size + 0.0,
         certain_and_wrong=wrong,
         reliability=sum(count * (reported - true) ** 2 for count, reported, true in bins.values()) / size,
         resolution=sum(count * (true - rate) ** 2 for count, _, true in bins.values()) / size,
@@ -167,13 +167,12 @@ def compare(
         name: None if usd_per_trajectory is None or (own := usd_per_verdict[name]) is None else usd_per_trajectory + own
         for name in scored
     }
-    trajectory_usd = float(usd_per_trajectory or 0)
+    held = float(usd_per_trajectory or 0)
     draws, units = _draws(by_verifier, shared, paid) if shared else ({}, 0)
     if trajectory_draws is not None:
         # Of the same draws, what g adds to them: (g + v) / alpha for another g.
         draws = {
-            name: drawn * (1 + (trajectory_draws - trajectory_usd) / float(paid[name] or 1))
-            for name, drawn in draws.items()
+            name: drawn * (1 + (trajectory_draws - held) / float(paid[name] or 1)) for name, drawn in draws.items()
         }
     chances = _chances(draws) if len(draws) == len(scored) > 1 else {}
     verifiers = tuple(
@@ -279,16 +278,16 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
     judged = run.groups.judged
     trajectory_usd = sum(run.cost.paid.values(), Fraction(0)) / judged if judged else None
     prices, why = _prices(run, judgements)
-    no_interval = run.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
+    held = run.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
     drawn = cost_per_correct.resample(run.groups)
-    if no_interval is None and (drawn is None or drawn.units < bootstrap.UNITS_MIN):
-        no_interval = bootstrap.TOO_FEW
+    if held is None and (drawn is None or drawn.units < bootstrap.UNITS_MIN):
+        held = bootstrap.TOO_FEW
     per_judged = (
-        None if no_interval or drawn is None else cost_per_correct.judged_draws(run.cost, run.tokens, run.groups, drawn)
+        None if held or drawn is None else cost_per_correct.judged_draws(run.cost, run.tokens, run.groups, drawn)
     )
     compared = compare(judgements, trajectory_usd, prices, per_judged)
-    best_first = compared.verifiers
-    missing = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in best_first}
+    made = compared.verifiers
+    missing = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in made}
     before = run.make.money(trajectory_usd, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY)
     return Section(
         {
@@ -298,7 +297,7 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
                 view=BLENDED,
                 stamp=run.stamp,
                 columns=columns("verifier", "accepts", "TPR", "FPR", "PPV", "a verdict", "per correct", "cheapest in"),
-                rows=tuple(_cost(run, v, source, missing[v.name], no_interval) for v in best_first),
+                rows=tuple(_cost(run, v, source, missing[v.name], held) for v in made),
                 footer=((JUDGED, None, None, None, None, None, before, None),),
             ),
             "scores": Table(
@@ -316,7 +315,7 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
                     "uncertainty",
                     "within bins",
                 ),
-                rows=tuple(_scores(run, v, source) for v in best_first),
+                rows=tuple(_scores(run, v, source) for v in made),
                 notes=(
                     f"Brier = reliability - resolution + uncertainty + within bins. {compared.shared:,} probes were "
                     "judged by all.",
@@ -334,7 +333,7 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
                         run.make.number(count, "probes"),
                         *(run.make.measure(share, "share", basis=source) for share in shares),
                     )
-                    for v in best_first
+                    for v in made
                     for number, (count, *shares) in v.scores.calibration.items()
                 ),
                 grouped=True,
@@ -358,17 +357,17 @@ def _prices(run: PricedRun, judgements: Sequence[Probe]) -> tuple[dict[str, Frac
 def _scores(run: PricedRun, verifier: Verifier, source: str) -> Row:
     scores = verifier.scores
     infinite = f"infinite: {scores.certain_and_wrong} reported as certain turned out otherwise"
-    parts = (scores.brier, scores.logarithmic, scores.reliability, scores.resolution, scores.uncertainty)
+    each = (scores.brier, scores.logarithmic, scores.reliability, scores.resolution, scores.uncertainty)
     return (
         verifier.name,
         run.make.number(verifier.saw, "probes"),
         run.make.number(scores.probes, "probes"),
-        *(run.make.measure(value, basis=source, why=infinite) for value in (*parts, scores.within_bins)),
+        *(run.make.measure(value, basis=source, why=infinite) for value in (*each, scores.within_bins)),
     )
 
 
-def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, no_interval: str | None) -> Row:
-    """`no_interval` says why what a trajectory cost has no interval, so that a correct answer has none either."""
+def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, held: str | None) -> Row:
+    """`held` says why what a trajectory cost has no interval, so that a correct answer has none either."""
     whys = ("", "no probe was correct", "no probe was wrong", "it accepted nothing")
     return (
         verifier.name,
@@ -382,8 +381,8 @@ def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, 
             BLENDED,
             per="correct answer",
             why=no_cost or "not enough data: it accepted nothing that was correct",
-            interval=None if no_interval else verifier.interval,
-            no_interval=no_interval or bootstrap.TOO_FEW,
+            interval=None if held else verifier.interval,
+            no_interval=held or bootstrap.TOO_FEW,
         ),
         run.make.measure(
             verifier.chance_cheapest, "share", basis=source, why="does not apply: they cannot be compared"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import lcm
 from typing import Any
 
@@ -18,16 +19,30 @@ import polars as pl
 
 from rose.events import BUCKETS
 from rose.pricing.audit.evidence import Evidence, Row
+from rose.pricing.charges import Stay
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
 from rose.pricing.charges.state import owned
 from rose.pricing.charges.sums import total
-from rose.pricing.money import NANO_USD_PER_USD, charge_nano_usd, format_ns, format_usd, split
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, charge_nano_usd, format_ns, format_usd, split
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
 
 _BYTES_PER_GB = 10**9
 _MW_NS_PER_KWH = 10**12 * 3_600_000
 _RECOMPUTED = "recomputed"
+
+
+#: A run, what it calls the device, and the pool and class it has it in.
+Holder = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one holder has of an hour: the time for which it held the device, its part of that, and with whom."""
+
+    held_ns: int
+    ns: int
+    others: tuple[Holder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +84,21 @@ def capacity(
     book: PriceBook,
     hour_ns: int,
     evidence: Evidence,
+    everybodys: pl.DataFrame | None = None,
+    held: Held | None = None,
 ) -> Iterator[Step]:
-    """The steps of device time: `rows` are all charges of kind capacity of one device-hour, `asked` some of them."""
-    rows, asked = map(_with_tenant, (rows, asked))
-    names = ("lease_id", "bucket", "rl_run_id")
-    whole, sought = _by(rows, names), set(_by(asked, names))
+    """The steps of device time: `rows` are all charges of kind capacity of one device-hour, `asked` some of them.
+
+    `everybodys` are `rows` and those of other runs that held the device in the hour at the same price; `held` says how
+    long this one did, where others held it too.
+    """
+    rows, asked, everybodys = map(_with_tenant, (rows, asked, rows if everybodys is None else everybodys))
+    names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
+    whole = _by(rows, names)
+    wanted = set(_by(asked, names))
     order = sorted(whole, key=_rank)
-    timed = {key: whole[key]["ns"] for key in order if whole[key]["ns"]}
+    lot = _by(everybodys, names)
+    timed = {key: lot[key]["ns"] for key in sorted(lot, key=_rank) if lot[key]["ns"]}
     shares: dict[tuple[Any, ...], int] = {}
     if timed:
         ns = sum(timed.values())
@@ -93,11 +116,13 @@ def capacity(
             sums=(
                 Sum(
                     f"{rate} x {ns:,} ns / 3,600,000,000,000 ns",
-                    sum(amounts["cost_nano"] for amounts in whole.values()),
+                    sum(amounts["cost_nano"] for amounts in lot.values()),
                     charge,
                 ),
             ),
         )
+        if held is not None and held.others:
+            yield _part(total(rows, "ns"), held)
         says = "divided among runs, leases and buckets by nanoseconds, the largest remainders rounded up"
         named = {key: f"{charge:,} x {timed.get(key, 0):,} / {ns:,} ns ({_named(key)})" for key in order}
     else:
@@ -106,16 +131,55 @@ def capacity(
     yield Step(
         title="by time",
         says=says,
-        sums=tuple(Sum(named[key], whole[key]["cost_nano"], shares.get(key, 0), asked=key in sought) for key in order),
+        sums=tuple(Sum(named[key], whole[key]["cost_nano"], shares.get(key, 0), asked=key in wanted) for key in order),
     )
     for key in order:
-        lease_id, bucket, rl_run_id = key
-        if bucket == "rollout" and key in sought:
+        *_, lease_id, bucket, rl_run_id = key
+        if bucket == "rollout" and key in wanted:
             own = (pl.col("bucket") == bucket) & pl.col("lease_id").eq_missing(lease_id)
             own &= pl.col("rl_run_id").eq_missing(rl_run_id)
             nano = shares.get(key, 0)
             yield _rollout(rows.filter(own), asked.filter(own), (lease_id, rl_run_id), nano, book, hour_ns, evidence)
-    yield _slices(whole, sought, evidence)
+    charged, sought = {key[2:]: amounts for key, amounts in whole.items()}, {key[2:] for key in wanted}
+    yield _slices(charged, sought, evidence, held)
+
+
+def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
+    """By holder, the hour that begins at `hour_ns` of one device; `stays` are all that are of it.
+
+    Time that several hold at once is cut into equal parts, and the nanoseconds that are left go to the first by name.
+    """
+    spans = [
+        (
+            (stay.run_id, stay.device_id, stay.pool, stay.device_class),
+            max(stay.t0_ns, hour_ns),
+            min(stay.t1_ns, hour_ns + NS_PER_HOUR),
+        )
+        for stay in stays
+        if stay.t0_ns < hour_ns + NS_PER_HOUR and stay.t1_ns > hour_ns
+    ]
+    whole, own = ({holder: 0 for holder, *_ in spans} for _ in range(2))
+    met: dict[Holder, set[Holder]] = {holder: set() for holder, *_ in spans}
+    for from_ns, to_ns in pairwise(sorted({ns for _, *times in spans for ns in times})):
+        holders = sorted(holder for holder, t0_ns, t1_ns in spans if t0_ns <= from_ns and t1_ns >= to_ns)
+        for place, holder in enumerate(holders):
+            part_ns, left_ns = divmod(to_ns - from_ns, len(holders))
+            whole[holder] += to_ns - from_ns
+            own[holder] += part_ns + (place < left_ns)
+            met[holder].update(holders)
+    return {holder: Held(whole[holder], own[holder], tuple(sorted(met[holder] - {holder}))) for holder in sorted(whole)}
+
+
+def _part(ns: int, held: Held) -> Step:
+    others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in held.others)
+    return Step(
+        title="shared",
+        says=(
+            f"the run held the device for {format_ns(held.held_ns)} of the hour, some of it together with {others}; "
+            "of that each has an equal part"
+        ),
+        sums=(Sum("its part of the time", ns, held.ns, "ns"),),
+    )
 
 
 def transfer(
@@ -150,13 +214,21 @@ def transfer(
 
 
 def energy(
-    rows: pl.DataFrame, asked: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
+    rows: pl.DataFrame,
+    asked: pl.DataFrame,
+    book: PriceBook,
+    hour_ns: int,
+    evidence: Evidence,
+    everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """The steps of metered energy: `rows` are all charges of kind energy of one device-hour, `asked` are the same."""
-    del asked
+    """The steps of metered energy: `rows` are all charges of kind energy of one device-hour.
+
+    Where `everybodys` has those of other runs too, what they all read is divided among them.
+    """
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")
+    shared = everybodys is not None and everybodys.height > rows.height
     yield Step(
         title="price",
         says=f"${price.usd_per_kwh} per kWh x PUE {price.pue}{_entry(book, 'electricity', price)}",
@@ -164,8 +236,11 @@ def energy(
     )
     yield Step(
         title="readings",
-        says="mean power of each reading x its time in the hour",
-        sums=(Sum("energy", metered, sum(row["energy_mw_ns"] for row in evidence.readings), "mW ns"),),
+        says="mean power of each reading x its time in the hour"
+        + ("; other runs read the device too, and what they all read is divided equally" if shared else ""),
+        sums=()
+        if shared
+        else (Sum("energy", metered, sum(row["energy_mw_ns"] for row in evidence.readings), "mW ns"),),
     )
 
 
@@ -226,20 +301,35 @@ def _rollout(
 
 
 def _slices(
-    charged: Mapping[tuple[Any, ...], Mapping[str, int]], sought: set[tuple[Any, ...]], evidence: Evidence
+    charged: Mapping[tuple[Any, ...], Mapping[str, int]],
+    wanted: set[tuple[Any, ...]],
+    evidence: Evidence,
+    held: Held | None,
 ) -> Step:
     reported_ns: Counter[tuple[Any, ...]] = Counter()
     for row in evidence.slices:
         for rl_run_id, own in owned(row, {bucket: row[bucket] for bucket in BUCKETS}):
             for bucket, ns in own.items():
                 reported_ns[row["lease_id"], bucket, rl_run_id] += ns
-    keys = [key for key in charged if key[1] != UNACCOUNTED]
-    keys += [key for key, ns in reported_ns.items() if ns and key not in charged]
+    scaled = ""
+    if held is not None and held.ns < held.held_ns:
+        reported_ns[None, UNACCOUNTED, None] = held.held_ns - reported_ns.total()
+        reported = {
+            key: reported_ns[key]
+            for key in sorted(reported_ns, key=lambda key: _rank(("", "", *key)))
+            if reported_ns[key]
+        }
+        reported_ns = Counter(split(held.ns, reported))
+        scaled = f", in proportion to the run's part, {held.ns:,} of {held.held_ns:,} ns"
+    keys = [key for key in charged if key[1] != UNACCOUNTED] + [
+        key for key in reported_ns if reported_ns[key] and key not in charged and key[1] != UNACCOUNTED
+    ]
     return Step(
         title="slices",
-        says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted",
+        says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted"
+        + scaled,
         sums=tuple(
-            Sum(_named(key), charged[key]["ns"] if key in charged else 0, reported_ns[key], "ns", key in sought)
+            Sum(_named(key), charged[key]["ns"] if key in charged else 0, reported_ns[key], "ns", key in wanted)
             for key in keys
         ),
     )
@@ -266,13 +356,13 @@ def _by(rows: pl.DataFrame, keys: Iterable[str]) -> dict[tuple[Any, ...], dict[s
 
 
 def _named(key: tuple[Any, ...]) -> str:
-    lease_id, bucket, rl_run_id = key
+    *_, lease_id, bucket, rl_run_id = key
     return f"{bucket}, {_lease(lease_id)}{_whose(rl_run_id)}"
 
 
 def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The order of charges in an hour, by lease, bucket and RL run."""
-    return (*_nulls(key[:1]), ALL_BUCKETS.index(key[1]), *_nulls(key[2:]))
+    """The order of charges in an hour, by run, device, lease, bucket and RL run."""
+    return (*_nulls(key[:3]), ALL_BUCKETS.index(key[3]), *_nulls(key[4:]))
 
 
 def _with_tenant(rows: pl.DataFrame) -> pl.DataFrame:

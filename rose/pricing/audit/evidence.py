@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.query import rows, set_variables
 
 Row = dict[str, Any]
+#: Hardware, pool and class of a device.
+Unit = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +42,28 @@ class Evidence:
     syncs: tuple[Row, ...]
     readings: tuple[Row, ...]
     late: int
+    #: What the device was, each from an instant on, UTC nanoseconds.
+    units: tuple[tuple[int, Unit], ...] = ()
+
+    def of_unit(self, unit: Unit) -> Evidence:
+        """With only what the device did as this unit, for an hour in which it was several."""
+
+        def own(at_ns: int) -> bool:
+            # What comes before a device joined is of what it joined as.
+            was = [one for since_ns, one in self.units if since_ns <= at_ns] or [one for _, one in self.units[:1]]
+            return was[-1:] == [unit]
+
+        return replace(
+            self,
+            slices=tuple(row for row in self.slices if own(row["t0_ns"])),
+            tokens=tuple(row for row in self.tokens if own(1000 * row["at_us"])),
+            readings=tuple(row for row in self.readings if own(row["t0_ns"])),
+        )
+
+    def within(self, spans: Sequence[tuple[int, int]]) -> Evidence:
+        """With only the slices that lie in one of these spans with a part, UTC nanoseconds."""
+        inside = [row for row in self.slices if any(row["t0_ns"] < t1 and row["t1_ns"] > t0 for t0, t1 in spans)]
+        return replace(self, slices=tuple(inside))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +95,7 @@ def gather(root: Path, device_hour: DeviceHour, mark: Mapping[str, tuple[int, st
         )
         for name in ("hour_slices", "hour_tokens", "hour_invoiced"):
             by_kind[name] = rows(connection, f"closing/{name}")
+        units = rows(connection, "closing/device_units")
 
     def known(writer: str | None, seq: int | None) -> bool:
         if mark is None:
@@ -88,6 +113,7 @@ def gather(root: Path, device_hour: DeviceHour, mark: Mapping[str, tuple[int, st
         syncs=tuple(row for row in kept["hour_invoiced"] if row["kind"] == "sync"),
         readings=tuple(_reading(row, device_hour.hour_ns) for row in kept["hour_invoiced"] if row["kind"] == "power"),
         late=late,
+        units=tuple((row["joined_ns"], (row["hardware_id"], row["pool"], row["device_class"])) for row in units),
     )
 
 

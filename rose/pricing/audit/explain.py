@@ -7,7 +7,7 @@ amount <- its share of the device-hour's charge by largest remainder <- nanoseco
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from rose.ledger import layout, verify
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
-from rose.pricing.audit.audit_steps import Step
+from rose.pricing.audit.audit_steps import Step, held
 from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
+from rose.pricing.charges import Stay
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import naive, nanoseconds
 from rose.pricing.closing.records import postings
@@ -31,13 +32,6 @@ from rose.pricing.price_books.pricebook import PriceBook
 
 #: Device-hours that are named where a question means several of them.
 _SHOWN = 8
-#: The links of each kind of charge.
-_LINKS = {"capacity": audit_steps.capacity, "transfer": audit_steps.transfer, "energy": audit_steps.energy}
-#: A charge of such an hour is a part of others that are not asked for.
-SEVERAL = (
-    "the device was held by other runs too, or was other hardware or in another pool or class, within the hour: its "
-    "charge and events are listed, and not added up again"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,10 +146,21 @@ def explain(
         book=BookFacts.from_book(book),
         verified=priced.verified,
     )
-    hour = {"fleet_run_id": device_hour.run_id, "device_id": device_hour.device_id, "hour": naive(device_hour.hour_ns)}
-    shared = priced.shared.height > 0 and priced.shared.filter(**hour).height > 0
-    frame = priced.frame if priced.fleet is None else priced.fleet
-    return _chain(root, "as the ledger is now", device_hour, rows, frame, shared, book, stamp, None, notes, seen)
+    alone = f"{device_hour.run_id}/{device_hour.device_id}"
+    if question.run_id is not None and (priced.fleet is not None or (rows["hardware_id"] != alone).any()):
+        # Other runs may have held the device in that hour, or have a share of it.
+        priced = charges.price(
+            root,
+            book,
+            from_ns=device_hour.hour_ns,
+            to_ns=device_hour.hour_ns + NS_PER_HOUR,
+            provenance=device_hour.provenance,
+            allow_unverified=allow_unverified,
+            seen=seen,
+        )
+    return _chain(
+        root, "as the ledger is now", device_hour, rows, priced.frame, priced.stays, book, stamp, None, notes, seen
+    )
 
 
 def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
@@ -180,11 +185,9 @@ def explain_closed(root: Path, question: Question, close_id: str) -> list[Explan
             notes = [_corrections(closed, question, device_hour)]
         book = store.book_of(root, posting)
         stamped = dataclasses.replace(stamp, verified=posting.verified)
-        whole = _device_hour(device_hour, frame)
-        hardware = pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list())
-        shared = frame.filter(hardware, hour=naive(device_hour.hour_ns)).height > whole.height
+        stays = None if posting.number else closed.charges.stays
         explanations.append(
-            _chain(root, title, device_hour, rows, frame, shared, book, stamped, posting.watermark, notes, seen)
+            _chain(root, title, device_hour, rows, frame, stays, book, stamped, posting.watermark, notes, seen)
         )
     return explanations
 
@@ -223,7 +226,7 @@ def _chain(
     device_hour: DeviceHour,
     rows: pl.DataFrame,
     frame: pl.DataFrame,
-    shared: bool,
+    stays: Sequence[Stay] | None,
     book: PriceBook,
     stamp: Stamp,
     mark: Mapping[str, tuple[int, str]] | None,
@@ -234,13 +237,46 @@ def _chain(
     evidence = gather(root, device_hour, mark)
     whole = _device_hour(device_hour, frame)
     steps: list[Step] = []
-    if shared or whole.select("hardware_id", "pool", "device_class").n_unique() > 1:
-        notes = [*notes, SEVERAL]
-    else:
-        for kind, links in _LINKS.items():
-            if kind in rows["kind"]:
-                charged, asked = (charges_.filter(kind=kind) for charges_ in (whole, rows))
-                steps += links(charged, asked, book, device_hour.hour_ns, evidence)
+    everybodys = frame.filter(
+        pl.col("hour") == naive(device_hour.hour_ns),
+        pl.col("provenance") == device_hour.provenance,
+        pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
+    )
+    # A device that came back in another pool or class, or as other hardware, within the hour has a price for each.
+    columns = ("hardware_id", "pool", "device_class")
+    several = whole.select(columns).n_unique() > 1
+    for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
+        tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]
+        holder = (device_hour.run_id, device_hour.device_id, pool, device_class)
+        own = [
+            (stay.t0_ns, stay.t1_ns)
+            for stay in tenures
+            if (stay.run_id, stay.device_id, stay.pool, stay.device_class) == holder
+        ]
+        charged, asked, lot = (
+            frame.filter(kind="capacity", hardware_id=hardware_id, pool=pool, device_class=device_class)
+            for frame in (whole, rows, everybodys)
+        )
+        unit_evidence = evidence.of_unit((hardware_id, pool, device_class)) if several else evidence
+        if stays is not None:
+            unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
+        shares = held(tenures, device_hour.hour_ns)
+        steps += audit_steps.capacity(charged, asked, book, device_hour.hour_ns, unit_evidence, lot, shares.get(holder))
+    if "transfer" in rows["kind"]:
+        charged, asked = (frame.filter(kind="transfer") for frame in (whole, rows))
+        steps += audit_steps.transfer(charged, asked, book, device_hour.hour_ns, evidence)
+    for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
+        charged, asked = (
+            frame.filter(kind="energy", hardware_id=unit[0], pool=unit[1], device_class=unit[2])
+            for frame in (whole, rows)
+        )
+        others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
+            charged, on=("fleet_run_id", "device_id"), how="anti"
+        )
+        unit_evidence = evidence.of_unit(unit) if several else evidence
+        steps += audit_steps.energy(
+            charged, asked, book, device_hour.hour_ns, unit_evidence, pl.concat([charged, others])
+        )
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
         "slices": evidence.slices if "capacity" in kinds else (),

@@ -20,6 +20,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.closing import charge_algebra
+from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import (
     ADOPTED,
     BUDGETED,
@@ -68,6 +70,11 @@ class Closed:
     charges: Charges
     corrections: pl.DataFrame
     posted: tuple[Posting, ...]
+
+    @property
+    def closed_at(self) -> datetime:
+        """When it was closed, UTC, without a zone."""
+        return naive(self.posted[0].posted_ns)
 
     @property
     def book(self) -> PriceBook:

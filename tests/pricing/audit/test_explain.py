@@ -7,15 +7,15 @@ import polars as pl
 import pytest
 
 from rose.pricing import charges
-from rose.pricing.audit.explain import SEVERAL, Explanation, Question, explain, explain_closed
-from rose.pricing.closing import charge_algebra, close
-from rose.pricing.closing.period import Period, naive, nanoseconds
+from rose.pricing.audit.explain import Explanation, Question, explain, explain_closed
+from rose.pricing.closing import charge_algebra
+from rose.pricing.closing.period import nanoseconds
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
 from tests.pricing.any_ledger import BOOK as ANY_BOOK
 from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.charges import test_tenures
-from tests.pricing.charges.test_pricing import power, slice_, turn, us
+from tests.pricing.charges.test_pricing import power, slice_, turn
 from tests.pricing.charges.test_tenures import device, run
 from tests.pricing.closing.conftest import (
     BILL_NANO,
@@ -138,39 +138,54 @@ def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) ->
     assert zero.notes[0].startswith("closed $0.300; correction 1: -$0.300 (cut off); restated $0.00")
 
 
-def test_an_hour_in_which_a_device_changed_or_others_held_it_is_listed_and_not_added_up(write_ledger: Any) -> None:
-    """Serving, rollout, and serving again; in the next hour another run holds the device too."""
-    root = write_ledger(
-        [
-            run(),
-            device("joined", 0),
-            slice_(0, serving=3.1, headroom=1.7, idle=7.3),
-            slice_(12.1, lease_id="L", rollout=2.9),
-            turn("a", 13, 1207, lease_id="L"),
-            power(0, 15, 613),
-            device("joined", 15, pool="rollout"),
-            slice_(15, rollout=5),
-            turn("b", 16, 31),
-            power(15, 20, 777),
-            device("joined", 20),
-            slice_(20, serving=2.3, headroom=0.7, idle=9.9),
-            slice_(3600, serving=3600),
-            device("left", 7200),
-        ]
-    )
-    other = [run(at_us=us(9)), device("joined", 5000, "x"), slice_(6000, "x", rollout=900), device("left", 7200, "x")]
-    write_ledger(other, root=root, writer="other", run_id="other")
+def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_became(write_ledger: Any) -> None:
+    """Tokens made in no rollout time of the one pool, and power read in both, of which each is rounded by itself."""
+    made = [
+        run(),
+        device("joined", 0, pool="rollout"),
+        slice_(0, idle=600),
+        turn("a", 60, 1207),
+        power(0, 600, 682),
+        device("joined", 600),
+        slice_(600, rollout=600, idle=60),
+        turn("b", 700, 30),
+        power(600, 1260, 777),
+    ]
+    made_of = explain(write_ledger(made), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
+    assert made_of.faults == []
+    assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
+
+
+def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any) -> None:
+    """Serving, rollout, and serving again: its time as serving is divided once, and its energy rounded once."""
+    made = [
+        run(),
+        device("joined", 0),
+        slice_(0, serving=3.1, headroom=1.7, idle=7.3),
+        slice_(12.1, lease_id="L", rollout=2.9),
+        turn("a", 13, 1207, lease_id="L"),
+        power(0, 15, 613),
+        device("joined", 15, pool="rollout"),
+        slice_(15, rollout=5),
+        turn("b", 16, 31),
+        power(15, 20, 777),
+        device("joined", 20),
+        slice_(20, serving=2.3, headroom=0.7, idle=9.9),
+        slice_(32.9, lease_id="L", rollout=4.1),
+        turn("c", 34, 411, lease_id="L"),
+        power(20, 37, 911),
+    ]
+    root = write_ledger(made)
     frame = charges.price(root, test_tenures.BOOK).frame
     assert not frame.select(charge_algebra.DIMENSIONS).is_duplicated().any()
-    closed = close.close(root, Period(T0_NS, T0_NS + 2 * HOUR_NS), test_tenures.BOOK, with_open_runs=True)
-    for hour_ns in (T0_NS, T0_NS + HOUR_NS):
-        question = Question(run_id="run", device_id="d", hour_ns=hour_ns)
-        (booked,) = explain_closed(root, question, closed.close_id)
-        for explained in (explain(root, question, test_tenures.BOOK), booked):
-            assert (explained.faults, explained.steps, SEVERAL in explained.notes) == ([], (), True)
-            own = frame.filter(run_id="run", hour=naive(hour_ns))
-            assert explained.amount.value == own["cost_nano"].sum()
-            assert explained.events["slices"]
+    made_of = explain(root, Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
+    assert made_of.faults == []
+    assert sum("headroom, not lent" in text for text in sums(made_of)) == 2
+    later = [device("left", 37), device("joined", 40, pool="rollout"), slice_(40, rollout=2), device("left", 42)]
+    write_ledger([*later, device("joined", 50), slice_(50, idle=1.3), device("left", 51.3)], root=root)
+    again = charges.price(root, test_tenures.BOOK).frame
+    (root / "pricing.duckdb").unlink(missing_ok=True)
+    assert again.equals(charges.price(root, test_tenures.BOOK).frame)
 
 
 @pytest.mark.usefixtures("ledgers_folder")

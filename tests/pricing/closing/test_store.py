@@ -6,6 +6,7 @@ import pytest
 
 from rose.pricing import closing
 from rose.pricing.closing import store
+from rose.pricing.closing.period import naive
 from rose.pricing.money import PricingError
 from tests.pricing.closing.conftest import (
     BILL_NANO,
@@ -21,6 +22,7 @@ def test_a_close_reads_back_as_it_was_frozen(closed_kept: Path) -> None:
     assert isinstance(close, closing.Closed)
     assert (close.charges.from_ns, close.charges.to_ns) == (FIRST_HOUR.from_ns, FIRST_HOUR.to_ns)
     assert close.charges.total_nano == BILL_NANO
+    assert close.closed_at == naive(NEXT_DAY_US * 1000)
     assert close.book == close.charges.book == BOOK.model_copy(update={"chosen": "frozen with the close"})
     assert close.corrections.is_empty()
     assert close.frame.equals(close.charges.frame)

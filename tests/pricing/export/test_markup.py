@@ -40,8 +40,7 @@ def written() -> str:
         rows=((NAME, 1_500_000_000),),
         notes=(NAME,),
         marks={0: "alarm"},
-        footer=(("total", 1_500_000_000),),
-    )
+    ).with_total()
     return markup.page(NAME, [NAME, table], [NAME])
 
 
