@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, wandering
-from rose.pricing.answers import cost_per_correct, elasticity, frontier, verifiers
+from rose.pricing.answers import breakdown, cost_per_correct, elasticity, frontier, verifiers
 from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.answers.frontier import Slack
 from rose.pricing.answers.probes import Probe
@@ -159,7 +159,7 @@ def truths() -> dict[str, float]:
 
 
 def cost(random: np.random.Generator) -> Iterator[Shown]:
-    """Factors, cost per accepted and per correct on every line, and the formula."""
+    """Factors, cost per accepted and per correct on every line, the formula, and the same by task."""
     run, truth = simulate(random), truths()
     found, price = run.groups, priced(run, random)
     drawn = cost_per_correct.resample(found)
@@ -177,6 +177,8 @@ def cost(random: np.random.Generator) -> Iterator[Shown]:
         yield shown(f"formula, {line}", truth[f"formula, {line}"], formula)
         if line == "blended":
             yield shown("C3 / PPV", truth["C3 / PPV"], over)
+    parts = breakdown.parts([{**row, "part": f"task {n % 2}"} for n, row in enumerate(found.rows)], price)
+    yield shown("per accepted by task", truth["per accepted, blended"], parts[0].interval)
 
 
 def few(random: np.random.Generator) -> Iterator[Shown]:

@@ -1,1 +1,1 @@
-"""What a correct answer cost, and what would make it cheaper: levers, the frontier, verifiers."""
+"""What a correct answer cost, and what would make it cheaper: levers, breakdowns, the frontier, verifiers."""

@@ -1,4 +1,4 @@
-"""What a correct answer of one run cost, as tables: price lines, C3 with its interval, and levers."""
+"""What a correct answer of one run cost, as tables: price lines, C3 with its interval, levers, and a breakdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rose.pricing.answers import cost_per_correct, levers
+from rose.pricing.answers import breakdown, cost_per_correct, levers
+from rose.pricing.answers.breakdown import By
 from rose.pricing.answers.cost_per_correct import Resamples
 from rose.pricing.answers.levers import Lever
 from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
@@ -38,9 +39,11 @@ _BELOW = "does not apply: the borrow lowered the bill, and the formula takes a p
 _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found correct"
 
 
-def cost(run: PricedRun) -> Section:
-    """Return the cost of a run's answers."""
-    parts: dict[str, Table | Paragraph] = {**lines_and_c3(run, cost_per_correct.resample(run.groups))}
+def cost(run: PricedRun, by: By | None = None) -> Section:
+    """Return the cost of a run's answers, with a breakdown if `by` names one."""
+    drawn = cost_per_correct.resample(run.groups)
+    tables = lines_and_c3(run, drawn)
+    parts: dict[str, Table | Paragraph] = {**tables}
     at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
     if at is None or not at.cost:
         parts["says"] = Paragraph("No lever can be weighed: a factor of C3 is not known, or C3 is nothing.")
@@ -48,6 +51,8 @@ def cost(run: PricedRun) -> Section:
         ranked = levers.levers(at)
         parts["levers"] = _levers(run, ranked)
         parts["says"] = Paragraph(levers.in_words(ranked))
+    if by is not None:
+        parts["parts"] = _parts(run, by, tables["lines"].row("blended")["per accepted"])
     return Section(parts)
 
 
@@ -216,4 +221,40 @@ def _lever(run: PricedRun, lever: Lever) -> Row:
         run.make.measure(bootstrap.rounded(lever.elasticity)),
         value(lever.to),
         run.make.money(Fraction(lever.saves), BLENDED, per=_PER, basis="price book"),
+    )
+
+
+def _parts(run: PricedRun, by: By, whole: Figure) -> Table:
+    """What the run is divided into; dollars and accepted trajectories sum to the run's."""
+    make, parts = run.make, breakdown.by(run.connection, run.run.run_id, by, run.cost)
+    nothing, nobodys = "not enough data: nothing was accepted", "does not apply: belongs to no row"
+    return Table(
+        title=f"By {by}",
+        view=BLENDED,
+        stamp=run.stamp,
+        columns=columns(by, "cost", "accepted", "per accepted"),
+        rows=tuple(
+            (
+                part.key,
+                make.amount(part.cost_nano_usd, BLENDED),
+                make.number(part.accepted, "trajectories"),
+                make.money(
+                    part.usd_per_accepted,
+                    BLENDED,
+                    per="accepted trajectory",
+                    why=nobodys if part.key == breakdown.UNALLOCATED else nothing,
+                    interval=part.interval,
+                    no_interval=run.cost.no_interval("blended") or bootstrap.TOO_FEW,
+                ),
+            )
+            for part in parts
+        ),
+        footer=(
+            (
+                "run",
+                make.amount(sum(part.cost_nano_usd for part in parts), BLENDED),
+                make.number(sum(part.accepted for part in parts), "trajectories"),
+                whole,
+            ),
+        ),
     )

@@ -9,6 +9,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.table import Paragraph, Section
 
 if TYPE_CHECKING:
+    from rose.pricing.answers.breakdown import By
     from rose.pricing.run.priced import PricedRun
 
 #: The questions, in the order in which they are answered.
@@ -18,6 +19,7 @@ QUESTIONS = ("cost", "frontier", "verifiers")
 def sections(
     run: PricedRun,
     only: str | None = None,
+    by: By | None = None,
     probes: Path | None = None,
     threshold: float | None = None,
 ) -> dict[str, Section]:
@@ -29,7 +31,7 @@ def sections(
 
     made = {}
     if only in (None, "cost"):
-        made["cost"] = cost.cost(run)
+        made["cost"] = cost.cost(run, by)
     if only in (None, "frontier"):
         made["frontier"] = frontier.frontier(run)
     if only in (None, "verifiers"):

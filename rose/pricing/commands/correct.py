@@ -24,6 +24,10 @@ def correct_command(
             "verifier makes it cheapest (verifiers).",
         ),
     ] = None,
+    by: Annotated[
+        Literal["version", "task", "step"] | None,
+        typer.Option("--by", help="Break the cost down; the rows sum to the run's."),
+    ] = None,
     probes: Annotated[
         Path | None,
         typer.Option(
@@ -46,5 +50,5 @@ def correct_command(
 
     with clear_errors():
         with priced(ledger_root(ledger), run, price_book, needs="verdict") as priced_run:
-            made = report.sections(priced_run, only, probes, threshold)
+            made = report.sections(priced_run, only, by, probes, threshold)
     print_sections(priced_run.run, priced_run.stamp, made, as_json)

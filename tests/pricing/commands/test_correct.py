@@ -21,9 +21,15 @@ def output(*arguments: str, fails: bool = False) -> str:
     return " ".join(result.output.split()) if fails else result.output
 
 
-def test_show_prints_lines_c3_and_levers(sample_kept: Path) -> None:
-    shown = output("--ledger", str(sample_kept))
-    for title in ("By what rollout tokens are priced at", "C3 = CPM x R", "Which lever moves it most"):
+def test_show_prints_lines_c3_levers_and_a_breakdown(sample_kept: Path) -> None:
+    shown = output("--ledger", str(sample_kept), "--by", "step")
+    for title in (
+        "By what rollout tokens are priced at",
+        "C3 = CPM x R",
+        "Which lever moves it most",
+        "By step",
+        "unallocated",
+    ):
         assert title in shown
     assert "[marginal for borrowed, amortized for dedicated; USD, replay, EXAMPLE PRICES," in " ".join(shown.split())
 
@@ -55,3 +61,4 @@ def test_what_is_wrong_is_named_and_fails(sample_kept: Path, tmp_path: Path) -> 
     assert "cannot read probes" in output(
         "--only", "verifiers", "--ledger", str(sample_kept), "--probes", missing, fails=True
     )
+    assert "'week' is not one of" in output("--ledger", str(sample_kept), "--by", "week", fails=True)
