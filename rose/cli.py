@@ -26,6 +26,7 @@ from rose.pricing.commands.spend import (
     changes_command,
     cost_command,
     forecast_command,
+    reconcile_command,
     saved_command,
 )
 from rose.pricing.jobs import planned
@@ -78,6 +79,7 @@ app.command("cost", rich_help_panel=_COST)(cost_command)
 app.command("changes", rich_help_panel=_COST)(changes_command)
 app.command("saved", rich_help_panel=_COST)(saved_command)
 app.command("forecast", rich_help_panel=_COST)(forecast_command)
+app.command("reconcile", rich_help_panel=_COST)(reconcile_command)
 app.command("explain", rich_help_panel=_COST)(explain_command)
 app.command("price", rich_help_panel=_COST)(price_command)
 app.command("borrow", rich_help_panel=_COST)(borrow_command)

@@ -2,8 +2,8 @@
 
 `interface.md` says how to use these two. `rollups/` is what the daily views are made of. `sums/` and `charges/` are
 programs: their steps are numbered in the order in which they run. `run/`, `borrowing/` and `answers/` are what reports
-read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `checks/`, `device/`, `export/` and `alerts/` are
-named after who asks. `closing/` belongs to the books.
+read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `checks/`, `device/`, `export/`, `reconcile/` and `alerts/`
+are named after who asks. `closing/` belongs to the books.
 """
 
 from __future__ import annotations

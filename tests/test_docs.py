@@ -65,7 +65,7 @@ ENDLESS = {
 }
 #: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
 #: And those that send messages, which tests/pricing/commands/test_alerts.py runs, or need a ledger of a whole day.
-ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"])
+ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"], ["reconcile", "sample_traces/vendor_focus.csv"])
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {
     "training.md": "tests/client/test_documented.py",

@@ -1,4 +1,4 @@
-"""`rose cost`, `changes`, `saved` and `forecast`: questions about a period of a whole ledger."""
+"""`rose cost`, `changes`, `saved`, `forecast` and `reconcile`: questions about a period of a whole ledger."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
+from rose.ledger.commands.output import json_text
 from rose.pricing.commands.common import (
     BookOption,
     MonthOption,
@@ -22,9 +23,11 @@ from rose.pricing.commands.common import (
     period_of,
     print_answer,
 )
-from rose.terminal import echo
+from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from rose.pricing.spend.cost import Cost
 
 TeamOption = Annotated[str | None, typer.Option("--team", help="One team only.")]
@@ -195,3 +198,44 @@ def forecast_command(
         with logged(root, "report", f"forecast {whole.label}"), progress_bar("Adding up"):
             rows = budget.expected(root, whole, price_book, team, provenance=provenance)
         print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.forecasts(rows))
+
+
+def reconcile_command(
+    invoice: Annotated[Path, typer.Argument(help="The vendor's FOCUS 1.0 to 1.2 file: CSV, CSV in gzip, or Parquet.")],
+    period: Annotated[
+        str, typer.Option("--period", "-p", help="Whole UTC days: 2026-10, last-month, 2026-10-03, FROM..TO.")
+    ],
+    tolerance: Annotated[
+        str, typer.Option("--tolerance", help="How far both may differ, device by device, in percent of the ledger's.")
+    ] = "0.5%",
+    ledger: LedgerOption = None,
+    price_book: BookOption = None,
+    provenance: ProvenanceOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """What a vendor billed beside what the ledger has, by device and day. Exit code 1 beyond the tolerance."""
+    with clear_errors():
+        from rose.pricing import console, reconcile
+
+        root, share, whole = ledger_root(ledger), _share(tolerance), period_of(period)
+        with logged(root, "report", f"reconcile {whole.label}"), progress_bar("Reconciling"):
+            answer = reconcile.reconcile(root, invoice, whole, price_book, tolerance=share, provenance=provenance)
+        if as_json:
+            echo_data(json_text(answer)[0])
+        else:
+            console.show(reconcile.tables(answer))
+    if not answer["within"]:
+        raise typer.Exit(1)
+
+
+def _share(text: str) -> Fraction:
+    """The share that a percentage such as 0.5% is. Raises PricingError for other text."""
+    import re
+    from fractions import Fraction
+
+    from rose.pricing.money import PricingError
+
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,9})?%", text) or (share := Fraction(text[:-1]) / 100) > 1:
+        raise PricingError(f"--tolerance {text!r} is no percentage from 0% to 100%; write it as 0.5%")
+    return share

@@ -37,7 +37,7 @@ from rose.pricing.price_books.entries import (
     day_of,
     span_of,
 )
-from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag
+from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag, VendorResource
 
 __all__ = [
     "DevicePrice",
@@ -70,6 +70,7 @@ class _File(Header):
     token_prices: list[TokenPrices] = Field(alias="tokens", min_length=1)
     verifier: list[VerifierPrice] = Field(default_factory=list)
     device_tag: list[DeviceTag] = Field(default_factory=list)
+    vendor_resource: list[VendorResource] = Field(default_factory=list)
 
     def entries(self, table: str) -> Sequence[Entry]:
         """Entries of a table of the file, in its order. Raises KeyError for a table that no book has."""
@@ -83,6 +84,7 @@ class _File(Header):
             "tokens": self.token_prices,
             "verifier": self.verifier,
             "device_tag": self.device_tag,
+            "vendor_resource": self.vendor_resource,
         }
         return by_table[table]
 

@@ -1,4 +1,4 @@
-"""What finance writes into a price book beside prices: tags of devices."""
+"""What finance writes into a price book beside prices: tags of devices and names of vendors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from rose.pricing.price_books.entries import TABLES, Entry, Name, Pool
+
+_RULE = "rule"
 
 
 def _tags(value: object) -> dict[str, str]:
@@ -28,7 +30,7 @@ class DeviceTag(Entry):
 
     key_fields = ("device", "pool", "device_class", "hardware")
     may_be_a_guess = False
-    noun = "rule"
+    noun = _RULE
 
     device: Name | None = None
     pool: Pool | None = None
@@ -80,5 +82,46 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
     return tags
 
 
-#: Every table that a file may have with the class of its entries, prices first.
-FILE_TABLES: dict[str, type[Entry]] = TABLES | {"device_tag": DeviceTag}
+class VendorResource(Entry):
+    """What a vendor's invoice calls devices, as patterns: devices by name or hardware, patterns too, or a class."""
+
+    key_fields = ("resource", "sku")
+    may_be_a_guess = False
+    noun = "meaning"
+
+    resource: Name | None = None
+    sku: Name | None = None
+    device: Name | None = None
+    hardware: Name | None = None
+    device_class: Name | None = Field(default=None, alias="class")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the vendor calls it: a resource and a SKU of one name are two things."""
+        if self.resource is None:
+            return "sku", str(self.sku)
+        return (self.resource,) if self.sku is None else (self.resource, self.sku)
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Kind and name of what it is: `device`, `devices` (a pattern of hardware) or `class`."""
+        if self.device_class is not None:
+            return "class", self.device_class
+        name = self.device or self.hardware or ""
+        return "devices" if any(mark in name for mark in "*?[") else "device", name
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        named = sum(name is not None for name in (self.device, self.hardware, self.device_class))
+        if named != 1 or (self.resource is None and self.sku is None):
+            raise ValueError("needs resource or sku as the vendor writes it, and one of device, hardware and class")
+        return self
+
+
+#: Table of the file to the class of its entries.
+RULES: dict[str, type[Entry]] = {
+    "device_tag": DeviceTag,
+    "vendor_resource": VendorResource,
+}
+#: Every table that a file may have, prices first.
+FILE_TABLES: dict[str, type[Entry]] = TABLES | RULES

@@ -13,14 +13,18 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing.closing import store
-from rose.pricing.commands.spend import changes_command, cost_command, forecast_command
+from rose.pricing.commands.spend import changes_command, cost_command, forecast_command, reconcile_command
 from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML
 from tests.pricing.conftest import WEEK_CLOSE_ID
+from tests.pricing.reconcile.conftest import BOOK_TEXT, LEDGER_NANO, charge, fleet_of_four, whole, write_csv
+
+__all__ = ["fleet_of_four"]
 
 app = typer.Typer()
 app.command("cost")(cost_command)
 app.command("changes")(changes_command)
 app.command("forecast")(forecast_command)
+app.command("reconcile")(reconcile_command)
 HOUR = ("--period", "2026-06-01T00")
 DAYS = ("--period", "2026-06-15", "--before", "2026-06-14")
 
@@ -131,3 +135,29 @@ def test_a_day_of_more_rollouts_is_told_from_the_day_before(weeks_kept: Path) ->
         (("--period", "soon"), "'soon' is no period"),
     ):
         refused(run(weeks_kept, "changes", *arguments), says)
+
+
+def test_an_invoice_is_reconciled_and_what_is_wrong_said(fleet_of_four: Path, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "vendor.csv", [*whole(), charge("GPU-0", 2, "6.00", None)])
+    days = ("--period", "2026-06-01..2026-06-03")
+
+    def reconcile(*arguments: str) -> Result:
+        return run(fleet_of_four, "reconcile", *arguments, book=BOOK_TEXT)
+
+    done = reconcile(str(path), *days, "--json")
+    assert done.exit_code == 1, done.output
+    answer = json.loads(done.stdout)
+    assert (answer["total"]["ledger_nano"], answer["total"]["difference_nano"]) == (LEDGER_NANO, 6_000_000_000)
+    assert (answer["tolerance"], answer["within"]) == (0.005, False)
+    assert "within the tolerance of 0.01" in " ".join(reconcile(str(path), *days, "--tolerance", "1%").stdout.split())
+    for arguments, says in (
+        ((*days, "--tolerance", "0.5"), "--tolerance '0.5' is no percentage from 0% to 100%; write it as 0.5%"),
+        ((*days, "--tolerance", "101%"), "is no percentage"),
+        (("--period", "2026-06-01T05"), "give a period of whole UTC days"),
+        (("--period", "2026-05"), "nothing is charged"),
+    ):
+        refused(reconcile(str(path), *arguments), says)
+    wrong = reconcile(str(write_csv(tmp_path / "wrong.csv", [charge(BilledCost="\x1b[2Jten")])), *days)
+    refused(wrong, "row 1: BilledCost must not be")
+    assert "\x1b[2J" not in wrong.output
+    refused(reconcile(str(tmp_path / "none.csv"), *days), "no such file")
