@@ -33,7 +33,6 @@ from rose.ledger.reading import named
 from rose.pricing import charges
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import Changes
-from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import bill as bills
 from rose.pricing.closing import charge_algebra, records, store
 from rose.pricing.closing.bill import Bill
@@ -41,6 +40,7 @@ from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import NS_PER_DAY, Period, month_at, nanoseconds
 from rose.pricing.closing.records import Posting
 from rose.pricing.figures import Stamp
+from rose.pricing.money import NothingChargedError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables

@@ -56,4 +56,4 @@ def main(url: str, checkpoint: str, steps: int = 4) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])) if len(sys.argv) > 2 else sys.exit(__doc__)

@@ -170,7 +170,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
     root = fleet.ledger if (fleet.ledger / layout.MARKER).exists() else None
     book = choice.choose_for_new_run(root, fleet.price_book)
     if book is None:
-        echo(f"Nothing will be priced: no price book. {choice.WAYS}", err=True, colour=typer.colors.YELLOW)
+        echo(f"Nothing will be priced: no price book. {choice.BEFOREHAND}", err=True, colour=typer.colors.YELLOW)
         return False
     for device in fleet.device:
         book.device_at(device.device_class, device.pool, utc_us() * 1000)

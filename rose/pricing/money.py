@@ -28,6 +28,14 @@ class PricingError(UserError):
     """A figure that cannot be given honestly; the message says which one, why, and what to do."""
 
 
+class QuestionError(PricingError):
+    """A wrong period, dimension, tag, run or value in a question; the message names it."""
+
+
+class NothingChargedError(PricingError):
+    """The period has no provisioned device time: there is nothing to price, which is not the same as nothing paid."""
+
+
 def nano_usd(usd: Decimal) -> int:
     """Dollars to whole nano-dollars, half to even."""
     return int(_CONTEXT.multiply(usd, NANO_USD_PER_USD).to_integral_value(rounding=ROUND_HALF_EVEN, context=_CONTEXT))

@@ -41,7 +41,7 @@ from rose.ledger.commands.output import csv_cells
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, Stamp
-from rose.pricing.money import PricingError, rounded, signed_money, signed_usd
+from rose.pricing.money import NothingChargedError, PricingError, rounded, signed_money, signed_usd
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
@@ -294,8 +294,8 @@ def build(
     Raises PricingError where one of them has no charge, they overlap or cannot be compared; LedgerError.
     """
     root = layout.check(root)
-    if before is None:
-        before = Period(2 * period.from_ns - period.to_ns, period.from_ns)
+    alone = before is None
+    before = before or Period(2 * period.from_ns - period.to_ns, period.from_ns)
     if before.overlaps(period):
         raise PricingError(f"{before.label} and {period.label} overlap: no change can be told between them")
 
@@ -303,7 +303,15 @@ def build(
         book = choice.choose(root, price_book, from_ns=of.from_ns, to_ns=of.to_ns, provenance=provenance)
         return bill(root, of, book, provenance=provenance, allow_unverified=allow_unverified)
 
-    was, now = charged(before), charged(period)
+    now = charged(period)
+    try:
+        was = charged(before)
+    except NothingChargedError as error:
+        if not alone:
+            raise
+        raise NothingChargedError(
+            f"{error}. It is the time just before {period.label}: name another by --before"
+        ) from None
     return changes(side(was.frame, by), side(now.frame, by), by=by, before_stamp=was.stamp, stamp=now.stamp)
 
 

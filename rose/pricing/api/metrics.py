@@ -20,12 +20,11 @@ from prometheus_client.registry import Collector
 from rose.errors import UserError
 from rose.ledger import catalog, verified, verify
 from rose.pricing.api.questions import Ledger
-from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing.bill import provenances
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import Period, month_at
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, PricingError
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, NothingChargedError, PricingError
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import saved
 from rose.pricing.spend.cost import Cost, Question

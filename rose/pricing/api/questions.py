@@ -15,13 +15,13 @@ from rose.errors import UserError, did_you_mean
 from rose.ledger import access, layout, verified, verify
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
-from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import period as periods
 from rose.pricing.closing.period import Period, month_at
+from rose.pricing.money import NothingChargedError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.run import report
 from rose.pricing.spend import cost, saved
-from rose.pricing.spend.calendar import FORMS, Calendar, QuestionError
+from rose.pricing.spend.calendar import FORMS, Calendar
 from rose.pricing.spend.cost import Cost
 from rose.pricing.spend.saved import RunSaved, Saved
 from rose.pricing.watch import budget

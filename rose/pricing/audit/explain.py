@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from rose.clock import utc
+from rose.errors import did_you_mean
 from rose.ledger import layout, verify
 from rose.ledger.examine import Seen
 from rose.pricing import charges
@@ -27,7 +28,7 @@ from rose.pricing.closing.period import naive, nanoseconds
 from rose.pricing.closing.records import postings
 from rose.pricing.closing.store import Closed
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
-from rose.pricing.money import NS_PER_HOUR, PricingError, format_usd
+from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
 from rose.pricing.price_books.pricebook import PriceBook
 
 #: Device-hours that are named where a question means several of them.
@@ -59,6 +60,16 @@ class Question:
         if hour_ns is not None:
             chosen.append(pl.col("hour") == naive(hour_ns))
         return frame.filter(*chosen)
+
+    def none_like_it(self, frame: pl.DataFrame) -> str:
+        """Return why `rows_of` has no row: the first value that no row has, else that none has all of them."""
+        for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
+            value = getattr(self, name)
+            known = frame[name].drop_nulls().unique().sort().to_list()
+            if value is not None and value not in known:
+                option = name.removesuffix("_id").removeprefix("policy_")
+                return f"no charge has {option} {value!r}{did_you_mean(str(value), [*map(str, known)])}"
+        return "no charge has all of that; `rose cost --by run --by device --by bucket` lists them"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,7 +207,7 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
     """The one device-hour that is meant, and the rows of it that are. Raises PricingError for none or several."""
     rows = question.rows_of(frame)
     if rows.is_empty():
-        raise PricingError("no charge is like that; `rose cost --by run --by device --by bucket` lists them")
+        raise QuestionError(question.none_like_it(frame))
     keys = ("fleet_run_id", "provenance", "device_id", "hour")
     hours = (
         rows.group_by(keys)

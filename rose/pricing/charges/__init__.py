@@ -8,6 +8,6 @@ follow (`pricing`), as a pure function: rounded once for each device and hour, t
 from __future__ import annotations
 
 from rose.pricing.charges.loaded import WORK, fully_load
-from rose.pricing.charges.pricing import Charges, NothingChargedError, Stay, price
+from rose.pricing.charges.pricing import Charges, Stay, price
 
-__all__ = ["WORK", "Charges", "NothingChargedError", "Stay", "fully_load", "price"]
+__all__ = ["WORK", "Charges", "Stay", "fully_load", "price"]

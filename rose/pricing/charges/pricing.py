@@ -25,7 +25,7 @@ from rose.ledger.examine import Seen
 from rose.pricing import query
 from rose.pricing.charges import preconditions, state, sums
 from rose.pricing.charges.loaded import fully_load
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import records, rows, set_variables
@@ -34,10 +34,6 @@ from rose.pricing.query import records, rows, set_variables
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _MW_NS_PER_KWH = 10**12 * 3_600_000
 _BYTES_PER_GB = 10**9
-
-
-class NothingChargedError(PricingError):
-    """The period has no provisioned device time: there is nothing to price, which is not the same as nothing paid."""
 
 
 @dataclass(frozen=True, slots=True)

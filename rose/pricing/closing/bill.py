@@ -13,12 +13,12 @@ import polars as pl
 from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
-from rose.pricing.charges import NothingChargedError, preconditions
+from rose.pricing.charges import preconditions
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
-from rose.pricing.money import PricingError, nano_usd_of
+from rose.pricing.money import NothingChargedError, PricingError, nano_usd_of
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

@@ -16,13 +16,13 @@ import polars as pl
 from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
 from rose.pricing import charges
-from rose.pricing.charges import Charges, NothingChargedError, Stay
+from rose.pricing.charges import Charges, Stay
 from rose.pricing.charges.sums import exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.closing.store import Closed
-from rose.pricing.money import PricingError
+from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError
 
 NS_PER_DAY = 24 * NS_PER_HOUR
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,10 +59,10 @@ class Period:
 
 
 def of_month(text: str) -> Period:
-    """The month `2026-11`. Raises PricingError for any other text."""
+    """The month `2026-11`. Raises QuestionError for any other text."""
     match = _MONTH.fullmatch(text)
     if match is None or not 1 <= int(match[2]) <= 12:
-        raise PricingError(f"{text!r} is no month; write it as 2026-11")
+        raise QuestionError(f"{text!r} is no month; write it as 2026-11")
     begin = datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC)
     return Period(nanoseconds(begin), nanoseconds(_next_month(begin)))
 
@@ -73,19 +73,19 @@ def month_at(ns: int) -> Period:
 
 
 def hour(text: str, option: str) -> int:
-    """UTC nanoseconds of a day `2026-11-01` or an hour `2026-11-01T05`. Raises PricingError naming `option`."""
+    """UTC nanoseconds of a day `2026-11-01` or an hour `2026-11-01T05`. Raises QuestionError naming `option`."""
     at_ns = instant(text, option)
     if at_ns % NS_PER_HOUR:
-        raise PricingError(f"{option} {text!r} is not a whole hour; write a day, or an hour such as 2026-11-01T05")
+        raise QuestionError(f"{option} {text!r} is not a whole hour; write a day, or an hour such as 2026-11-01T05")
     return at_ns
 
 
 def instant(text: str, option: str) -> int:
-    """UTC nanoseconds of a time `2026-12-05T10:00Z`; a day is its first instant. Raises PricingError."""
+    """UTC nanoseconds of a time `2026-12-05T10:00Z`; a day is its first instant. Raises QuestionError."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise PricingError(
+        raise QuestionError(
             f"{option} {text!r} is no UTC time; write it as 2026-11-01, 2026-11-01T05 or 2026-11-01T05:30Z"
         ) from None
     return nanoseconds(at if at.tzinfo else at.replace(tzinfo=UTC))

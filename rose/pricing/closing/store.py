@@ -48,7 +48,7 @@ from rose.pricing.closing.records import (
     postings,
 )
 from rose.pricing.figures import BookFacts, Stamp
-from rose.pricing.money import PricingError
+from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 
@@ -145,7 +145,7 @@ def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Pos
                 f"closes/{close_id} is there, but no event of the ledger speaks of it: run `rose ledger verify`"
             )
         names = ", ".join(known) or "none yet; `rose books close` makes one"
-        raise PricingError(f"there is no close {close_id!r}; the closes of this ledger: {names}")
+        raise QuestionError(f"there is no close {close_id!r}; the closes of this ledger: {names}")
     posted = known[close_id]
     publish(root, posted)
     if as_of_ns is None:

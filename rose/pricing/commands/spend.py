@@ -67,7 +67,7 @@ def cost_command(
     allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """What a period cost, by one to six dimensions: closed days from the books, open days priced now."""
+    """What a period cost, by one to six dimensions: closed hours from the books, open hours priced now."""
     with clear_errors():
         from rose.clock import utc_us
         from rose.pricing.money import PricingError

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from rose.ledger import catalog, layout
 from rose.pricing.closing import records
+from rose.pricing.closing.period import Period
 from rose.pricing.figures import EXAMPLE_PRICES
-from rose.pricing.money import PricingError
+from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
@@ -33,10 +34,12 @@ Own = dict[str | None, tuple[list[str], set[str | None]]]
 #: A file that a ledger names is read up to here.
 _LIMIT_BYTES = 2**20
 
-WAYS = (
-    "Name one with `-b FILE`; or put one on record for the ledger with `rose price FILE --adopt`; or set "
-    f"{VARIABLE}=FILE, or `price_book` in the fleet file before a run. For a look at made-up prices: `-b example`."
+#: How the prices of what runs are named before it does.
+BEFOREHAND = (
+    f"Put a price book on record for the ledger with `rose price FILE --adopt`; or set {VARIABLE}=FILE, or "
+    "`price_book` in the fleet file before a run."
 )
+WAYS = f"Name one with `-b FILE`, for a look at made-up prices `-b example`. {BEFOREHAND}"
 
 
 class NoPriceBookError(PricingError):
@@ -56,8 +59,9 @@ def choose(
     """The price book for a run of the ledger at `root`, or for every run that had a device in [from_ns, to_ns), UTC.
 
     Runs of one provenance where one is given. `own`: what `own_books` gave of the same runs, for who asks often.
-    `chosen` of the book says by which rule. Raises NoPriceBookError where no rule names one, PricingError where the
-    runs name different ones, PriceBookError for one that cannot be used, and LedgerError.
+    `chosen` of the book says by which rule. Raises NoPriceBookError where no rule names one, NothingChargedError where
+    none does and no run had a device, PricingError where the runs name different ones, PriceBookError for one that
+    cannot be used, and LedgerError.
     """
     if isinstance(named, PriceBook):
         return named
@@ -80,6 +84,8 @@ def choose(
     if len(own) == 1 and None not in own:
         ((example, _),) = own.items()
         return chosen(pricebook.load(str(example)), RUNS_OWN)
+    if not own and run_id is None and from_ns is not None and to_ns is not None:
+        raise NothingChargedError(f"no run lies in {Period(from_ns, to_ns).label}, so nothing is charged")
     of_run = "" if run_id is None else f" for run {run_id}"
     raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")
 

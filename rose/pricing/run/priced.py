@@ -20,7 +20,7 @@ from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.document import RunFacts
 from rose.pricing.figures import BookFacts, Figures, Stamp
-from rose.pricing.money import PricingError
+from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot
@@ -141,7 +141,7 @@ def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> RunFacts:
     set_variables(connection, run_id=run_id)
     runs = rows(connection, "run/facts")
     if not runs:
-        raise PricingError(f'the ledger has no run {run_id!r}; `rose sql "from run"` lists those it has')
+        raise QuestionError(f'the ledger has no run {run_id!r}; `rose sql "from run"` lists those it has')
     (facts,) = runs
     if len(mix := facts["provenances"]) != 1:
         raise PricingError(

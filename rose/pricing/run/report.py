@@ -39,6 +39,8 @@ FLEET_COST, HARVEST, UNUSED = (
     "Idle serving time put to work (harvest share)",
     "Leased, not used (idle time of serving devices under a lease)",
 )
+#: In place of the fleet's, in the report of an RL run.
+RUN_COST = "This run's cost (amortized)"
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
 _NOT_RECORDED = "not recorded"
@@ -129,7 +131,7 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure) -> Tabl
     judged = run.charged.frame.filter(pl.col("fate").is_in(("accepted", "rejected", "stale")))
     steps = rows(run.connection, "answers/accepted") if judged["run_id"].n_unique() <= 1 else []
     figures = {
-        FLEET_COST: make.amount(run.allocation.cost_nano_usd, AMORTIZED),
+        FLEET_COST if alone else RUN_COST: make.amount(run.allocation.cost_nano_usd, AMORTIZED),
         "What borrowing added to the bill (marginal)": added(make, run.borrow),
         "Cash saved by borrowing (marginal)": saved.row(CASH)["value"],
         "Capacity avoided by borrowing (amortized, hypothetical)": saved.row(CAPACITY)["value"],

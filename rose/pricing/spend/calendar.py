@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from rose.pricing.closing.period import NS_PER_DAY, Period, moment, nanoseconds
-from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.money import NS_PER_HOUR, QuestionError
 
 FORMS = (
     "7d (the last 7 whole days), today, yesterday, last-week, this-month, last-month, last-quarter, last-year, 2026, "
@@ -31,10 +31,6 @@ _NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
 
 #: Ten years: each hour of a period takes memory.
 _DAYS_MAX = 3660
-
-
-class QuestionError(PricingError):
-    """A wrong period, dimension, tag or value in a question; the message names it."""
 
 
 class Hour(NamedTuple):

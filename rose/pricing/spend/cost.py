@@ -25,10 +25,11 @@ from rose.pricing.closing.bill import STATES, Bill, bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import Period, instant
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, Stamp
+from rose.pricing.money import QuestionError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend.calendar import Calendar, QuestionError
+from rose.pricing.spend.calendar import Calendar
 
 #: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")

@@ -17,17 +17,16 @@ from rose.errors import did_you_mean
 from rose.ledger import catalog, layout, verify
 from rose.ledger.examine import Seen
 from rose.pricing.borrowing.report import ADDED, CAPACITY, CASH, WOULD, WOULD_NOT, saved_in_run
-from rose.pricing.charges import NothingChargedError, preconditions
+from rose.pricing.charges import preconditions
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts, Figure
-from rose.pricing.money import PricingError, format_money, nano_usd_of
+from rose.pricing.money import NothingChargedError, PricingError, QuestionError, format_money, nano_usd_of
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.heard import SILENT, silent
 from rose.pricing.run.priced import priced
-from rose.pricing.spend.calendar import QuestionError
 
 #: Why sums have no interval.
 NO_INTERVAL = (

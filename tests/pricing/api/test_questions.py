@@ -43,6 +43,9 @@ def test_answers_are_those_of_the_commands(quiet_fleet: Served, quiet_folder: Pa
         report.build(root, "run", book)
     unpriced = quiet_fleet.get("/report", run="run")
     assert (unpriced.status, unpriced.json["message"]) == (503, str(error.value))
+    for path, wrong in (("/report", {"run": "rnu"}), ("/forecast", {"month": "11"}), ("/cost", {"close": "abc"})):
+        refused = quiet_fleet.get(path, **wrong)
+        assert (refused.status, next(iter(wrong.values())) in refused.json["message"]) == (400, True)
 
 
 def test_a_close_is_answered_by_its_name(half_closed_kept: Path, serve: Serve) -> None:

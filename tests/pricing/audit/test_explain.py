@@ -11,7 +11,7 @@ from rose.pricing.audit.explain import Explanation, Question, explain, explain_c
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import nanoseconds
 from rose.pricing.closing.restate import restate
-from rose.pricing.money import PricingError
+from rose.pricing.money import PricingError, QuestionError
 from tests.pricing.any_ledger import BOOK as ANY_BOOK
 from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.charges import test_tenures
@@ -83,6 +83,20 @@ def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet_kept: Path) 
     assert (idle.amount.value, {kind for kind, rows in idle.events.items() if rows}) == (600_000_000, {"slices"})
 
 
+@pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        (Question(bucket="idel"), "no charge has bucket 'idel'; did you mean 'idle'"),
+        (Question(device_id="x", bucket="idle"), "no charge has device 'x'; there is "),
+        (Question(policy_version=99), "no charge has version 99; there is "),
+        (Question(bucket="idle", fate="accepted"), "no charge has all of that"),
+    ],
+)
+def test_a_value_that_no_charge_has_is_named(fleet_kept: Path, question: Question, says: str) -> None:
+    with pytest.raises(QuestionError, match=says):
+        explain(fleet_kept, question, BOOK)
+
+
 def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
     """What one ledger says is held against what another charged."""
     from rose.pricing.audit import audit_steps
@@ -114,7 +128,7 @@ def test_a_question_that_means_several_hours_names_them(weeks_kept: Path) -> Non
         PricingError, match=r"480 device-hours are like that; name one. The largest:\n  --run run --device"
     ):
         explain(weeks_kept, Question(run_id="run"), BOOK)
-    with pytest.raises(PricingError, match="no charge is like that"):
+    with pytest.raises(PricingError, match="no charge has bucket 'train'"):
         explain(weeks_kept, Question(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
 
 

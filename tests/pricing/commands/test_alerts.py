@@ -64,8 +64,8 @@ def test_a_test_message_is_sent(run: Any, hook: Hook) -> None:
 
 
 def test_alerts_are_a_job(weeks: Path, file: Path, hook: Hook) -> None:
-    (job,) = [job for job in planned(Settings(alerts=file, alerts_every_s=60)) if job.name == "alerts"]
-    assert job.every_s == 60
+    (job,) = [job for job in planned(Settings(alerts=file)) if job.name == "alerts"]
+    assert job.every_s == 300
     hook.code = 500
     failed = run_job(weeks, job)
     assert (failed.status, "-> c: " in str(failed.error)) == ("failed", True)

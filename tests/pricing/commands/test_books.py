@@ -121,7 +121,7 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
         (("books", "budget", "x"), "give the dollars too"),
         (("books", "budget", "x", "lots", "--month", "2026-06"), "is no amount"),
         (("explain", "--bucket", "idle"), "provenance"),
-        (("explain", "--close", CLOSE_ID, "--bucket", "train"), "no charge is like that"),
+        (("explain", "--close", CLOSE_ID, "--bucket", "train"), "no charge has bucket 'train'"),
     ):
         done = run(folder, *arguments)
         assert done.exit_code == 2, done.output

@@ -133,6 +133,8 @@ def test_a_day_of_more_rollouts_is_told_from_the_day_before(weeks_kept: Path) ->
         (("--period", "2026-06-15", "--before", "2026-06-15"), "overlap: no change can be told"),
         ((*DAYS, "--by", "colour"), "changes cannot be shown by 'colour'"),
         (("--period", "soon"), "'soon' is no period"),
+        (("--period", "2026-06-01"), "no run lies in 2026-05-31"),
+        (("--period", "2026-06-01"), "name another by --before"),
     ):
         refused(run(weeks_kept, "changes", *arguments), says)
 

@@ -75,6 +75,8 @@ def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample
     code, out, err = command("report", "--ledger", sample)
     assert (code, out) == (2, "")
     assert "there is no price book" in err
+    code, out, err = command("explain", "--ledger", sample, "--hour", "2001-01-01T00", "--bucket", "idle")
+    assert (code, out, "no run lies in 2001-01-01T00" in err) == (2, "", True)
 
 
 def test_each_rule_goes_before_the_next(
