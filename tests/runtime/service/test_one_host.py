@@ -82,7 +82,7 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
 
 
 def status(host: Host) -> dict:
-    """What the controller says, as `rose status --json` prints it: with its devices and runs."""
+    """Return what `rose status --json` prints: devices and runs."""
     return json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))
 
 

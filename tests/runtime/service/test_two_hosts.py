@@ -211,7 +211,7 @@ class TwoHosts:
         return [row["run_id"] for row in self.query("SELECT run_id FROM run WHERE fleet_run_id = run_id")]
 
     def query(self, sql: str) -> list[dict]:
-        """What the fleet's ledger, on the first host's disk, says."""
+        """Return rows of the fleet's ledger, which lies on the first host's disk."""
         with catalog.connect(self.one.disk / "ledger") as connection:
             return connection.sql(sql).pl().to_dicts()
 
