@@ -80,7 +80,7 @@ class Field:
 
     @property
     def wanted(self) -> str:
-        """What the field must be, in words."""
+        """Return the rule of the field in words, as errors give it."""
         if self.sql_type == "VARCHAR":
             named = f"one of {', '.join(self.allowed)}" if self.allowed else "text"
             return f"{named} that is not empty" if self.filled else named

@@ -260,7 +260,7 @@ def readable(root: Path) -> list[str]:
 
 @functools.cache
 def comments(view: str) -> tuple[str, dict[str, str]]:
-    """What the file of a view in `sql/views` says in its head: of the view, and of each column it documents."""
+    """Return the comments at the head of a view's SQL file: on the view, and on each documented column."""
     lines = []
     for line in sql.view(view).splitlines():
         if not line.startswith("--"):

@@ -161,7 +161,7 @@ class Figure:
         return self.interval_text or "-"
 
     def to_json(self) -> dict[str, Any]:
-        """The value and what is its own; amounts stay whole nano-dollars. The stamp is written once beside them."""
+        """Return the figure without its stamp, which the document has once. Amounts stay whole nano-dollars."""
         return {
             "value": self.value,
             "unit": self.unit,

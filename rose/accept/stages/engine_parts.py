@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +33,7 @@ _RAMP_S = 1.0
 _SEED = 7000
 _PAUSE_MAX_MS = 50.0
 _ANCHOR, _DELTA = 1, 2
+_PUBLISH_MAX_S = 30.0
 
 
 def kill_rollout(scene: Scene, report: StageReport, arrivals: Arrivals) -> None:
@@ -85,20 +87,43 @@ def _killed(scene: Scene, name: str, arrivals: Arrivals) -> Iterator[tuple[Keepe
         keeper.stop()
 
 
-def publish_versions(shape: PolicyShape, folder: Path) -> VersionStore:
-    """Publish an anchor and a delta of random weights of this shape."""
-    store = VersionStore(folder)
-    weights = engine_models.random_weights(shape)
-    store.publish(_ANCHOR, weights)
-    store.publish(_DELTA, engine_models.changed(weights))
-    return store
+class Versions:
+    """Two versions of a shape, published in a thread while engines start."""
+
+    def __init__(self, shape: PolicyShape, folder: Path) -> None:
+        self.store = VersionStore(folder)
+        self.took_s = 0.0
+        self._shape = shape
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(target=self._publish, name="publish", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for both. Raises TimeoutError, or what went wrong."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise TimeoutError(f"two versions were not published after {timeout_s:.0f} s")
+        if self._failed is not None:
+            raise self._failed
+
+    def _publish(self) -> None:
+        began_s = time.monotonic()
+        try:
+            weights = engine_models.random_weights(self._shape)
+            self.store.publish(_ANCHOR, weights)
+            self.store.publish(_DELTA, engine_models.changed(weights))
+        except Exception as error:
+            self._failed = error
+        self.took_s = time.monotonic() - began_s
 
 
-def sync(host: Host, store: VersionStore, report: StageReport) -> None:
+def sync(host: Host, versions: Versions, report: StageReport) -> None:
     """Bring the rollout engine to an anchor and then to a delta, as an agent does. Raises RuntimeError if one fails."""
+    versions.wait(_PUBLISH_MAX_S)
+    report.fact("sync: versions published, seconds", round(versions.took_s, 1))
     engine = EngineSync(host.engines[ROLLOUT], host.staging(ROLLOUT), device_id="d0")
     acknowledged, pause_ms = 0, float("inf")
-    with StoreServer(store) as server:
+    with StoreServer(versions.store) as server:
         for version in (_ANCHOR, _DELTA):
             event = engine.bring(Target("", version, server.url))
             report.detail[f"sync {version}"] = {
@@ -112,3 +137,22 @@ def sync(host: Host, store: VersionStore, report: StageReport) -> None:
             report.fact(f"sync: pause of the {'anchor' if version == _ANCHOR else 'delta'}, ms", pause_ms)
     report.claim("engines: versions acknowledged", acknowledged, "", 2, "higher")
     report.claim("engines: sync pause, delta", pause_ms, "ms", _PAUSE_MAX_MS, "lower")
+
+
+def within(seconds: float, act: Callable[[], object]) -> None:
+    """Act in a thread that is given up after `seconds`. Raises TimeoutError then, and what `act` raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"not finished after {seconds:.0f} s")
+    if raised:
+        raise raised[0]

@@ -13,7 +13,6 @@ import time
 import traceback
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -99,18 +98,18 @@ def measure(scope: Scope, report: StageReport) -> None:
         stack.callback(_end, host, report)  # Kills them: asking them to end takes long.
         lengths = _FULL if not scope.quick else _CORES if on_cores else _QUICK
         parts = Parts(report, host, stack.enter_context(Worker("serving")), lengths, until_s)
-        publishing = stack.enter_context(ThreadPoolExecutor(1)).submit(
-            engine_parts.publish_versions, small, scope.folder / "store"
-        )
+        versions = engine_parts.Versions(small, scope.folder / "store")
         restart_s = max(_RESTART_S, _RESTART_SHARE * parts.start())
         parts.run("hooks", 0, parts.check_hooks)
-        wait([publishing], _PUBLISH_MAX_S)  # Rounds are not measured beside it.
+        with suppress(Exception):  # The sync reports the failure. Rounds are not measured beside it.
+            versions.wait(_PUBLISH_MAX_S)
         parts.run("rounds", lengths.rounds_s, parts.play_rounds)
         parts.run("rollout engine killed", _KILL_S, partial(parts.fault, engine_parts.kill_rollout, 7))
         restart = partial(parts.restart, scope.folder / "small", small)
         if parts.run("rollout engine started anew", restart_s, restart):
             parts.run("serving engine killed", _KILL_S, partial(parts.fault, engine_parts.kill_serving, 8))
-            parts.run("sync", _SYNC_S, lambda: engine_parts.sync(host, publishing.result(_PUBLISH_MAX_S), report))
+            sync = partial(engine_parts.sync, host, versions, report)
+            parts.run("sync", _SYNC_S, lambda: engine_parts.within(parts.left_s, sync))
 
 
 def _require_engines(scope: Scope) -> None:

@@ -294,7 +294,7 @@ def build(
     Raises PricingError where one of them has no charge, they overlap or cannot be compared; LedgerError.
     """
     root = layout.check(root)
-    alone = before is None
+    by_default = before is None
     before = before or Period(2 * period.from_ns - period.to_ns, period.from_ns)
     if before.overlaps(period):
         raise PricingError(f"{before.label} and {period.label} overlap: no change can be told between them")
@@ -307,7 +307,7 @@ def build(
     try:
         was = charged(before)
     except NothingChargedError as error:
-        if not alone:
+        if not by_default:
             raise
         raise NothingChargedError(
             f"{error}. It is the time just before {period.label}: name another by --before"

@@ -34,7 +34,7 @@ Own = dict[str | None, tuple[list[str], set[str | None]]]
 #: A file that a ledger names is read up to here.
 _LIMIT_BYTES = 2**20
 
-#: How the prices of what runs are named before it does.
+#: How to name prices before a run begins.
 BEFOREHAND = (
     f"Put a price book on record for the ledger with `rose price FILE --adopt`; or set {VARIABLE}=FILE, or "
     "`price_book` in the fleet file before a run."

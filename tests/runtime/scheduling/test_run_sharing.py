@@ -19,7 +19,7 @@ async def begin(session, name, **fields):
 
 
 async def shown(session, path, holds):
-    """What the controller shows there, once it is so."""
+    """Return the controller's answer once it is as expected."""
     async with asyncio.timeout(30):
         while not holds(answer := (await call(session, "GET", path))[1]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)

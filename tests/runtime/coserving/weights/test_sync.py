@@ -50,7 +50,7 @@ def server(store):
 
 @pytest.fixture
 def engine(tmp_path):
-    """Of two ranks."""
+    """An engine of two ranks."""
     return HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=2, dtype=torch.bfloat16)
 
 
