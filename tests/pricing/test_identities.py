@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose import events
-from rose.pricing import charges
+from rose.pricing import charges, money
 from rose.pricing.borrowing import power, provision
 from rose.pricing.charges import fully_load
 from rose.pricing.charges.measured import shared
@@ -426,7 +426,7 @@ def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Ma
         for tenant in runs_reported(made).keys() & tenants:
             own = of_fleet.filter(run_id=tenant)
             if own.is_empty():
-                with pytest.raises(charges.NothingChargedError):
+                with pytest.raises(money.NothingChargedError):
                     charges.price(root_of(made), BOOK, run_id=tenant)
                 continue
             alone = charges.price(root_of(made), BOOK, run_id=tenant)

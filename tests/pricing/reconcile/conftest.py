@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,7 @@ import pytest
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import reconcile
 from rose.pricing.closing import close as closing
-from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -66,22 +64,6 @@ def fleet_of_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with_open_runs=True,
     )
     return root
-
-
-@pytest.fixture(scope="session", autouse=True)
-def priced_once() -> Iterator[None]:
-    """Price the ledger once by each book: tests differ in the invoice that they compare it with."""
-    bills = dict[tuple[Path, str], Bill]()
-
-    def bill_once(root: Path, period: Period, book: PriceBook, **options: Any) -> Bill:
-        key = root, f"{period} {book.sha256} {options}"
-        if key not in bills:
-            bills[key] = bill(root, period, book, **options)
-        return bills[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reconcile, "bill", bill_once)
-        yield
 
 
 def _events(run_id: str) -> Iterable[events.Event]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import Any
 import polars as pl
 import pytest
 
+from rose.pricing import reconcile as reconciliation
+from rose.pricing.closing.bill import Bill, bill
+from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.reconcile import reconcile, tables
@@ -18,6 +21,22 @@ from tests.pricing.conftest import printed
 from tests.pricing.reconcile.conftest import BOOK, LEDGER_NANO, NANO, PERIOD, Row, charge, mapped, whole, write_csv
 
 Compare = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def priced_once() -> Iterator[None]:
+    """Price the ledger once by each book: tests differ in the invoice that they compare it with."""
+    bills = dict[tuple[Path, str], Bill]()
+
+    def bill_once(root: Path, period: Period, book: PriceBook, **options: Any) -> Bill:
+        key = root, f"{period} {book.sha256} {options}"
+        if key not in bills:
+            bills[key] = bill(root, period, book, **options)
+        return bills[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reconciliation, "bill", bill_once)
+        yield
 
 
 @pytest.fixture
