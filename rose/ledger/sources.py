@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +24,8 @@ from rose.ledger.layout import Part
 
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
-#: The generation of sums, and of each writer the parts, that views read.
-Files = tuple[Coverage | None, Mapping[str, Sequence[Part]]]
+#: The generation of sums, and of each writer the parts, that views read; and the part whose columns they take.
+Files = tuple[Coverage | None, Mapping[str, Sequence[Part]], Part | None]
 #: From so many merged files on, what a union reads of each before a query begins takes longer than naming all columns.
 _MERGED_MANY = 64
 #: A file or pattern in a definition, and the folder of its ledger before it.
@@ -59,7 +59,7 @@ def selects(
     `files` are those that lie in the ledger now, if not given.
     """
     place = place or root
-    newest, parts = files or (rolled.newest(root), {name: layout.parts(root, name) for name in layout.writers(root)})
+    newest, parts, whole = files or _lying(root)
     if until is None:
         coverage = newest
         covered = {} if coverage is None or not coverage.complete else coverage.writers
@@ -70,14 +70,11 @@ def selects(
     patterns: list[str] = []
     unrolled: list[str] = []
     apart: list[str] = []
-    whole: str | None = None
     for writer in sorted(parts):
         epoch, next_seq = covered.get(writer, (-1, 0))
         end_epoch, end_seq = ends.get(writer, (2**62 if until is None else -1, 0))
         for part in parts[writer]:
             patterns.append(part.pattern)
-            if whole is None and part.state == "live" and _has_the_columns(root / part.folder):
-                whole = part.pattern
             if part.last <= epoch or part.first > end_epoch:
                 continue
             unrolled.append(part.pattern)
@@ -88,8 +85,8 @@ def selects(
                 apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
     sources = {
         "writer_order": writer_order(root, sorted(parts)),
-        "stored_event": events(place, patterns, whole),
-        "unrolled_stored_event": events(place, unrolled, whole, apart),
+        "stored_event": events(place, patterns, whole and whole.pattern),
+        "unrolled_stored_event": events(place, unrolled, whole and whole.pattern, apart),
     }
     rolled_up = coverage if covered else None
     sources[f"rolled_{CLIENT_ID}"] = client_ids(place, () if rolled_up is None else rolled_up.ids)
@@ -100,6 +97,15 @@ def selects(
             else parquet(place, [f"{rolled_up.folder}/{name}.parquet"])
         )
     return sources
+
+
+def _lying(root: Path) -> Files:
+    """The files that lie in the ledger now."""
+    newest = rolled.newest(root)
+    parts = {writer: layout.parts(root, writer) for writer in layout.writers(root)}
+    live = (part for writer in sorted(parts) for part in parts[writer] if part.state == "live")
+    whole = next((part for part in live if _has_the_columns(root / part.folder)), None)
+    return newest, parts, whole
 
 
 def writer_order(root: Path, writers: Sequence[str]) -> str:
@@ -194,12 +200,12 @@ def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
     that stands. Raises LedgerError for a damaged generation.
     """
     parts: dict[str, list[Part]] = {}
-    for match in _FILE.finditer(definitions.get("stored_event", "")):
-        if match["live"]:
-            part = Part(match["live"], int(match["epoch"]), int(match["epoch"]), "live")
-        else:
-            part = Part(match["compacted"], int(match["first"]), int(match["last"]), "compacted")
+    for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)
+    # A part whose columns were taken comes first. Which one it is depends on when the views were made.
+    taken = (definitions.get(name, "") for name in ("stored_event", "unrolled_stored_event"))
+    firsts = (next(_parts(text), None) for text in taken if "UNION ALL BY NAME" not in text and " MAP " not in text)
+    whole = next(filter(None, firsts), None)
     for writer, read in parts.items():
         read.sort(key=lambda part: part.first)
         lying = [part.first for part in layout.parts(root, writer)]
@@ -208,7 +214,16 @@ def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
             return None
     generation = _GENERATION.search(definitions.get(f"rolled_{ROLLUPS[0]}", ""))
     coverage = None if generation is None else rolled.read(root, int(generation[1]))
-    return None if generation is not None and coverage is None else (coverage, parts)
+    return None if generation is not None and coverage is None else (coverage, parts, whole)
+
+
+def _parts(definition: str) -> Iterator[Part]:
+    """The parts that a source view of this definition reads, in its order."""
+    for match in _FILE.finditer(definition):
+        if match["live"]:
+            yield Part(match["live"], int(match["epoch"]), int(match["epoch"]), "live")
+        else:
+            yield Part(match["compacted"], int(match["first"]), int(match["last"]), "compacted")
 
 
 def stored(root: Path, patterns: Sequence[str]) -> str:

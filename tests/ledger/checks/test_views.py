@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from rose.ledger import catalog, layout, segments
+from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.checks import views
 from rose.ledger.examine import Seen
 from rose.ledger.verify import verify
@@ -52,6 +52,18 @@ def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late: Path, st
     assert any("it is stale" in note for note in verify(late).notes)
     catalog.connect(late).close()
     assert not any("it is stale" in note for note in verify(late).notes)
+
+
+def test_a_catalog_that_takes_its_columns_from_another_part_is_no_fault(
+    late: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From which part depends on what could be read, and what was merged already, when it was made."""
+    for part in ("a/000000", "a/000001", "b/000000"):
+        ledgers.write(late, part[0], epochs=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(sources, "_has_the_columns", lambda epoch, part=part: str(epoch).endswith(part))
+            catalog.refresh(late)
+        assert problems(late) == [], part
 
 
 @pytest.mark.parametrize(
