@@ -204,7 +204,9 @@ def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
         parts.setdefault(part.writer, []).append(part)
     # A part whose columns were taken comes first. Which one it is depends on when the views were made.
     taken = (definitions.get(name, "") for name in ("stored_event", "unrolled_stored_event"))
-    firsts = (next(_parts(text), None) for text in taken if "UNION ALL BY NAME" not in text and " MAP " not in text)
+    firsts = (
+        next(_parts(text), None) for text in taken if "UNION ALL BY NAME" not in text and '"schema" =' not in text
+    )
     whole = next(filter(None, firsts), None)
     for writer, read in parts.items():
         read.sort(key=lambda part: part.first)
