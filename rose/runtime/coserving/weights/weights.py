@@ -53,7 +53,7 @@ class _Ready:
     swap: Callable[[], None]
     #: What it took, in nanoseconds, and the bytes that are to be written, as it is reported.
     times: dict[str, object]
-    #: Of the tensors as verified on the host.
+    #: Of the tensors as verified on the host; none on the CPU.
     fingerprints: dict[str, int]
 
 
@@ -228,17 +228,17 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """What is not as `manifest` says, in words.
+        """Return what is not as `manifest` says, in words; None if all is.
 
-        Nothing is read if the device comes to the fingerprints that are `expected`. Else all is hashed; if that is well
-        they are known from then on.
+        An accelerator's weights are not read if they have the fingerprints that are `expected`. Otherwise all weights
+        are hashed, and their fingerprints are known from then on.
         """
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
         # Before all is hashed: what becomes another meanwhile is found by that.
-        actual = fingerprints(weights.views, manifest, turn)
+        actual = fingerprints(weights.views, manifest, turn) if self._aside().fingerprinted else {}
         drift = None
         if not expected or actual != expected:
             drift = find_drift(weights.views, manifest, weights.regions, turn)

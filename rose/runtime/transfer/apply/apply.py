@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from rose.runtime.transfer.apply.aside import Aside
 from rose.runtime.transfer.apply.device import Patch
 from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers
 from rose.runtime.transfer.codec.fingerprint import of_bits
+from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.chain import follow, inside
@@ -61,26 +63,34 @@ def prepare(
     links = [manifest.pieces_by_name() for manifest in staged.manifests]
     beside_engine = aside or Aside(next((tensor.device for tensor in current.values()), torch.device("cpu")))
     beside_engine.follow()
+    own = threading.local()
 
-    def one(name: str) -> tuple[Patch, int]:
+    def room(old: Bits) -> Bits:
+        """Memory like `old`, the same for each tensor of a thread: touching memory anew takes longer."""
+        if old.nbytes > getattr(own, "nbytes", -1):
+            own.nbytes, own.memory = old.nbytes, np.empty(old.nbytes, np.uint8)
+        memory: Bits = own.memory[: old.nbytes].view(old.dtype).reshape(old.shape)
+        return memory
+
+    def one(name: str) -> tuple[Patch, int | None]:
         box, dtype, tensor = regions[name], tensors[name].dtype, current[name]
         chain = [inside(name, box, link[name]) for link in links]
         # An accelerator does no more than to hand its bits over; the rest is the host's work.
         beside = at_once if tensor.is_cuda else turn
         with beside_engine.entered():
             old = beside_engine.read(name, tensor, turn)
-            new = follow(box, old, chain, blobs.blob, beside)
+            new = follow(box, old, chain, blobs.blob, room(old), beside)
             if tensor.is_contiguous():
                 with beside():
                     patch = beside_engine.patch(old, new, dtype)
             else:
                 patch = Patch(None, beside_engine.keep(from_bits(new, dtype)))
-            return patch, of_bits(new, beside)
+            return patch, of_bits(new, beside) if beside_engine.fingerprinted else None
 
     # Threads of its own: none may read a chunk's file any more once this has failed.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-prepare") as pool:
         done = dict(zip(regions, pool.map(one, regions), strict=True))
-    fingerprints = {name: number for name, (_, number) in done.items()}
+    fingerprints = {name: number for name, (_, number) in done.items() if number is not None}
     patches = {name: patch for name, (patch, _) in done.items()}
     return Prepared(staged, current, patches, fingerprints, time.monotonic_ns() - started_ns)
 
@@ -88,7 +98,8 @@ def prepare(
 class Prepared:
     """A version decoded and verified, ready to be written. `stage_ns` is what that took.
 
-    `fingerprints` are those of all its tensors in the published types, made of what was verified in host memory.
+    `fingerprints` are those of all its tensors in the published types, made of what was verified in host memory; none
+    for an engine on the CPU.
     """
 
     def __init__(
@@ -122,13 +133,10 @@ class Prepared:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
         into = self._current if into is None else into
-        plain = []
-        for name, patch in self._patches.items():
-            if _is_plain_copy(into[name], patch):
-                plain.append((integers(into[name]).numpy(), integers(patch.values).numpy()))
-            else:
-                patch.write(into[name])
-        list(_copiers().map(lambda pair: np.copyto(*pair), plain))
+        on_host = [name for name in self._patches if into[name].device.type == "cpu"]
+        for name in self._patches.keys() - on_host:
+            self._patches[name].write(into[name])
+        list(_writers().map(lambda name: _write_on_host(self._patches[name], into[name]), on_host))
         if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
         pause_ns = time.monotonic_ns() - started_ns
@@ -150,15 +158,19 @@ class _Blobs:
         return self._open[chunk][piece.offset : piece.offset + piece.length]
 
 
-def _is_plain_copy(tensor: torch.Tensor, patch: Patch) -> bool:
-    """Whether memory is copied and no more. Torch splits each tensor over threads that wait for each other, which takes
-    several times as long on a busy host."""
-    same = patch.positions is None and tensor.dtype == patch.values.dtype
-    return same and tensor.device.type == "cpu" and tensor.is_contiguous()
+def _write_on_host(patch: Patch, tensor: torch.Tensor) -> None:
+    """Torch splits a plain copy over threads that wait for each other: several times as long on a busy host."""
+    if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
+        return patch.write(tensor)
+    target, values = integers(tensor).numpy(), integers(patch.values).numpy()
+    if patch.positions is None:
+        np.copyto(target, values)
+    else:
+        target.reshape(-1)[patch.positions.numpy()] = values
 
 
 @cache
-def _copiers() -> ThreadPoolExecutor:
+def _writers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-commit")
 
 

@@ -19,12 +19,16 @@ from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers, to
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.turns import Turn, at_once, portions
 
+#: Devices whose weights are checked by fingerprints. Host memory is hashed faster than it is fingerprinted.
+FINGERPRINTED = ("cuda",)
+
 
 class Aside:
     """The way to the weights of an engine on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.fingerprinted = device.type in FINGERPRINTED
         self._pinned = device.type == "cuda"
         #: Where work on an accelerator is queued.
         self.stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
@@ -42,11 +46,13 @@ class Aside:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return a copy of the tensor's bits in host memory; a portion that is copied is a turn.
+        """Return the bits in host memory, only to be read: a copy, unless the tensor lies there in order.
 
-        Raises TransferError for a dtype without a name.
+        A portion that is copied is a turn. Raises TransferError for a dtype without a name.
         """
         dtype_name(name, tensor)
+        if tensor.device.type == "cpu" and tensor.is_contiguous():
+            return to_bits(name, tensor)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pinned)
         for target, source in portions(host, tensor):
             with turn():

@@ -25,15 +25,15 @@ def follow(
     bits: Bits,
     links: Sequence[Sequence[PieceEntry]],
     blobs: Blobs,
+    new: Bits,
     turn: Turn = at_once,
 ) -> Bits:
-    """Return what `bits`, the elements in `box`, become by the packages of `links`.
+    """Return what `bits`, the elements in `box`, become by the packages of `links`, in `new`; `bits` is only read.
 
     Each link is a package's pieces inside of the box (`inside`). The result is hashed. Another base would have led to
     another one, unless a piece does not depend on its base: then, or if the result is wrong, every base and every
     result on the way is hashed too. Raises TransferError naming the first that is not what its package says.
     """
-    new = np.empty_like(bits)
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)

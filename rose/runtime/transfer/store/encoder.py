@@ -253,7 +253,7 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
         box = reach(region, pieces)
         bits = np.empty(box.shape, bits_dtype(tensors[name].dtype))
         for index, link in enumerate(pieces):
-            bits = follow(box, bits, [inside(name, box, link)], partial(blob, index))
+            bits = follow(box, bits, [inside(name, box, link)], partial(blob, index), np.empty_like(bits))
             now = np.array(bits[region.within(box).slices], order="C")
             if index:
                 spans[index - 1].base_xxh3[key] = held.xxh3[key]

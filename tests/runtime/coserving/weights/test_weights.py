@@ -14,7 +14,7 @@ import torch
 
 from rose.runtime.coserving.hooks.asking import question, refusal
 from rose.runtime.coserving.page import Field, Party, Span
-from rose.runtime.transfer.apply import audit
+from rose.runtime.transfer.apply import aside, audit
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
@@ -136,6 +136,7 @@ def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
 
 @in_both_types
 def test_what_is_held_is_read_back_once_and_then_known_by_its_fingerprints(engine, origin, monkeypatch):
+    monkeypatch.setattr(aside, "FINGERPRINTED", ("cpu",))
     read = []
     find_drift = audit.find_drift
     monkeypatch.setattr(audit, "find_drift", lambda *given: read.append(given[1].version) or find_drift(*given))
@@ -283,7 +284,8 @@ def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, origin
     before = os.sched_getaffinity(0)
     for verb in ("prepare", "commit", "audit"):
         assert ask(engine, verb)[1][0]["ok"]
-    assert places == [{core}] * 3
+    assert len(places) >= 3
+    assert all(place == {core} for place in places)
     assert (shared.waits, shared.spans) == (0, [])
     assert os.sched_getaffinity(0) == before
     assert engine.holds(V1, torch.bfloat16)

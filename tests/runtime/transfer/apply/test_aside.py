@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 
+from rose.runtime.transfer.apply import aside as aside_module
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.apply.aside import Aside
 from rose.runtime.transfer.codec import codec
@@ -66,8 +67,9 @@ def test_a_patch_of_bits_is_that_of_tensors(where: str, made: tuple[str, Bits, B
 
 @on_each_device
 def test_versions_are_written_where_the_parameters_lie_and_their_fingerprints_known(
-    where: str, ways: list[Staged]
+    where: str, ways: list[Staged], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(aside_module, "FINGERPRINTED", ("cpu", "cuda"))
     engine, aside = engine_at(V0, where), Aside(torch.device(where))
     places = [tensor.data_ptr() for tensor in engine.values()]
     for staged, expected in zip(ways, (V1, V2), strict=True):
