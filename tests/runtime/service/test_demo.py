@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -26,8 +25,23 @@ from rose.runtime.service.places import HostPlan
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
-ROSE = str(Path(sys.executable).with_name("rose"))
 STEPS_SEEN = 2
+#: `rose demo` with steps of 96 trajectories, where it has 224.
+PROGRAM = """
+from rose import cli, config_example
+
+whole = config_example.demo
+
+
+def smaller(*arguments, **options):
+    fleet = whole(*arguments, **options)
+    training = fleet.training.model_copy(update={"groups_per_step": 12})
+    return fleet.model_copy(update={"training": training})
+
+
+config_example.demo = smaller
+cli.main()
+"""
 
 
 #: In the environment of a demo and of all that it starts: which of a host's fleets they are of.
@@ -36,7 +50,7 @@ MARK = "ROSE_TEST_DEMO"
 
 def start(ledger, *arguments):
     return subprocess.Popen(
-        [ROSE, "demo", "--ledger", str(ledger), "--seconds", "3600", *arguments],
+        [sys.executable, "-c", PROGRAM, "demo", "--ledger", str(ledger), "--seconds", "3600", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
