@@ -1,4 +1,4 @@
-"""Turns of a run over asyncio: whole, or as they are made."""
+"""Turns of a run over asyncio, whole or streamed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,17 @@ if TYPE_CHECKING:
     import aiohttp
 
 _CONNECT_S = 5.0
-#: Where nothing was heard of a turn for so long, or half of `away_s`, the controller is asked whether it is there, and
-#: the turn is sent again. A process that was stopped, or hangs on its disk, keeps its connections: the kernel answers.
+#: After this silence, or half of `away_s`, the controller's health is checked and the turn is sent again: a stopped
+#: process, or one that hangs on its disk, keeps its connections.
 _UNHEARD_S, _ANSWER_S = 60.0, 10.0
-#: Answers that are about the turn, and not about who asks or for which run.
+#: Statuses that concern the turn, not the client or the run.
 _TURN_LOST = frozenset({400, 503})
 
 
 class TurnClient:
-    """Generates turns of the run at `address`; an async context manager, of one event loop.
-
-    A turn whose answer does not come is sent again under the same key, for `address.away_s`, or for as long as the
-    controller says that it is busy: one that has it, or has just completed it, answers that one, and one that was
-    started again takes it anew.
-    """
+    """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer is
+    sent again under its key, for `address.away_s` or while the controller is busy. A controller that has or completed
+    the turn answers that one; a restarted one makes it again."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -68,12 +65,9 @@ class TurnClient:
         turn: int | None = None,
         version_min: int | None = None,
     ) -> Generation:
-        """One turn, whole. `sampling` is SGLang's `sampling_params`; `version_min` is the oldest policy version that
-        may make a token, by default what the run's staleness bound allows.
-
-        Raises GenerationLost with what the controller said when the turn could not be completed anywhere,
-        ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a request that it refused.
-        """
+        """Return one whole turn. `sampling` is SGLang's `sampling_params`. `version_min` is the oldest policy version
+        allowed, by default what the run's staleness bound allows. Raises GenerationLost if no engine could complete the
+        turn, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
         body = _body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min)
         patience = self._patience()
         while True:
@@ -93,11 +87,9 @@ class TurnClient:
         turn: int | None = None,
         version_min: int | None = None,
     ) -> AsyncIterator[Part]:
-        """One turn as its tokens are made; the last part has the whole `generation`. Arguments and errors of `turn`.
-
-        A stream that breaks off is taken up again where it was. A controller that has lost the turn makes it once more,
-        with other tokens: a part that is `anew` says so, and replaces all parts before it.
-        """
+        """Yield one turn's tokens as they are made; the last part has the whole `generation`. Arguments and errors of
+        `turn`. A broken stream continues where it was. A controller that lost the turn makes it again with other
+        tokens: the part that is `anew` replaces all earlier ones."""
         body = {**_body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min), "stream": True}
         patience = self._patience()
         given = Part(output_ids=[], logprobs=[], versions=[])
@@ -141,7 +133,7 @@ class TurnClient:
         return result
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The server-sent events of a turn: each says all that is made until then."""
+        """Yield a turn's server-sent events, each with all tokens so far."""
         async with self._request(body) as request:
             if request.response.content_type != "text/event-stream":
                 self._check(request.response.status, await request.answer())
@@ -149,7 +141,7 @@ class TurnClient:
                     f"{self.address.base}/generate streams {request.response.content_type!r}, no server-sent events"
                 )
             text = b""
-            # Not by lines, whose length a reader bounds: a turn of a hundred thousand tokens is one.
+            # A line reader's limit is too short: a turn of a hundred thousand tokens is one line.
             while more := await request.more():
                 *whole, text = (text + more).split(b"\n")
                 for line in whole:
@@ -170,14 +162,14 @@ class TurnClient:
             raise _AwayError(*retried(status, answer))
         if status != 200:
             error = refusal(self.address.url, status, answer)
-            # Whoever opened the run resumes it.
+            # The client that opened the run resumes it.
             raise _AwayError("expired", str(error)) if isinstance(error, RunExpiredError) else error
 
     def _patience(self) -> Patience:
         return Patience(self.address.url, self.address.away_s, waits=True)
 
     async def _pause(self, patience: Patience, error: _AwayError) -> None:
-        """Wait before the turn is sent again. Raises ControllerAwayError when it is not to be."""
+        """Wait before the turn is sent again. Raises ControllerAwayError when it is given up."""
         if error.unheard and await self._is_there():
             patience.begin()
         else:
@@ -195,10 +187,8 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came, or none that is about the turn; `held_s` is how long one was waited for until it broke.
-
-    `unheard`: nothing broke, and nothing was heard either.
-    """
+    """No answer about the turn; `held_s` is how long one was awaited until the connection broke. `unheard`: nothing
+    broke, but nothing arrived either."""
 
     def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
         super().__init__(reason)
@@ -206,7 +196,7 @@ class _AwayError(Exception):
 
 
 class _Request:
-    """A POST whose failures on the way are `_AwayError`, also those of what is read of its answer inside."""
+    """A POST whose connection failures are raised as `_AwayError`, also while its answer is read."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:
         self._call = session.post(url, json=body)
@@ -226,11 +216,10 @@ class _Request:
         return self._response
 
     async def answer(self) -> Any:
-        """All of it."""
         return await self.response.json()
 
     async def more(self) -> bytes:
-        """What came of it since, nothing at its end."""
+        """Return what arrived since; empty at the end."""
         return await self.response.content.readany()
 
     async def __aexit__(
@@ -253,7 +242,7 @@ class _Request:
 
 
 def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket on which an answer may be waited for long, and whose connection breaks once its host is gone."""
+    """Return a socket that waits for long answers, and breaks once the peer's host is gone."""
     family, kind, protocol, *_ = address
     connection = socket.socket(family, kind, protocol)
     notice_gone(connection)
@@ -285,7 +274,7 @@ def _body(
 
 
 def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
-    """What is in an answer beyond the first `tokens`."""
+    """Return an answer's tokens after the first `tokens`."""
     meta = answer["meta_info"]
     ids: list[int] = answer.get("output_ids") or []
     logprobs = [float(item[0]) for item in (meta.get("output_token_logprobs") or [])[tokens:]]
@@ -294,8 +283,8 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
 
 
 def _goes_on(made: Part, given: Part, *, whole: bool) -> bool:
-    """Whether what is made so far of a turn, or all of it, can be the turn that the parts so far gave. Not by versions:
-    while an engine is at it, they are those that it had as it began."""
+    """Return whether `made` continues the tokens that were given. Versions are not compared: while an engine works,
+    they are those that it had at the begin."""
     length = min(len(made.output_ids), len(given.output_ids))
     return (
         (length == len(given.output_ids) or not whole)

@@ -1,8 +1,4 @@
-"""One trajectory from first prompt to last turn, against anything that generates tokens.
-
-The agent knows nothing of engines: a `Generate` callable (the gateway's client, or a model in this process) takes a
-prompt and returns tokens.
-"""
+"""Play one trajectory with a `Generate` callable (the gateway's client, or a model in this process)."""
 
 from __future__ import annotations
 
@@ -17,20 +13,13 @@ from rose.runtime.rollout.trajectory import Loss, Trajectory
 
 logger = logging.getLogger(__name__)
 
-#: The environment itself says whether the goal was reached, so its verdict is ground truth.
+#: The environment knows whether the goal was reached, so its verdict is ground truth.
 VERIFIER = "frozenlake-goal"
 THRESHOLD = 1.0
 
 
-async def play(
-    episode: Episode,
-    generate: Generate,
-    *,
-    trajectory_id: str,
-    group_id: str,
-    step: int,
-) -> Trajectory:
-    """Play `episode` to its end. A lost turn ends the trajectory with outcome "lost", keeping the turns before it."""
+async def play(episode: Episode, generate: Generate, *, trajectory_id: str, group_id: str, step: int) -> Trajectory:
+    """Play `episode` to its end. A lost turn ends the trajectory as "lost" with the turns before it."""
     began_ns = time.monotonic_ns()
     loss: Loss | None = None
     while not episode.done:
@@ -63,7 +52,7 @@ async def play(
 
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
-    """What the ledger keeps of a trajectory; `trainer_version` is of the weights that learn from it."""
+    """Return the ledger's event of a trajectory; `trainer_version` is of the weights that learn from it."""
     return events.Trajectory(
         trajectory_id=trajectory.trajectory_id,
         policy_version=trajectory.version,
@@ -81,7 +70,7 @@ def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Tra
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
-    """The verifier's word on a trajectory; `stale` says that the trainer dropped it for age."""
+    """Return the verifier's verdict; `stale`: the trainer dropped the trajectory for age."""
     return events.Verdict(
         trajectory_id=trajectory.trajectory_id,
         policy_version=trajectory.version,

@@ -1,4 +1,4 @@
-"""The controller's figures in Prometheus' text format, gathered when somebody asks."""
+"""Export the controller's figures in Prometheus' text format, gathered on request."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rose.runtime.scheduling.status import hosts, missing, run_status
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-#: A run that ended has its figures for so long, so that the last of them are read; then no more.
+#: Figures of an ended run are shown for this long, so that the last of them are scraped.
 _ENDED_SHOWN_US = 3600 * 1_000_000
-#: Name, less `rose_`, of each figure, its labels and what it is. Those that count up are told apart by their type.
+#: Name without `rose_`, labels and help text of each figure.
 _COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "turns": (("run", "outcome"), "Turns that ended."),
     "output_tokens": (("run",), "Tokens of completed turns."),
@@ -44,7 +44,7 @@ _GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def exposition(controller: Controller) -> tuple[bytes, str]:
-    """(text, content type)."""
+    """Return (text, content type)."""
     registry = CollectorRegistry()
     registry.register(_Figures(controller))
     ProcessCollector(registry=registry)
@@ -57,13 +57,9 @@ class _Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
-            **{
-                name: CounterMetricFamily(f"rose_{name}", text, labels=labels)
-                for name, (labels, text) in _COUNTERS.items()
-            },
-            **{
-                name: GaugeMetricFamily(f"rose_{name}", text, labels=labels) for name, (labels, text) in _GAUGES.items()
-            },
+            name: kind(f"rose_{name}", text, labels=labels)
+            for kind, table in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES))
+            for name, (labels, text) in table.items()
         }
         for name, labels, value in _samples(self._controller, monotonic_ns()):
             if value is not None:
@@ -72,7 +68,7 @@ class _Figures(Collector):
 
 
 def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[str], float | None]]:
-    """Name, labels and value of each; None: not known."""
+    """Yield name, labels and value of each figure; None: unknown."""
     for run_id, load in controller.loads.items():
         if not _ended_long_ago(controller.runs.get(run_id)):
             yield "turns_open", [run_id], len(load.turns)

@@ -1,8 +1,9 @@
-"""Which engine works for which run, as the controller keeps to `rose.runtime.policy.sharing`."""
+"""Assign engines to runs by `rose.runtime.policy.sharing`."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rose.runtime.policy.sharing import EngineFacts, RunFacts, assign, serve
@@ -13,17 +14,17 @@ from rose.runtime.scheduling.turns.turns import Turn
 
 
 class Assignment:
-    """Assigns engines of the table to open runs. Times are monotonic nanoseconds, given by the caller."""
+    """Assign engines of the table to open runs. Times are monotonic nanoseconds, given by the caller."""
 
     def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
-        #: Runs that had an engine when it was last updated.
+        #: Runs that had an engine at the last update.
         self.assigned: set[str | None] = set()
         self._served: dict[str, float] = {}
         self._served_ns: int | None = None
 
     def update(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
-        """Assign anew; returns the turns that must leave the engine that they are on."""
+        """Assign engines again; return the turns that must leave their engine."""
         runs = {
             run.run_id: RunFacts(
                 run.run_id,
@@ -53,17 +54,21 @@ class Assignment:
         chosen = assign(engines, runs.values(), now_ns)
         leaving: list[tuple[Worker, InFlight]] = []
         for worker in self._table:
-            # One that cannot be used now stays with its run, for as long as there is that run.
+            # An engine that cannot be used now stays with its run while the run lasts.
             kept = worker.assigned if worker.assigned in runs else None
             run_id = chosen.get(worker.report.engine_id) if _usable(worker, now_ns) else kept
             if run_id != worker.assigned:
                 worker.assign(run_id, now_ns)
                 leaving += [(worker, item) for item in worker.in_flight.values() if item.run_id != run_id]
         self.assigned = {worker.assigned for worker in self._table}
-        return [(worker, item) for worker, item in leaving if not item.taken_off]
+        return leaving
+
+    def targets(self, workers: Iterable[Worker]) -> dict[str, Target]:
+        """Return what engines must hold, by their ids; without those that stay as they are."""
+        return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:
-        """What the engine is to hold; None: what it holds. Other runs' turns leave it first."""
+        """Return what the engine must hold; None: it stays as it is. Other runs' turns leave it first."""
         if worker.assigned is None or worker.drained:
             return None
         if any(item.run_id != worker.assigned for item in worker.in_flight.values()):
@@ -89,9 +94,9 @@ def _usable(worker: Worker, now_ns: int) -> bool:
     )
 
 
-#: For so long, a run counts as having as many turns as it had at most: its trajectories think between two turns.
+#: A run counts as having its recent maximum of turns for this long: its trajectories think between two turns.
 PEAK_NS = 2_000_000_000
-#: Expected length of a turn before any was seen; then a moving average.
+#: Expected length of a turn before the first; then a moving average.
 _EXPECTED_NS = 500_000_000
 _AVERAGE_WEIGHT = 0.1
 
@@ -102,12 +107,12 @@ class Load:
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = _EXPECTED_NS
-    #: The step that the last turn was made for, if it said one.
+    #: The step of the last turn, if it named one.
     step: int | None = None
     completed: int = 0
     failed: int = 0
     tokens: int = 0
-    #: How attempts ended: completed, preempted or failed.
+    #: Attempts by outcome: completed, preempted or failed.
     attempts: Counter[str] = field(default_factory=Counter)
     _versions: Counter[int] = field(default_factory=Counter)
     _peak: int = 0
@@ -115,7 +120,7 @@ class Load:
 
     @property
     def version_min(self) -> int:
-        """The oldest weights that one of the turns accepts."""
+        """Return the oldest weights that one of the turns accepts."""
         return min(self._versions, default=0)
 
     def begin(self, turn: Turn, now_ns: int) -> None:
@@ -131,13 +136,12 @@ class Load:
             del self._versions[turn.version_min]
 
     def complete(self, turn: Turn) -> None:
-        """The turn has all its tokens."""
         self.completed += 1
         self.tokens += turn.tokens.count
         self.expected_ns += int(_AVERAGE_WEIGHT * (turn.on_engines_ns - self.expected_ns))
 
     def peak(self, now_ns: int) -> int:
-        """How many turns there were at most of late."""
+        """Return the recent maximum of turns."""
         if len(self.turns) >= self._peak or now_ns >= self._peak_until_ns:
             self._peak, self._peak_until_ns = len(self.turns), now_ns + PEAK_NS
         return self._peak

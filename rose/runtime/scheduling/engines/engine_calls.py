@@ -1,4 +1,4 @@
-"""Requests to rollout engines: one attempt at a turn, and taking turns off again."""
+"""Send requests to rollout engines: one attempt at a turn, and taking turns off again."""
 
 from __future__ import annotations
 
@@ -22,26 +22,23 @@ from rose.runtime.scheduling.turns.answer import Answer
 from rose.runtime.scheduling.turns.turn_queue import Placed
 from rose.runtime.scheduling.turns.turns import Turn
 
-#: An abort can overtake the turn that it is for, so it is repeated this often until the turn is off, ...
+#: An abort can overtake its turn, so it is repeated at this interval until the turn is off.
 _REPEAT_S = 0.25
-#: ... and after this long the connection is cut: the engine hangs.
+#: After this long the engine counts as hanging, and the connection is cut.
 _TAKE_OFF_MAX_S = 10.0
 _ABORT_MAX_S = 2.0
-#: What an engine answers to a turn that no engine would take. Any other error is the engine's: a door that another
-#: engine has taken over asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
+#: Statuses of a turn that every engine would refuse. Other errors are the engine's own: an engine that took over the
+#: port asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
-#: Characters that are kept of why an attempt failed: a turn may have hundreds of attempts.
+#: Characters kept of an attempt's error: a turn may have hundreds of attempts.
 _ERROR_MAX = 300
 _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of an attempt: its record, and the engine's answer or why it refused. Neither: it failed.
-
-    The record of one that failed says why, in `error`. `died`: the engine went away while it worked on the turn, and
-    nobody had taken the turn off.
-    """
+    """The record of an attempt, with the engine's answer or refusal; neither means that it failed, for `error` in the
+    record. `died`: the engine went away while it worked on the turn, which nobody had taken off."""
 
     attempt: dict[str, Any]
     answer: Answer | None = None
@@ -51,17 +48,17 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What an engine answered; status 0: it is away, or went away in the middle."""
+    """An engine's answer; status 0: the engine is away, or went away midway."""
 
     status: int
     answer: Answer | None = None
     error: str = ""
-    #: It had the request, and its connection broke.
+    #: The connection broke after the request was sent.
     died: bool = False
 
     @property
     def failure(self) -> str:
-        """Why there is no whole answer, in one line."""
+        """Return why there is no whole answer, in one line."""
         words = _engine_message(self.error)
         if self.status:
             words = f"answered {self.status}" + (f": {words}" if words else "")
@@ -70,10 +67,10 @@ class _Reply:
 
 
 class EngineCalls:
-    """Calls to engines. Make it, and close it, inside a running loop."""
+    """Calls to engines. Create and close it inside a running loop."""
 
     def __init__(self) -> None:
-        # A connection for each request: an engine may close one that is kept just as the next request goes out.
+        # One connection per request: an engine may close an idle one just as the next request goes out.
         connector = aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=watched_socket)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
@@ -87,7 +84,7 @@ class EngineCalls:
         await self._session.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
-        """One request for the tokens that the turn still wants. If the caller is cancelled, so is the request."""
+        """Request the tokens that the turn still wants. A cancelled caller cancels the request."""
         worker, item = placed.worker, placed.item
         report = worker.report
         began = monotonic_ns()
@@ -104,7 +101,7 @@ class EngineCalls:
             "queue_ns": placed.queue_ns,
         }
         body = {
-            # What was made so far is part of the prompt.
+            # Earlier tokens are part of the prompt.
             "input_ids": turn.prompt.with_ids(turn.tokens.ids),
             "sampling_params": turn.sampling,
             "return_logprob": True,
@@ -117,7 +114,7 @@ class EngineCalls:
             )
         except asyncio.CancelledError:
             self._spawn(self._abort(report, item.request_id))
-            # What was streamed before the engine was given up is kept. Who is cancelled as well as cut goes.
+            # Streamed tokens of an engine that was given up are kept. A caller that is itself cancelled ends.
             if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
                 made = {} if turn.part is None else _made(turn.part)
                 turn.attempts.append(attempt | made | {"duration_ns": monotonic_ns() - began})
@@ -130,7 +127,7 @@ class EngineCalls:
         attempt["duration_ns"] = ended - began
         answer = reply.answer
         if reply.status == 0 and answer is not None and answer.finish is not None:
-            # It had said its last word before it broke off.
+            # The answer was complete before the connection broke.
             reply = _Reply(200, answer)
         if reply.status in _REFUSALS:
             return Result(attempt, refusal=_engine_message(reply.error))
@@ -144,7 +141,7 @@ class EngineCalls:
         whole, answer = answer, answer.own(turn.run_id)
         foreign = answer is not whole
         if foreign:
-            # The engine was brought to them under the turn: they are nobody's. What it made before is the turn's.
+            # The engine's weights changed under the turn: later tokens belong to no run, earlier ones to the turn.
             attempt["error"] = "made tokens with another run's weights"
         attempt |= _made(answer)
         aborted = answer.finish == "abort"
@@ -153,12 +150,12 @@ class EngineCalls:
             attempt["outcome"] = "completed"
             worker.took(attempt["duration_ns"], ended)
         elif not failed or attempt["output_tokens"]:
-            # The turn goes on from these tokens: they came to something, whatever ended the attempt.
+            # The turn continues from these tokens, whatever ended the attempt.
             attempt["outcome"] = "preempted"
         return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
-        """Abort requests, now and until they are off: their turns go on elsewhere with the tokens that they have."""
+        """Abort requests until they are off: their turns continue elsewhere with their tokens."""
         chosen = list(items)
         for item in chosen:
             item.taken_off = True
@@ -167,7 +164,6 @@ class EngineCalls:
             self._spawn(self._insist(worker, item))
 
     def take_off_later(self, worker: Worker, item: InFlight) -> None:
-        """`take_off` without waiting."""
         item.taken_off = True
         self._spawn(self._insist(worker, item))
 
@@ -180,9 +176,9 @@ class EngineCalls:
             item.give_up()
 
     async def _abort(self, engine: EngineReport, request_id: str) -> None:
-        # An engine that cannot be asked is gone, and its requests with it.
+        # An unreachable engine is gone, and its requests with it.
         with suppress(*_FAILURES):
-            # Not SGLang's own abort: that may answer without the tokens that were made.
+            # SGLang's own abort may answer without the tokens that exist.
             body = question("end", request_id)
             async with asyncio.timeout(_ABORT_MAX_S), self._generate(engine, body) as response:
                 await response.read()
@@ -190,7 +186,6 @@ class EngineCalls:
     def _generate(
         self, engine: EngineReport, body: dict[str, Any]
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """A request to an engine."""
         headers = {"Content-Type": "application/json", **authorization(engine.token)}
         return self._session.post(
             f"{engine.url}/generate", data=msgspec.json.encode(body), headers=headers, allow_redirects=False
@@ -206,7 +201,7 @@ class EngineCalls:
             return _broken(error)
 
     async def _stream(self, engine: EngineReport, body: dict[str, Any], turn: Turn) -> _Reply:
-        """Every event holds all that was made; each is shown to the turn, and the last is the answer."""
+        """Show each event to the turn, which holds all tokens so far, and return the last as the answer."""
         try:
             async with self._generate(engine, body) as response:
                 if response.status != 200:
@@ -220,7 +215,7 @@ class EngineCalls:
                             return _Reply(400, error=_text(data))
                         part = Answer.read(data).made_with(turn.run_id, engine.policy_version)
                         if part.own(turn.run_id) is not part:
-                            # It goes on like this: who leaves now ends it.
+                            # All later tokens are foreign too; leaving ends the request.
                             return _Reply(200, part)
                         turn.grow(part)
             return _Reply(0, turn.part, "broke off before the end")
@@ -233,12 +228,12 @@ class EngineCalls:
         task.add_done_callback(self._tasks.discard)
 
 
-#: What a request fails with: the engine is away or goes away, or its URL, token or answer makes no sense.
+#: The engine is away or leaves, or its URL, token or answer is invalid.
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 
 def _broken(error: Exception, part: Answer | None = None) -> _Reply:
-    """What there is of an answer whose engine is away, went away, or does not speak as it should."""
+    """Return the partial answer of an engine that is away, left, or does not speak SGLang's protocol."""
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.InvalidURL)):
         return _Reply(0, part, f"could not be reached: {error}")
     if isinstance(error, (aiohttp.ClientError, OSError)):
@@ -247,7 +242,7 @@ def _broken(error: Exception, part: Answer | None = None) -> _Reply:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines as they come; a line of an event may be longer than a reader of lines allows."""
+    """Yield lines as they arrive; an event's line may be longer than a line reader allows."""
     rest = b""
     async for data in content.iter_any():
         *lines, rest = (rest + data).split(b"\n")
@@ -258,12 +253,12 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _made(answer: Answer) -> dict[str, int]:
-    """How many tokens an engine made, and had of the prompt already, as an attempt's record says it."""
+    """Return an answer's token counts as fields of an attempt's record."""
     return {"cached_tokens": answer.cached_tokens, "output_tokens": answer.tokens.count}
 
 
 def _is_error(data: bytes) -> bool:
-    """Whether an event of a stream is SGLang's `{"error": ...}`."""
+    """Return whether a stream's event is SGLang's `{"error": ...}`."""
     try:
         return b'"error"' in data and "error" in _EVENT.decode(data)
     except (msgspec.MsgspecError, RecursionError):
@@ -275,7 +270,7 @@ def _text(body: bytes) -> str:
 
 
 def _engine_message(text: str) -> str:
-    """What an engine's error says: SGLang answers `{"error": {"message": ...}}`. Anything else is taken as it is."""
+    """Return the text of SGLang's `{"error": {"message": ...}}`, or any other text unchanged."""
     try:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, LookupError, TypeError, RecursionError):

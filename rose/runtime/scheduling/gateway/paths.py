@@ -1,4 +1,4 @@
-"""What agents, clients and operators ask of the controller over HTTP: JSON in, JSON or server-sent events out."""
+"""Serve agents, clients and operators over HTTP: JSON in, JSON or server-sent events out."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from rose.runtime.scheduling.turns import request as requests
 from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
-#: A prompt of eight million tokens; a longer body is refused.
+#: Longest request body, a prompt of eight million tokens.
 REQUEST_BYTES_MAX = 64 << 20
-#: Turns of one run at once at most; beyond it its caller is told to come back. All runs together have as many as the
-#: process may have connections.
+#: Most open turns of one run; more are answered 429. The process's connections limit all runs together.
 TURNS_MAX = 10_000
-#: What agents ask, with the agent token.
+#: Paths that need the agent token.
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
 _BEFORE, _AFTER = "/runs/", "/generate"
 _NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
@@ -47,7 +46,7 @@ def failure(status: int, error: str, headers: dict[str, str] | None = None) -> R
 
 
 async def read(receive: Receive) -> bytes:
-    """The whole body of a request. Raises BodyTooLongError, and ClientGoneError."""
+    """Return the whole body of a request. Raises BodyTooLongError and ClientGoneError."""
     parts: list[bytes] = []
     length, more = 0, True
     while more:
@@ -63,11 +62,8 @@ async def read(receive: Receive) -> bytes:
 
 
 class Client:
-    """Whoever waits for the answer to a request to an HttpServer.
-
-    Once it goes away within `with`, `leave` is called, which cancels what is awaited unless somebody puts something
-    else there: nobody would read the answer. ClientGoneError is raised for what was cancelled so.
-    """
+    """Watch for the client's disconnect inside `with`, and call `leave` then. `leave` cancels the current task unless
+    replaced. Raises ClientGoneError for a task that it cancelled."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()
@@ -81,16 +77,13 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         del self._state[ON_CLIENT_GONE]
-        # Who is cancelled for another reason as well goes on to be.
+        # A second cancellation for another reason still counts.
         if kind is asyncio.CancelledError and self._gone and self._task.uncancel() == 0:
             raise ClientGoneError from None
 
     def _go(self) -> None:
         self._gone = True
         self.leave()
-
-
-# ---------------------------------------------------------------------- all paths but that of turns
 
 
 def routes(controller: Controller) -> list[Route]:
@@ -137,7 +130,7 @@ def routes(controller: Controller) -> list[Route]:
 
     async def readiness(_request: Request) -> Response:
         lacking = missing(controller, monotonic_ns())
-        # What turns can be played without is no reason to send them elsewhere.
+        # A warning stops no turn, so it does not make the fleet unready.
         answer = {"ready": not lacking, "missing": lacking, "warnings": warnings(controller)}
         return JSONResponse(answer, status_code=503 if lacking else 200)
 
@@ -185,7 +178,7 @@ def _run_id(request: Request) -> str:
 
 
 def _client_address(request: Request) -> str | None:
-    """Return where the client is; None behind a proxy, whose address the connection has."""
+    """Return the client's address; None behind a proxy, whose address the connection has."""
     proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
     return None if proxied or request.client is None else request.client.host
 
@@ -197,14 +190,11 @@ def _opened(run: Run, request: Request) -> Response:
         fence=facts.fence,
         version=facts.version,
         step=facts.step,
-        # By the address that the client came to.
+        # The address that the client connected to.
         url=f"{request.base_url}runs/{facts.run_id}",
         expires_s=facts.expires_s,
     )
     return _message(opened)
-
-
-# ---------------------------------------------------------------------- turns
 
 
 def is_turn(scope: Scope) -> bool:
@@ -212,7 +202,7 @@ def is_turn(scope: Scope) -> bool:
 
 
 async def answer_turn(controller: Controller, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one turn. It is asked for more than all else together, and goes through no routing or middleware."""
+    """Answer one turn, without Starlette's routing: this is by far the most frequent request."""
     run_id = str(scope["path"])[len(_BEFORE) : -len(_AFTER)]
     if not str(scope["path"]).startswith(_BEFORE) or not run_id or "/" in run_id:
         await failure(404, _NO_RUN)(scope, receive, send)
@@ -242,12 +232,12 @@ async def _whole(outcome: Outcome, send: Send) -> None:
 
 
 async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
-    """Each event holds all that was made so far, as SGLang's do."""
+    """Send server-sent events; each holds all tokens so far, as SGLang's do."""
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     begun = False
     async for part in parts:
         if not begun:
-            # What ends before its first token is answered as if it came whole.
+            # A turn that fails before its first token gets a plain answer.
             if isinstance(part, Outcome) and part.status != 200:
                 await _whole(part, send)
                 return

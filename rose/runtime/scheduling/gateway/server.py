@@ -1,8 +1,6 @@
-"""The rollout gateway: the controller's HTTP server, which speaks SGLang's `/generate`.
-
-A trainer points at `/runs/ID` as at one SGLang server, once it has opened that run. What happened to a turn is in
-`meta_info["rose"]["attempts"]` of the answer. A client that goes away takes its turns with it.
-"""
+"""The rollout gateway: the controller's HTTP server, which speaks SGLang's `/generate`. A trainer opens a run and uses
+`/runs/ID` like one SGLang server. `meta_info["rose"]["attempts"]` of an answer says what happened to the turn. A turn
+ends when its client disconnects."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -33,7 +32,7 @@ from rose.runtime.scheduling.engines.workers import UnknownEngineError
 from rose.runtime.scheduling.gateway import paths
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.gateway.paths import BodyTooLongError, ClientGoneError, failure
-from rose.runtime.scheduling.runs.recorder import EventRefusedError, EventWriter, LedgerAwayError
+from rose.runtime.scheduling.runs.recorder import EventRefusedError, LedgerAwayError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.request import RequestError
@@ -41,6 +40,9 @@ from rose.runtime.scheduling.turns.turn_service import KeyReusedError
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from rose.tokens import Token
+
+if TYPE_CHECKING:
+    from rose.ledger.writer import LedgerWriter
 
 logger = logging.getLogger(__name__)
 
@@ -59,21 +61,17 @@ _STATUSES: dict[type[UserError], int] = {
 }
 
 
-#: Fields whose values are in no answer.
+#: Fields whose values no refusal repeats.
 _UNSAID = {"input_ids", "token"}
-#: Characters of a value that is said in a refusal.
+#: Longest value that a refusal repeats.
 _SHOWN_MAX = 60
 
 
 class Gateway:
-    """`start` binds, `stop` unbinds. `token` opens the paths of clients and operators, `agent_token` those of agents;
-    without an agent token no agent is heard. `tokens_file` holds named tokens, each with what it may do, and
-    `host_tokens` are those with which other hosts send their events to `ledger`. Whoever has a token that may reads the
-    ledger too. The other arguments are those of `Controller`.
-
-    Raises OpenAddressError for an address that other machines can reach without a token, SecretError for a short one,
-    TokenError for a file that cannot be used.
-    """
+    """Bind with `start`, unbind with `stop`. `token` opens the paths of clients and operators, `agent_token` those of
+    agents; without the latter no agent is heard. `tokens_file` holds named, scoped tokens, and `host_tokens` let other
+    hosts append to `ledger`. The other arguments are those of `Controller`. Raises OpenAddressError for an address that
+    other machines reach without a token, SecretError for a short token, TokenError for an unusable file."""
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class Gateway:
         ledger: Path | None = None,
         model: str | None = None,
         state: Path | None = None,
-        writer: EventWriter | None = None,
+        writer: LedgerWriter | None = None,
         fleet_run_id: str | None = None,
         devices: Mapping[str, str] | None = None,
         origins: OriginRules = STRICT,
@@ -103,27 +101,20 @@ class Gateway:
         self._ledger = ledger
         self._door: Door | None = None
         self.controller = Controller(
-            policy,
-            model=model,
-            state=state,
-            writer=writer,
-            fleet_run_id=fleet_run_id,
-            devices=devices,
-            origins=origins,
+            policy, model=model, state=state, writer=writer, fleet_run_id=fleet_run_id, devices=devices, origins=origins
         )
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)
 
     def application(self) -> Starlette:
-        """All paths but those of turns and of the ledger."""
+        """Return all paths but those of turns and of the ledger."""
         return Starlette(
-            routes=paths.routes(self.controller),
-            exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse),
+            routes=paths.routes(self.controller), exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse)
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if the port is taken, and then nothing was recorded, and LedgerError if
-        `ledger` can be none."""
+        """Bind and serve. Raises OSError if the port is taken, before anything is recorded, and LedgerError for a bad
+        `ledger`."""
         self._server.bind()
         if self._ledger is not None:
             self._door = await asyncio.to_thread(Door, self._ledger, self._find)
@@ -132,7 +123,6 @@ class Gateway:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Answer polls, give up turns, unbind."""
         self.controller.release_polls()
         await self._server.stop()
         await self.controller.stop()
@@ -155,12 +145,12 @@ class Gateway:
         except asyncio.CancelledError:
             if not self._server.stopping:
                 raise
-            # It did not end in the time that stopping leaves; a stream that has begun breaks off.
+            # The time to stop is over. A stream that has begun breaks off.
             with suppress(RuntimeError):
                 await failure(503, "the gateway is being stopped: ask again")(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Response | None:
-        """The answer to a request that may not be asked; None if it may."""
+        """Return the refusal of a request that may not be made; None if it may."""
         host, origin = (_sent(scope, name).decode("latin-1") for name in (b"host", b"origin"))
         if (why := refusal(scope["method"], host, origin, has_token=not self._open)) is not None:
             return failure(403, why)
@@ -173,7 +163,7 @@ class Gateway:
             if not hmac.compare_digest(sent, f"Bearer {self._agent_token}".encode()):
                 return failure(401, "this is for the fleet's agents, who send the agent token")
         elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):
-            # The ledger's door asks for its scopes itself, and logs them.
+            # The ledger's door checks and logs its own scopes.
             needed = _scopes(scope)
             try:
                 token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
@@ -185,12 +175,12 @@ class Gateway:
         return None
 
     def _find(self, secret: str) -> Token:
-        """The token of a secret. Raises UnknownTokenError."""
+        """Return the token of a secret. Raises UnknownTokenError."""
         return tokens.find((*self._fixed, *(self._named.tokens if self._named else ())), secret)
 
 
 def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
-    """The scopes of which a token needs one for a request of a client or an operator."""
+    """Return the scopes of which a client's or operator's token needs one."""
     if paths.is_turn(scope):
         return ("generate",)
     if scope["method"] in ("GET", "HEAD"):
@@ -198,7 +188,7 @@ def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
     return ("publish",) if scope["path"].startswith("/runs") else ("admin",)
 
 
-#: What is answered with an error.
+#: Errors that are answered as refusals.
 _REFUSED = (ValidationError, BodyTooLongError, UserError)
 
 
@@ -223,7 +213,7 @@ def _sent(scope: Scope, wanted: bytes) -> bytes:
 
 
 def _explain(error: ValidationError) -> str:
-    """Where and what is wrong, each with its value where that is short, and neither of a prompt nor a secret."""
+    """Return where and what is wrong. Short values are shown, but no prompts or secrets."""
     wrong = error.errors(include_context=False, include_url=False)
     return "; ".join(
         f"{'.'.join(map(str, item['loc'])) or 'the body'}{_given(item)}: {item['msg'].removeprefix('Value error, ')}"
@@ -232,7 +222,7 @@ def _explain(error: ValidationError) -> str:
 
 
 def _given(item: ErrorDetails) -> str:
-    """What was given for a field that is known; of an object or a list its parts may be anything."""
+    """Return the value of a known scalar field; parts of an object or list may be anything."""
     value, where = item["input"], item["loc"]
     if not where or _UNSAID & set(where) or item["type"] in ("missing", "extra_forbidden"):
         return ""
