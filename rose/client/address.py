@@ -56,7 +56,6 @@ class RunAddress:
 
     @property
     def base(self) -> str:
-        """Return the run's base URL: `base/generate` is what an SGLang client is given."""
         return f"{self.url}/runs/{self.run_id}"
 
     @property
@@ -69,7 +68,6 @@ def authorization(token: str | None) -> dict[str, str]:
 
 
 def refusal(url: str, status: int, answer: Any) -> ClientError:
-    """Return the error for an answer that refuses."""
     reason = (answer.get("error") or answer.get("text")) if isinstance(answer, dict) else None
     text = str(reason or f"status {status}")
     if status == 401:

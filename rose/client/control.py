@@ -49,7 +49,6 @@ class Patience:
         self._since = time.monotonic()
 
     def begin(self) -> None:
-        """Start the time again after progress."""
         self._since = time.monotonic()
 
     def pause_s(self, failure: Failure, reason: str, held_s: float = 0.0) -> float:
@@ -68,7 +67,6 @@ class Patience:
         return random.uniform(PAUSE_MIN_S, PAUSE_MAX_S)  # noqa: S311 - no secret
 
     def over(self, failure: Failure, reason: str) -> ControllerAwayError:
-        """Return the error of a request that is given up."""
         for_s = f" for {self._away_s:.0f} s" if self._away_s else ""
         if failure == "silent":
             return ControllerAwayError(
@@ -178,7 +176,6 @@ def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], 
 
 
 def _missing(url: str, token: str | None) -> str | None:
-    """Return what is missing, in words; None: nothing."""
     try:
         status, answer = _ask(urllib.request.Request(f"{url.rstrip('/')}/readiness", headers=authorization(token)))
     except (OSError, http.client.HTTPException) as error:

@@ -79,7 +79,6 @@ class WeightOrigin:
         return self._store.weights_sha256(version)
 
     def close(self) -> None:
-        """Finish writing, let fetching engines finish, and stop serving."""
         self._publisher.wait()
         until = time.monotonic() + _FETCHED_S
         while any((self._store.folder / "pins").glob("*.json")) and time.monotonic() < until:

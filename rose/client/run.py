@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from rose.client.address import (
     AWAY_S,
@@ -29,7 +29,7 @@ from rose.client.address import (
 from rose.client.control import RESUME, Stalls, call
 from rose.client.generation import Generation, Part, judged
 from rose.client.publishing import WeightOrigin, address_towards, make_folder
-from rose.client.turns import TurnClient
+from rose.client.turns import TurnClient, TurnLabels
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
 from rose.private_files import TemporaryFolder
@@ -51,7 +51,6 @@ Progress = Callable[[int, int], None]
 
 
 def show_progress(done: int, total: int) -> None:
-    """Print the progress of a `generate` on stderr."""
     print(f"rose: {done} of {total} turns", file=sys.stderr, flush=True)
 
 
@@ -159,7 +158,6 @@ class Run:
 
     @property
     def fence(self) -> int:
-        """Return this client's number."""
         return self.address.fence
 
     def __enter__(self) -> Self:
@@ -229,14 +227,14 @@ class Run:
         return [future.result() for future in pending]
 
     async def turn(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Any
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
         """Return one turn; arguments and errors of `TurnClient.turn`. May be awaited in any event loop."""
         client, loop = self._turn_client()
         return await asyncio.wrap_future(loop.submit(client.turn(input_ids, sampling, **labels)))
 
     async def stream(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Any
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield one turn's tokens as they are made; arguments and errors of `TurnClient.stream`."""
         client, loop = self._turn_client()
@@ -319,7 +317,6 @@ class Run:
             raise ClientError(f"run {self.run_id} was closed by this client: open it again with resume={self.run_id!r}")
 
     def _call(self, method: str, path: str, message: Mapping[str, Any], away_s: float | None = None) -> dict[str, Any]:
-        """Call with the newest fence that this client knows."""
         while True:
             self.check()
             address = self.address
@@ -410,7 +407,6 @@ class Run:
 
 
 def _message(event: Event) -> dict[str, Any]:
-    """Return an event as the controller takes it."""
     if not isinstance(event, (Trajectory, Verdict, Step)):
         raise ClientError(f"a client records trajectory, verdict and step events, no {event.kind!r}")
     event = replace(event, event_id=event.event_id or _event_id(event))
@@ -432,8 +428,6 @@ _END = object()
 
 
 class BackgroundLoop:
-    """Runs coroutines in a thread until `close`."""
-
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rose-client", daemon=True)

@@ -8,9 +8,9 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from rose.client.address import ClientError, RunAddress, RunExpiredError, notice_gone, refusal
 from rose.client.control import RETRIED, Failure, Patience, retried
@@ -25,6 +25,16 @@ _CONNECT_S = 5.0
 _UNHEARD_S, _ANSWER_S = 60.0, 10.0
 #: Statuses that concern the turn, not the client or the run.
 _TURN_LOST = frozenset({400, 503})
+
+
+class TurnLabels(TypedDict, total=False):
+    """What a turn belongs to. `version_min`: the oldest policy version allowed; default: by the run's bound."""
+
+    trajectory_id: str | None
+    group_id: str | None
+    step: int | None
+    turn: int | None
+    version_min: int | None
 
 
 class TurnClient:
@@ -55,20 +65,12 @@ class TurnClient:
         await self._session.close()
 
     async def turn(
-        self,
-        input_ids: Sequence[int],
-        sampling: Mapping[str, Any] | None = None,
-        *,
-        trajectory_id: str | None = None,
-        group_id: str | None = None,
-        step: int | None = None,
-        turn: int | None = None,
-        version_min: int | None = None,
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
         """Return one whole turn. `sampling` is SGLang's `sampling_params`. `version_min` is the oldest policy version
         allowed, by default what the run's staleness bound allows. Raises GenerationLost if no engine could complete the
         turn, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
-        body = _body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min)
+        body = _body(input_ids, sampling, **labels)
         patience = self._patience()
         while True:
             try:
@@ -77,20 +79,12 @@ class TurnClient:
                 await self._pause(patience, error)
 
     async def stream(
-        self,
-        input_ids: Sequence[int],
-        sampling: Mapping[str, Any] | None = None,
-        *,
-        trajectory_id: str | None = None,
-        group_id: str | None = None,
-        step: int | None = None,
-        turn: int | None = None,
-        version_min: int | None = None,
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield one turn's tokens as they are made; the last part has the whole `generation`. Arguments and errors of
         `turn`. A broken stream continues where it was. A controller that lost the turn makes it again with other
         tokens: the part that is `anew` replaces all earlier ones."""
-        body = {**_body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min), "stream": True}
+        body = {**_body(input_ids, sampling, **labels), "stream": True}
         patience = self._patience()
         given = Part(output_ids=[], logprobs=[], versions=[])
         while True:
@@ -126,23 +120,21 @@ class TurnClient:
         )
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        async with self._request(body) as request:
-            answer = await request.answer()
-        self._check(request.response.status, answer)
-        result: dict[str, Any] = answer
-        return result
+        async with self._request(body) as response:
+            answer: dict[str, Any] = await response.json()
+        self._check(response.status, answer)
+        return answer
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Yield a turn's server-sent events, each with all tokens so far."""
-        async with self._request(body) as request:
-            if request.response.content_type != "text/event-stream":
-                self._check(request.response.status, await request.answer())
+        async with self._request(body) as response:
+            if response.content_type != "text/event-stream":
+                self._check(response.status, await response.json())
                 raise ClientError(
-                    f"{self.address.base}/generate streams {request.response.content_type!r}, no server-sent events"
+                    f"{self.address.base}/generate streams {response.content_type!r}, no server-sent events"
                 )
             text = b""
             # A line reader's limit is too short: a turn of a hundred thousand tokens is one line.
-            while more := await request.more():
+            while more := await response.content.readany():
                 *whole, text = (text + more).split(b"\n")
                 for line in whole:
                     if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
@@ -151,9 +143,22 @@ class TurnClient:
                             raise GenerationLost(str(answer["error"]), attempts_of(answer))
                         yield answer
 
-    def _request(self, body: dict[str, Any]) -> _Request:
+    @asynccontextmanager
+    async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """POST a turn. Connection failures are raised as `_AwayError`, also while the answer is read inside `with`."""
+        import aiohttp
+
         assert self._session is not None, "`async with` opens it"
-        return _Request(self._session, f"{self.address.base}/generate", body)
+        sent_s = time.monotonic()
+        try:
+            async with self._session.post(f"{self.address.base}/generate", json=body) as response:
+                yield response
+        except aiohttp.SocketTimeoutError:
+            raise _AwayError("silent", "it stands still", unheard=True) from None
+        except (aiohttp.ClientError, OSError, json.JSONDecodeError) as error:
+            broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
+            held_s = time.monotonic() - sent_s if broke else 0.0
+            raise _AwayError("silent", str(error) or type(error).__name__, held_s) from None
 
     def _check(self, status: int, answer: Any) -> None:
         if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
@@ -195,52 +200,6 @@ class _AwayError(Exception):
         self.failure, self.held_s, self.unheard = failure, held_s, unheard
 
 
-class _Request:
-    """A POST whose connection failures are raised as `_AwayError`, also while its answer is read."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:
-        self._call = session.post(url, json=body)
-        self._sent = time.monotonic()
-        self._response: aiohttp.ClientResponse | None = None
-
-    async def __aenter__(self) -> Self:
-        try:
-            self._response = await self._call.__aenter__()
-        except Exception as error:
-            raise self._away(error) from None
-        return self
-
-    @property
-    def response(self) -> aiohttp.ClientResponse:
-        assert self._response is not None, "`async with` waits for it"
-        return self._response
-
-    async def answer(self) -> Any:
-        return await self.response.json()
-
-    async def more(self) -> bytes:
-        """Return what arrived since; empty at the end."""
-        return await self.response.content.readany()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._call.__aexit__(kind, error, trace)
-        if error is not None:
-            raise self._away(error) from None
-
-    def _away(self, error: BaseException) -> BaseException:
-        import aiohttp
-
-        if not isinstance(error, (aiohttp.ClientError, OSError, json.JSONDecodeError)):
-            return error
-        if isinstance(error, aiohttp.SocketTimeoutError):
-            return _AwayError("silent", "it stands still", unheard=True)
-        broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
-        held_s = time.monotonic() - self._sent if broke else 0.0
-        return _AwayError("silent", str(error) or type(error).__name__, held_s)
-
-
 def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     """Return a socket that waits for long answers, and breaks once the peer's host is gone."""
     family, kind, protocol, *_ = address
@@ -252,11 +211,12 @@ def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 def _body(
     input_ids: Sequence[int],
     sampling: Mapping[str, Any] | None,
-    trajectory_id: str | None,
-    group_id: str | None,
-    step: int | None,
-    turn: int | None,
-    version_min: int | None,
+    *,
+    trajectory_id: str | None = None,
+    group_id: str | None = None,
+    step: int | None = None,
+    turn: int | None = None,
+    version_min: int | None = None,
 ) -> dict[str, Any]:
     labels = {
         "trajectory_id": trajectory_id or uuid.uuid4().hex,

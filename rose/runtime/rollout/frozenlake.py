@@ -58,7 +58,6 @@ class Episode:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Return the player's row and column."""
         return divmod(self._state, self.task.size)
 
     @property
@@ -103,7 +102,6 @@ class Episode:
         return v.TILES[self.board[row][col]] if 0 <= row < size and 0 <= col < size else v.WALL
 
     def _move(self, move: int) -> int:
-        """Step the lake and return the token of the result."""
         row, col = self.position
         meant = (row + STEPS[move][0], col + STEPS[move][1])
         state, reward, terminated, _, _ = self._lake.step(move)

@@ -30,8 +30,6 @@ class Game:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """A game that is over."""
-
     game: Game
     trajectory: Trajectory
 
@@ -51,7 +49,6 @@ def games_of(step: int, training: TrainingConfig, prefix: str) -> list[Game]:
 
 
 def first_name(trajectory_id: str) -> str:
-    """Return a game's name before it was played again."""
     return trajectory_id.partition("~")[0]
 
 

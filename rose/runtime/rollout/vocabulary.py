@@ -42,7 +42,6 @@ MOVES: tuple[int, int, int, int] = (_ID["LEFT"], _ID["DOWN"], _ID["RIGHT"], _ID[
 
 
 def at(row: int, col: int) -> int:
-    """Return the token for the player at (row, col)."""
     return _ID[f"AT{row}{col}"]
 
 

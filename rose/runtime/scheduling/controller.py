@@ -213,7 +213,6 @@ class Controller:
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Leave a newly reported engine with the run whose weights it holds."""
         drained = heartbeat.device_id in self.drained
         live = {run.run_id for run in self.runs if run.is_open}
         for report in heartbeat.engines:
@@ -223,7 +222,6 @@ class Controller:
                 worker.assign(report.run_id, now_ns)
 
     def _wanted_of(self, heartbeat: Heartbeat) -> Wanted:
-        """Return what is wanted of the engines that an agent reports."""
         workers = [self.workers[report.engine_id] for report in heartbeat.engines]
         run_ids = {worker.report.engine_id: worker.assigned for worker in workers}
         engines_ns = {name: self.wanted.engines_ns[name] for name in run_ids if name in self.wanted.engines_ns}
@@ -268,14 +266,14 @@ class Controller:
         return was_drained
 
     def _device_ids(self) -> set[str]:
-        return {device.device_id for device in self.devices} | self.drained.keys() | self.devices.expected.keys()
+        return self.devices.keys() | self.drained.keys() | self.devices.expected.keys()
 
     def _check_device(self, device_id: str) -> None:
         if device_id not in (names := self._device_ids()):
             raise UnknownDeviceError(f"there is no device {device_id!r}{did_you_mean(device_id, names)}")
 
     def _drains_changed(self) -> None:
-        for worker in self.workers:
+        for worker in self.workers.values():
             worker.drained = worker.report.device_id in self.drained
         self._take_off(pair for pair in self.workers.running() if pair[0].drained)
         self.pass_time(monotonic_ns())
@@ -323,7 +321,6 @@ class Controller:
         self._take_off(self.assignment.update(now_ns))
 
     def _assess(self, now_ns: int) -> None:
-        """Compute the demand again, and wake the polls if it changed."""
         engines_ns: dict[str, int] = {}
         for run_id, load in self.loads.items():
             if load.turns:
@@ -336,14 +333,13 @@ class Controller:
                 )
                 engines_ns |= wanted_ns(facts, self.workers.serving(run_id), now_ns)
         self.wanted = Wanted(
-            engines_ns=self._demand.assess(engines_ns, now_ns), targets=self.assignment.targets(self.workers)
+            engines_ns=self._demand.assess(engines_ns, now_ns), targets=self.assignment.targets(self.workers.values())
         )
         if self.wanted.differs(self._announced):
             self._announced = self.wanted
             self.tell()
 
     def tell(self) -> None:
-        """Wake every waiting heartbeat."""
         self._news.set()
         self._news = asyncio.Event()
 
@@ -361,9 +357,9 @@ def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, ru
     """Hold a stall of the controller against nobody. Leases are not extended."""
     if late_ns <= _STALL_NS:
         return
-    for worker in workers:
+    for worker in workers.values():
         worker.expect(excused_ns(worker.due_ns, late_ns, now_ns))
-    for device in devices:
+    for device in devices.values():
         device.due_ns = excused_ns(device.due_ns, late_ns, now_ns)
     for run in runs:
         run.heard_ns = excused_ns(run.heard_ns, late_ns, now_ns)

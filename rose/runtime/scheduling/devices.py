@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rose.errors import UserError
@@ -109,28 +109,18 @@ class Device:
         return self._recorded
 
 
-class Devices:
+class Devices(dict[str, Device]):
     """All devices that were heard of, by id. `expected` maps the fleet file's devices to hosts; if empty, any device
     may report."""
 
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
+        super().__init__()
         self.expected = dict(expected or {})
-        self._devices: dict[str, Device] = {}
         self._owners: dict[str, str] = {}
-
-    def __iter__(self) -> Iterator[Device]:
-        return iter(self._devices.values())
-
-    def __contains__(self, device_id: str) -> bool:
-        return device_id in self._devices
-
-    def __getitem__(self, device_id: str) -> Device:
-        return self._devices[device_id]
 
     @property
     def hosts(self) -> list[str]:
-        """Return the names of hosts that agents report."""
-        return sorted({device.host for device in self if device.host is not None})
+        return sorted({device.host for device in self.values() if device.host is not None})
 
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
         """Take up an agent's report. Raises HeartbeatRefusedError."""
@@ -138,9 +128,9 @@ class Devices:
             self._check_named(heartbeat)
             self._check_engines(heartbeat)
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
-        device = self._devices.get(heartbeat.device_id)
+        device = self.get(heartbeat.device_id)
         if device is None:
-            device = self._devices[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
+            device = self[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
         device.heard_ns, device.due_ns = now_ns, due_ns
         device.host, device.fault, device.host_facts = heartbeat.host, heartbeat.fault, heartbeat.host_facts
         self._own(device, tuple(report.engine_id for report in heartbeat.engines))
@@ -176,7 +166,7 @@ class Devices:
         self._owners.update(dict.fromkeys(engine_ids, device.device_id))
 
     def forget(self, now_ns: int) -> None:
-        for device_id, device in list(self._devices.items()):
+        for device_id, device in list(self.items()):
             if now_ns - device.due_ns > FORGET_NS:
                 self._own(device, ())
-                del self._devices[device_id]
+                del self[device_id]

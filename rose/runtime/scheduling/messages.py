@@ -23,8 +23,6 @@ class Report(BaseModel):
 
 
 class EngineReport(Report):
-    """One rollout engine, as its agent sees it at a heartbeat."""
-
     engine_id: Id
     device_id: Id
     url: Address
@@ -46,8 +44,6 @@ class EngineReport(Report):
 
 
 class ClockReading(Report):
-    """Both clocks of a host, read at once."""
-
     monotonic_ns: InstantNs
     utc_ns: InstantNs
     #: UTC by which the agent records device time; it continues from the host's boot, whatever the wall clock is set to.
@@ -127,8 +123,6 @@ Expiry = Annotated[float, Field(gt=0, le=EXPIRES_S_MAX, allow_inf_nan=False)]
 
 
 class OpenRun(Message):
-    """Open a run, or take over the run `resume` with these settings."""
-
     name: Id
     model: Address = Field(min_length=1)
     team: Id | None = None
@@ -188,8 +182,6 @@ class PublishVersion(Message):
 
 
 class RunEvents(Message):
-    """Events of the run, each with its `kind`, `event_id` and the fields of its kind."""
-
     fence: Fence
     events: list[dict[str, Any]] = Field(min_length=1, max_length=_EVENTS_MAX)
 

@@ -44,7 +44,6 @@ _GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def exposition(controller: Controller) -> tuple[bytes, str]:
-    """Return (text, content type)."""
     registry = CollectorRegistry()
     registry.register(_Figures(controller))
     ProcessCollector(registry=registry)
@@ -82,13 +81,13 @@ def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[st
             shown = run_status(controller, run)
             yield "run_version", [run.run_id], shown["version"]
             yield "run_engines", [run.run_id], len(shown["engines"])
-    for worker in controller.workers:
+    for worker in controller.workers.values():
         names, facts = [worker.report.device_id, worker.report.engine_id], worker.facts
         yield "engine_alive", names, facts.alive(now_ns)
         yield "engine_leased", names, worker.report.lease_id is not None
         yield "engine_policy_version", names, worker.held_version
         yield "engine_turns", names, facts.in_flight
-    for device in controller.devices:
+    for device in controller.devices.values():
         offset_ns = device.clock_offset_ns
         yield "device_heard_seconds", [device.device_id], (now_ns - device.heard_ns) / 1e9
         yield "device_drained", [device.device_id], device.device_id in controller.drained

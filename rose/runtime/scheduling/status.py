@@ -33,13 +33,12 @@ def status(controller: Controller, now_ns: int) -> dict[str, Any]:
         "missing": missing(controller, now_ns),
         "warnings": warnings(controller),
         "hosts": hosts(controller),
-        "devices": [_device(controller, device, now_ns) for device in controller.devices],
+        "devices": [_device(controller, device, now_ns) for device in controller.devices.values()],
         "runs": [run_status(controller, run) for run in controller.runs if run.facts.state != "closed"],
     }
 
 
 def run_status(controller: Controller, run: Run) -> dict[str, Any]:
-    """Return a run's state, without secrets."""
     in_flight = sum(item.run_id == run.run_id for _, item in controller.workers.running())
     load = controller.loads.get(run.run_id) or Load()
     first = controller.queue.first(run.run_id)
@@ -50,15 +49,15 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
         "waits": None if first is None else why_waiting(controller, first),
         "turns_completed": load.completed,
         "tokens": load.tokens,
-        "engines": [worker.report.engine_id for worker in controller.workers if worker.assigned == run.run_id],
+        "engines": [worker.report.engine_id for worker in controller.workers.values() if worker.assigned == run.run_id],
         "expires_in_s": _seconds(run.left_ns(monotonic_ns())) if run.is_open else None,
     }
 
 
 def missing(controller: Controller, now_ns: int) -> list[str]:
     """Return what the fleet lacks to be ready, in words."""
-    silent = [device for device in controller.devices if now_ns - device.due_ns > SILENCE_MAX_NS]
-    names = {device.device_id for device in controller.devices}
+    silent = [device for device in controller.devices.values() if now_ns - device.due_ns > SILENCE_MAX_NS]
+    names = controller.devices.keys()
     lacking = [
         f"device {name}: its agent has not reported" for name in controller.devices.expected if name not in names
     ]
@@ -68,7 +67,7 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
         f"device {device.device_id}: its agent was not heard of for {(now_ns - device.heard_ns) / 1e9:.0f} s"
         for device in silent
     ]
-    if len(controller.workers) and not any(worker.facts.alive(now_ns) for worker in controller.workers):
+    if len(controller.workers) and not any(worker.facts.alive(now_ns) for worker in controller.workers.values()):
         lacking.append("no rollout engine is alive")
     failures = (controller.state.check(), controller.answers.failure, controller.recorder.failure)
     # The recorder repeats the state's own failure.
@@ -79,7 +78,7 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
 def hosts(controller: Controller) -> list[dict[str, Any]]:
     """Return each reporting host's newest facts; `waits` says why its events do not reach the ledger. Durations in
     seconds."""
-    heard = sorted(controller.devices, key=lambda device: device.heard_ns)
+    heard = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in heard if device.host_facts is not None}
     return [{"host": name, **facts.model_dump(), "waits": _waits(facts)} for name, facts in sorted(newest.items())]
 
@@ -100,12 +99,11 @@ def _waits(facts: HostFacts) -> str | None:
 
 
 def why_waiting(controller: Controller, turn: Turn) -> str:
-    """Return what keeps a turn from being placed, in words."""
     if controller.runs.get(turn.run_id).facts.version is None:
         return f"run {turn.run_id!r} has published no version"
     if not len(controller.workers):
         return "there is no engine"
-    assigned = [worker for worker in controller.workers if worker.assigned == turn.run_id]
+    assigned = [worker for worker in controller.workers.values() if worker.assigned == turn.run_id]
     if not assigned:
         return "no engine is assigned to its run"
     holders = [worker.report for worker in assigned if worker.serves(turn.run_id)]
@@ -121,7 +119,7 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
 
 
 def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, Any]:
-    table = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
+    workers = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
     return {
         "device_id": device.device_id,
         "host": device.host,
@@ -129,10 +127,10 @@ def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, An
         "drained": device.device_id in controller.drained,
         "drain_reason": controller.drained.get(device.device_id),
         "fault": device.fault,
-        "not_lent": _not_lent(controller, device, table, now_ns),
+        "not_lent": _not_lent(controller, device, workers, now_ns),
         "clock_offset_ns": device.clock_offset_ns,
         "clock_steps": device.clock_steps,
-        "engines": [_engine(controller, worker, now_ns) for worker in table],
+        "engines": [_engine(controller, worker, now_ns) for worker in workers],
     }
 
 
@@ -157,19 +155,19 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
     }
 
 
-def _not_lent(controller: Controller, device: Device, table: list[Worker], now_ns: int) -> str | None:
+def _not_lent(controller: Controller, device: Device, workers: list[Worker], now_ns: int) -> str | None:
     """Return why no turn can run on the device, in words; None: a turn can, or the device is not for lending."""
     if device.device_id in controller.drained:
         reason = controller.drained[device.device_id]
         return "drained" if reason is None else f"drained: {reason}"
     if device.fault is not None:
         return device.fault
-    if not table:
+    if not workers:
         return "it has no rollout engine"
     if now_ns - device.due_ns > SILENCE_MAX_NS:
         return "its agent is silent"
-    reasons = [reason for worker in table if (reason := _idle(controller, worker, now_ns)) is not None]
-    return "; ".join(reasons) if len(reasons) == len(table) else None
+    reasons = [reason for worker in workers if (reason := _idle(controller, worker, now_ns)) is not None]
+    return "; ".join(reasons) if len(reasons) == len(workers) else None
 
 
 def _idle(controller: Controller, worker: Worker, now_ns: int) -> str | None:

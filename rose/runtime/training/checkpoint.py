@@ -55,7 +55,6 @@ class Checkpoint:
         self._lock.close()
 
     def run_id(self) -> str | None:
-        """Return the run in the folder; None: none was begun."""
         kept = self._read("run.json")
         return None if kept is None else str(kept["run_id"])
 
@@ -75,7 +74,6 @@ class Checkpoint:
                     )
 
     def tables(self) -> tuple[TaskConfig, TrainingConfig] | None:
-        """Return the tables that the run was begun with."""
         kept = self._read("run.json")
         if kept is None:
             return None
@@ -96,11 +94,9 @@ class Checkpoint:
         return [Verdict(**verdict) for verdict in pending["verdicts"]], Step(**pending["step"])
 
     def save_step(self, event: Step) -> None:
-        """Keep the event of a published step."""
         self._write("step.json", asdict(event))
 
     def load_step(self, step: int) -> Step | None:
-        """Return that step's event, if it was published."""
         kept = self._read("step.json")
         return None if kept is None or kept["step"] != step else Step(**kept)
 

@@ -53,7 +53,6 @@ class _Rollouts:
         return len(self.trajectories) == self.games
 
     def take(self, played: Played) -> None:
-        """Take a finished or lost game."""
         loss = played.trajectory.loss
         if loss is None:
             self.end(played.trajectory)
@@ -161,7 +160,6 @@ class TrainLoop:
         return max(0, step - self._training.staleness_max)
 
     def _play_lost(self) -> None:
-        """Play lost games again."""
         self._repeated = time.monotonic()
         for rollouts in self._rollouts.values():
             if lost := rollouts.take_lost():
@@ -219,7 +217,6 @@ class TrainLoop:
         return replace(updated, publish_ns=self._publish())
 
     def _publish(self) -> int:
-        """Publish the trainer's version; return the time that took."""
         began_ns = monotonic_ns()
         self._run.publish(self._trainer.weights(), self._trainer.version)
         return monotonic_ns() - began_ns

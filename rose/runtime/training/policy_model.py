@@ -34,7 +34,6 @@ class PolicyShape:
     rms_norm_eps: float = 1e-5
 
     def config(self) -> dict[str, object]:
-        """Return the checkpoint's config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",

@@ -137,7 +137,6 @@ def _check_fleet(url: str, token: str | None, model: str) -> None:
 def _model(
     model: str, fleet: FleetConfig | None, task: TaskConfig, training: TrainingConfig, say: Callable[[str], None]
 ) -> Path:
-    """Return the checkpoint of version 0."""
     cache = Path("~/.cache/rose" if fleet is None else fleet.cache).expanduser()
     if model == models.FROZENLAKE:
         return warm_start.resolve(task, cache, say, seed=training.seed)

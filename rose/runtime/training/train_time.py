@@ -41,7 +41,6 @@ class TrainTime:
             page.close_span(Party.TRAINER, monotonic_ns())
 
     def _present(self) -> ArbiterPage | None:
-        """Return the present page, if an agent has taken it."""
         if self._page is not None and self._page.replaced():
             self._page.close()
             self._page = None

@@ -56,7 +56,6 @@ class Trainer:
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a bfloat16 copy on the CPU of every parameter, by Hugging Face name."""
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:

@@ -65,7 +65,7 @@ async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
         assert reasons[busy.device_id] == "drained: new driver"
     # It holds after a restart, until it is taken back.
     async with gateway(state=tmp_path) as (session, _), fleet(session, 2):
-        await until(lambda: len(list(SERVERS[0].controller.devices)) == 2)
+        await until(lambda: len(SERVERS[0].controller.devices) == 2)
         _, shown = await call(session, "GET", "/status")
         assert [device["device_id"] for device in shown["devices"] if device["drained"]] == [busy.device_id]
         assert (await post(session, f"{path}/undrain", None))[0] == 200

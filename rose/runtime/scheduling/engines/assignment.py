@@ -36,9 +36,9 @@ class Assignment:
             for run in self._runs
             if run.is_open and run.facts.version is not None
         }
-        if not runs and all(worker.assigned is None for worker in self._table):
+        if not runs and all(worker.assigned is None for worker in self._table.values()):
             return []
-        usable = [worker for worker in self._table if _usable(worker, now_ns)]
+        usable = [worker for worker in self._table.values() if _usable(worker, now_ns)]
         engines = [
             EngineFacts(
                 worker.report.engine_id,
@@ -53,7 +53,7 @@ class Assignment:
         self._serve(runs, engines, now_ns)
         chosen = assign(engines, runs.values(), now_ns)
         leaving: list[tuple[Worker, InFlight]] = []
-        for worker in self._table:
+        for worker in self._table.values():
             # An engine that cannot be used now stays with its run while the run lasts.
             kept = worker.assigned if worker.assigned in runs else None
             run_id = chosen.get(worker.report.engine_id) if _usable(worker, now_ns) else kept
@@ -120,13 +120,12 @@ class Load:
 
     @property
     def version_min(self) -> int:
-        """Return the oldest weights that one of the turns accepts."""
         return min(self._versions, default=0)
 
     def begin(self, turn: Turn, now_ns: int) -> None:
         self.turns.add(turn)
         self._versions[turn.version_min] += 1
-        self.step = turn.labels.step
+        self.step = turn.request.labels.step
         self.peak(now_ns)
 
     def end(self, turn: Turn) -> None:
@@ -141,7 +140,6 @@ class Load:
         self.expected_ns += int(_AVERAGE_WEIGHT * (turn.on_engines_ns - self.expected_ns))
 
     def peak(self, now_ns: int) -> int:
-        """Return the recent maximum of turns."""
         if len(self.turns) >= self._peak or now_ns >= self._peak_until_ns:
             self._peak, self._peak_until_ns = len(self.turns), now_ns + PEAK_NS
         return self._peak

@@ -58,7 +58,6 @@ class _Reply:
 
     @property
     def failure(self) -> str:
-        """Return why there is no whole answer, in one line."""
         words = _engine_message(self.error)
         if self.status:
             words = f"answered {self.status}" + (f": {words}" if words else "")
@@ -93,7 +92,7 @@ class EngineCalls:
             "device_id": report.device_id,
             "lease_id": item.lease_id,
             "policy_version": report.policy_version,
-            "prompt_tokens": turn.prompt.count + turn.tokens.count,
+            "prompt_tokens": turn.request.prompt.count + turn.tokens.count,
             "cached_tokens": 0,
             "output_tokens": 0,
             "outcome": "failed",
@@ -102,7 +101,7 @@ class EngineCalls:
         }
         body = {
             # Earlier tokens are part of the prompt.
-            "input_ids": turn.prompt.with_ids(turn.tokens.ids),
+            "input_ids": turn.request.prompt.with_ids(turn.tokens.ids),
             "sampling_params": turn.sampling,
             "return_logprob": True,
             "rid": item.request_id,
@@ -242,7 +241,6 @@ def _broken(error: Exception, part: Answer | None = None) -> _Reply:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield lines as they arrive; an event's line may be longer than a line reader allows."""
     rest = b""
     async for data in content.iter_any():
         *lines, rest = (rest + data).split(b"\n")
@@ -253,12 +251,10 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _made(answer: Answer) -> dict[str, int]:
-    """Return an answer's token counts as fields of an attempt's record."""
     return {"cached_tokens": answer.cached_tokens, "output_tokens": answer.tokens.count}
 
 
 def _is_error(data: bytes) -> bool:
-    """Return whether a stream's event is SGLang's `{"error": ...}`."""
     try:
         return b'"error"' in data and "error" in _EVENT.decode(data)
     except (msgspec.MsgspecError, RecursionError):

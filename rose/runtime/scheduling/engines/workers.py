@@ -90,7 +90,6 @@ class Worker:
         return None if self.report.run_id is None else self.report.policy_version
 
     def serves(self, run_id: str) -> bool:
-        """Return whether it takes turns of that run now."""
         return self.assigned == run_id == self.report.run_id and not self.drained
 
     def assign(self, run_id: str | None, now_ns: int) -> None:
@@ -132,7 +131,6 @@ class Worker:
         )
 
     def hear(self, report: EngineReport, now_ns: int, due_ns: int) -> None:
-        """Take up its agent's report; the next one is due by `due_ns`."""
         if report.alive and not self.report.alive:
             self.life_ns = now_ns
         if report.run_id == self.assigned != self.report.run_id:
@@ -142,7 +140,6 @@ class Worker:
         self._facts = None
 
     def expect(self, due_ns: int) -> None:
-        """Move the due time of the next report."""
         self.due_ns = due_ns
         self._facts = None
 
@@ -165,7 +162,6 @@ class Worker:
 
     @property
     def oldest_ns(self) -> int:
-        """Return when the first of its present turns was placed."""
         return next(iter(self.in_flight.values())).placed_ns
 
     def took(self, duration_ns: int, now_ns: int) -> None:
@@ -177,34 +173,19 @@ class Worker:
         self._facts = None
 
 
-class WorkerTable:
+class WorkerTable(dict[str, Worker]):
     """All workers, by engine id."""
 
-    def __init__(self) -> None:
-        self._workers: dict[str, Worker] = {}
-
-    def __getitem__(self, engine_id: str) -> Worker:
-        return self._workers[engine_id]
-
-    def __contains__(self, engine_id: str) -> bool:
-        return engine_id in self._workers
-
-    def __iter__(self) -> Iterator[Worker]:
-        return iter(self._workers.values())
-
-    def __len__(self) -> int:
-        return len(self._workers)
-
     def running(self) -> Iterator[tuple[Worker, InFlight]]:
-        return ((worker, item) for worker in self for item in worker.in_flight.values())
+        return ((worker, item) for worker in self.values() for item in worker.in_flight.values())
 
     def hear(self, heartbeat: Heartbeat, now_ns: int) -> None:
         """Take up an agent's report; the next one is due once its poll may have been answered."""
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         for report in heartbeat.engines:
-            worker = self._workers.get(report.engine_id)
+            worker = self.get(report.engine_id)
             if worker is None:
-                worker = self._workers[report.engine_id] = Worker(report, now_ns, due_ns, life_ns=now_ns)
+                worker = self[report.engine_id] = Worker(report, now_ns, due_ns, life_ns=now_ns)
             else:
                 worker.hear(report, now_ns, due_ns)
             if worker.lease_id is not None:
@@ -213,25 +194,23 @@ class WorkerTable:
     def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
         """The heartbeat was answered, or its connection broke: the next one is due now."""
         for report in heartbeat.engines:
-            worker = self._workers.get(report.engine_id)
+            worker = self.get(report.engine_id)
             if worker is not None:
                 worker.expect(min(worker.due_ns, now_ns))
 
     def serving(self, run_id: str) -> list[WorkerFacts]:
-        """Return the engines that take turns of the run."""
         # As `Worker.serves`, without a call per engine at every turn.
         return [
             worker.facts
-            for worker in self._workers.values()
+            for worker in self.values()
             if worker.assigned == run_id == worker.report.run_id and not worker.drained
         ]
 
     def unleased(self, heartbeat: Heartbeat) -> list[tuple[Worker, InFlight]]:
-        """Return turns on borrowed engines without a lease."""
         return [
             (worker, item)
             for report in heartbeat.engines
-            if report.borrowed and (worker := self._workers[report.engine_id]).lease_id is None
+            if report.borrowed and (worker := self[report.engine_id]).lease_id is None
             for item in worker.in_flight.values()
             if item.lease_id is not None
         ]
@@ -239,7 +218,7 @@ class WorkerTable:
     def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
         """Return turns that another engine with room would have completed by now."""
         running: dict[str, list[RunningTurn]] = {}
-        for engine_id, worker in self._workers.items():
+        for engine_id, worker in self.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):
                 # In order of placement.
                 for item in worker.in_flight.values():
@@ -249,21 +228,21 @@ class WorkerTable:
                         turn = RunningTurn(item.request_id, engine_id, item.version_min, now_ns - item.placed_ns)
                         running.setdefault(worker.assigned, []).append(turn)
         return [
-            (worker := self._workers[turn.engine_id], worker.in_flight[turn.request_id])
+            (worker := self[turn.engine_id], worker.in_flight[turn.request_id])
             for run_id, turns in running.items()
             for turn in stalled(turns, self.serving(run_id), now_ns)
         ]
 
     def lost(self, now_ns: int) -> list[InFlight]:
         """Return turns on engines whose agent is silent for too long. Forget engines without an agent."""
-        for engine_id, worker in list(self._workers.items()):
+        for engine_id, worker in list(self.items()):
             if not worker.in_flight and worker.overdue_ns(now_ns) > FORGET_NS:
-                del self._workers[engine_id]
+                del self[engine_id]
         return [item for worker, item in self.running() if worker.overdue_ns(now_ns) > LOST_NS]
 
     def youngest(self, engine_id: str, kv_tokens: int | None) -> list[InFlight]:
         """Return the youngest requests that together hold `kv_tokens`, or all."""
-        newest_first = sorted(self._workers[engine_id].in_flight.values(), key=lambda item: -item.placed_ns)
+        newest_first = sorted(self[engine_id].in_flight.values(), key=lambda item: -item.placed_ns)
         if kv_tokens is None:
             return newest_first
         tokens_before = accumulate((item.kv_tokens for item in newest_first), initial=0)

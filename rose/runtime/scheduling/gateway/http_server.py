@@ -65,7 +65,6 @@ class HttpServer:
         self._listening = listening
 
     async def start(self) -> None:
-        """Serve; bind first if `bind` was not called."""
         if self._listening is None:
             self.bind()
         assert self._listening is not None
@@ -119,5 +118,4 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process around the server."""
         yield

@@ -211,7 +211,7 @@ async def answer_turn(controller: Controller, scope: Scope, receive: Receive, se
     now_ns = monotonic_ns()
     version_min = controller.runs.hear(run_id, now_ns).version_min
     load = controller.loads[run_id]
-    turn = Turn.begin(wanted, now_ns, run_id, version_min)
+    turn = Turn(wanted, now_ns, run_id, version_min)
     assert controller.turns is not None
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"

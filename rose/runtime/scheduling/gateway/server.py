@@ -150,7 +150,6 @@ class Gateway:
                 await failure(503, "the gateway is being stopped: ask again")(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Response | None:
-        """Return the refusal of a request that may not be made; None if it may."""
         host, origin = (_sent(scope, name).decode("latin-1") for name in (b"host", b"origin"))
         if (why := refusal(scope["method"], host, origin, has_token=not self._open)) is not None:
             return failure(403, why)
@@ -180,7 +179,6 @@ class Gateway:
 
 
 def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
-    """Return the scopes of which a client's or operator's token needs one."""
     if paths.is_turn(scope):
         return ("generate",)
     if scope["method"] in ("GET", "HEAD"):

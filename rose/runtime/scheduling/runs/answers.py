@@ -60,7 +60,6 @@ class AnswerStore:
         return row
 
     def events_json(self) -> Iterator[bytes]:
-        """Yield the ledger events of each kept turn, oldest first."""
         for (events,) in self._connection.execute("SELECT events_json FROM turn ORDER BY number"):
             yield events
 
@@ -81,7 +80,6 @@ class AnswerStore:
             self.failure = self._refused(error)
 
     def _trim(self, now_us: int) -> None:
-        """Delete old answers, and the older half while there are too many bytes."""
         self._trimmed_us = now_us
         self._connection.execute("DELETE FROM turn WHERE kept_us < ?", (now_us - KEPT_US,))
         size = "SELECT coalesce(sum(length(answer) + length(events_json)), 0) FROM turn"

@@ -70,7 +70,6 @@ def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
 
 
 def run_event(due: Mapping[str, Any]) -> events.Event:
-    """Return a run's begin or end event from what the state kept of it."""
     return events.Run(
         **{name: value for name, value in due.items() if name not in ("kind", "config", "tags")},
         config_json=json.dumps(due["config"], sort_keys=True),
@@ -80,7 +79,7 @@ def run_event(due: Mapping[str, Any]) -> events.Event:
 
 def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
     """Return the fields of the turn's events, one per attempt, as JSON values for `turn_event`."""
-    labels = turn.labels
+    labels = turn.request.labels
     at_us, turn_id = utc_us(), new_id()
     return [
         {

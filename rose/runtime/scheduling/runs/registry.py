@@ -70,11 +70,9 @@ class Run:
 
     @property
     def version_min(self) -> int:
-        """Return the oldest weights of a turn that names no bound."""
         return max(0, (self.facts.version or 0) - self.facts.staleness_max)
 
     def left_ns(self, now_ns: int) -> int:
-        """Return the time until it expires, at least 0."""
         return max(0, self.heard_ns + int(self.facts.expires_s * 1e9) - now_ns)
 
 
@@ -267,7 +265,6 @@ class Runs:
         run.become(facts)
 
     def _due(self, facts: RunFacts, action: str, at_us: int, reason: str | None = None) -> list[dict[str, Any]]:
-        """Return the run's event, as `recorder.run_event` takes it."""
         return [
             {
                 "kind": "run",

@@ -105,7 +105,6 @@ class State:
         self._unlock()
 
     def runs(self) -> list[RunFacts]:
-        """Return all remembered runs, in order of opening."""
         rows = self._read("SELECT facts_json FROM run ORDER BY opened_us, run_id")
         return [RunFacts(**json.loads(facts)) for (facts,) in rows]
 
@@ -128,12 +127,10 @@ class State:
         return [(number, json.loads(event)) for number, event in rows]
 
     def recorded(self, number: int) -> None:
-        """Remove a due event, which is in the ledger now."""
         with self._writing() as connection:
             connection.execute("DELETE FROM due WHERE number = ?", (number,))
 
     def drained(self) -> dict[str, str | None]:
-        """Return drained devices and the reasons."""
         return dict(self._read("SELECT device_id, reason FROM drained"))
 
     def drain(self, device_id: str, reason: str | None) -> None:

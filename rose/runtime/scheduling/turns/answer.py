@@ -129,7 +129,6 @@ def _items(given: msgspec.Raw) -> bytes:
 
 
 def _may_be_of(run_id: str, span: _Span) -> bool:
-    """Return whether the weights are of that run, or of none."""
     return str(span.version).rpartition("/")[:2] in (("", ""), (run_id, "/"))
 
 

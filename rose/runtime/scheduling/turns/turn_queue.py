@@ -21,8 +21,6 @@ Place = Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A turn's room on an engine, taken until `release`."""
-
     worker: Worker
     item: InFlight
     reason: str
@@ -51,16 +49,13 @@ class TurnQueue:
         return sum(len(waiting) for waiting in self._waiting.values())
 
     def waited_ns(self, run_id: str, now_ns: int) -> int:
-        """Return how long the run's first turn has waited; 0 if none waits."""
         return now_ns - min((waiting.since_ns for waiting in self._firsts(run_id)), default=now_ns)
 
     def first(self, run_id: str) -> Turn | None:
-        """Return the run's earliest waiting turn."""
         turns = (waiting.turn for waiting in self._firsts(run_id))
         return min(turns, key=lambda turn: turn.arrived_ns, default=None)
 
     def _firsts(self, run_id: str) -> Iterator[_Waiting]:
-        """Yield the run's first turn of each list."""
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
     def end(self, run_id: str) -> None:
@@ -153,7 +148,7 @@ class TurnQueue:
 def _take_room(turn: Turn, worker: Worker, now_ns: int) -> InFlight:
     item = InFlight(
         request_id=new_id(),
-        kv_tokens=turn.prompt.count + turn.tokens_max,
+        kv_tokens=turn.request.prompt.count + turn.request.sampling["max_new_tokens"],
         placed_ns=now_ns,
         lease_id=worker.report.lease_id,
         run_id=turn.run_id,

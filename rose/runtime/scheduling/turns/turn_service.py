@@ -173,7 +173,7 @@ class TurnService:
     async def _make(self, turn: Turn, load: Load, digest: bytes = b"") -> Outcome:
         now = monotonic_ns()
         number = self._trajectories.begin(turn.trajectory)
-        turn.number = number if turn.labels.turn is None else turn.labels.turn
+        turn.number = number if turn.request.labels.turn is None else turn.request.labels.turn
         load.begin(turn, now)
         self._moved(turn.run_id)
         status = 503
@@ -239,13 +239,12 @@ def _give_up(opened: _Open) -> None:
 
 
 def _name(turn: Turn) -> tuple[str, str]:
-    """Return the key of a turn in progress."""
     return turn.run_id, turn.key or turn.trajectory + str(id(turn))
 
 
 def _digest(turn: Turn) -> bytes:
-    prompt = hashlib.blake2b(turn.prompt.text, digest_size=_DIGEST_BYTES)
-    prompt.update(_SORTED.encode(turn.given))
+    prompt = hashlib.blake2b(turn.request.prompt.text, digest_size=_DIGEST_BYTES)
+    prompt.update(_SORTED.encode(turn.request.sampling))
     return prompt.digest()
 
 
@@ -260,11 +259,10 @@ def answer_so_far(turn: Turn) -> bytes:
 
 
 def _answer(turn: Turn, tokens: Tokens, meta: Mapping[str, object]) -> dict[str, Any]:
-    """Return SGLang's answer fields with those of `meta`."""
     more = {
         "output_token_logprobs": array(tokens.logprobs),
         "completion_tokens": tokens.count,
-        "prompt_tokens": turn.prompt.count,
+        "prompt_tokens": turn.request.prompt.count,
         "rose": {"attempts": turn.attempts, "versions": tokens.versions},
     }
     return {"output_ids": array(tokens.ids), "meta_info": {**meta, **more}}

@@ -12,7 +12,7 @@ from typing import Any
 from rose.clock import utc_us
 from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
-from rose.runtime.scheduling.turns.request import Labels, Prompt, TurnRequest
+from rose.runtime.scheduling.turns.request import TurnRequest
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
@@ -46,19 +46,16 @@ class Turn:
     """`waited_ns` is the time since the last progress: in the queue, between attempts, or on engines that made no
     token. `deaths` are the (engine, begin) of the engine lives that ended under it since then."""
 
-    labels: Labels
-    prompt: Prompt
-    trajectory_id: str
+    request: TurnRequest
     arrived_ns: int
     run_id: str
+    #: The oldest weights that it accepts. What is given applies if the request names none.
+    version_min: int = 0
+    trajectory_id: str = field(init=False)
     #: Its trajectory's name, unique over all runs.
     trajectory: str = field(init=False)
     #: Number in its trajectory, from 0.
     number: int = 0
-    version_min: int = 0
-    #: The tokens it wants in all, and the sampling parameters as given.
-    tokens_max: int = 0
-    given: dict[str, Any] = field(default_factory=dict)
     #: Tokens of all earlier attempts.
     tokens: Tokens = _NONE
     attempts: list[dict[str, Any]] = field(default_factory=list)
@@ -75,26 +72,16 @@ class Turn:
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        labels = self.request.labels
+        self.trajectory_id = str(labels.trajectory_id or new_id())
         self.trajectory = f"{self.run_id}/{self.trajectory_id}"
-
-    @classmethod
-    def begin(cls, request: TurnRequest, now_ns: int, run_id: str, version_min: int = 0) -> Turn:
-        """Return the turn of a request; `version_min` applies if the request names none."""
-        labels = request.labels
-        return cls(
-            labels,
-            request.prompt,
-            str(labels.trajectory_id or new_id()),
-            now_ns,
-            run_id,
-            version_min=version_min if labels.version_min is None else labels.version_min,
-            tokens_max=request.sampling["max_new_tokens"],
-            given=request.sampling,
-        )
+        if labels.version_min is not None:
+            self.version_min = labels.version_min
 
     @property
     def key(self) -> str | None:
-        return None if self.labels.key is None else str(self.labels.key)
+        key = self.request.labels.key
+        return None if key is None else str(key)
 
     @property
     def error(self) -> str | None:
@@ -106,13 +93,10 @@ class Turn:
     @property
     def sampling(self) -> dict[str, Any]:
         """Return the sampling parameters of the next attempt, less the tokens that exist."""
-        sampling = self.given
-        made = self.tokens.count
-        if made:
-            sampling = dict(sampling)
-            sampling["max_new_tokens"] -= made
-            if "min_new_tokens" in sampling:
-                sampling["min_new_tokens"] = max(0, sampling["min_new_tokens"] - made)
+        sampling = dict(self.request.sampling)
+        sampling["max_new_tokens"] -= self.tokens.count
+        if "min_new_tokens" in sampling:
+            sampling["min_new_tokens"] = max(0, sampling["min_new_tokens"] - self.tokens.count)
         return sampling
 
     def take(self, answer: Answer, *, completed: bool) -> bool:
@@ -122,7 +106,7 @@ class Turn:
         if answer.tokens.count:
             self.waited_ns, self.backoff_s = 0, BACKOFF_FIRST_S
             self.deaths.clear()
-        return completed or self.tokens.count >= self.tokens_max
+        return completed or self.tokens.count >= self.request.sampling["max_new_tokens"]
 
     def grow(self, part: Answer) -> None:
         self.part = part
@@ -132,7 +116,6 @@ class Turn:
 
     @property
     def so_far(self) -> Tokens:
-        """Return the tokens of all attempts, the present one included."""
         return self.tokens if self.part is None else self.tokens + self.part.tokens
 
     def pause_s(self) -> float:
@@ -142,7 +125,6 @@ class Turn:
         return pause_s
 
     def spend(self, attempt: dict[str, Any]) -> None:
-        """Count an attempt without tokens as waiting."""
         self.waited_ns += min(attempt["duration_ns"], ATTEMPT_WAITED_MAX_NS)
 
     def leave(self, engine_id: str, lease_id: str | None, now_ns: int) -> None:
@@ -170,7 +152,7 @@ class Turn:
         )
         return frozenset(
             worker.report.engine_id
-            for worker in table
+            for worker in table.values()
             if (others and worker.report.engine_id in dead) or _crowded(worker, len(self.deaths))
         )
 
@@ -197,14 +179,10 @@ class _Seen:
 class Trajectories:
     """The last engine and number of turns of each trajectory, bounded."""
 
-    def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
+    def __init__(self) -> None:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
-        self._remembered_max = remembered_max
         #: Share of turns that another turn of their trajectory follows: as many as follow one themselves.
         self.follow_share = 0.0
-
-    def __len__(self) -> int:
-        return len(self._seen)
 
     def begin(self, trajectory_id: str) -> int:
         """Count a turn of the trajectory; return how many came before."""
@@ -215,7 +193,6 @@ class Trajectories:
         return seen.turns - 1
 
     def completed(self, trajectory_id: str, engine_id: str) -> None:
-        """The turn's last tokens were made on that engine, which holds the next turn's prefix."""
         self._remember(trajectory_id).engine_id = engine_id
 
     def engine(self, trajectory_id: str) -> str | None:
@@ -225,6 +202,6 @@ class Trajectories:
     def _remember(self, trajectory_id: str) -> _Seen:
         seen = self._seen.setdefault(trajectory_id, _Seen())
         self._seen.move_to_end(trajectory_id)
-        while len(self._seen) > self._remembered_max:
+        while len(self._seen) > REMEMBERED_MAX:
             self._seen.popitem(last=False)
         return seen

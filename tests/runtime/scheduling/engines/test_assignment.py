@@ -36,12 +36,12 @@ class Fleet:
         return run.run_id
 
     def begin(self, run_id, now_ns):
-        turn = Turn.begin(read(b'{"input_ids": [1]}'), now_ns, run_id)
+        turn = Turn(read(b'{"input_ids": [1]}'), now_ns, run_id)
         self.loads[run_id].begin(turn, now_ns)
         return turn
 
     def assigned(self):
-        return {worker.report.engine_id: worker.assigned for worker in self.table}
+        return {worker.report.engine_id: worker.assigned for worker in self.table.values()}
 
 
 @pytest.fixture

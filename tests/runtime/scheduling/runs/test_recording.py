@@ -97,7 +97,7 @@ def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_a
         OpenRun(name="grpo", model="tiny", team="research", tags={"project": "x"}), 0
     )
     state.close()
-    turn = Turn.begin(read(b'{"input_ids": [1], "rose": {"trajectory_id": "t", "group_id": "g", "step": 2}}'), 0, "r")
+    turn = Turn(read(b'{"input_ids": [1], "rose": {"trajectory_id": "t", "group_id": "g", "step": 2}}'), 0, "r")
     turn.attempts = [
         {
             "engine_id": "e",

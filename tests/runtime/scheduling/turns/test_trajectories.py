@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from rose.runtime.scheduling.turns import turns
 from rose.runtime.scheduling.turns.turns import Trajectories
 
 
@@ -12,14 +13,14 @@ def test_the_prefix_is_where_the_last_turn_was_completed():
     assert seen.engine("t") == "e0"
 
 
-def test_no_more_are_remembered_than_allowed_and_the_idle_one_is_forgotten_first():
-    seen = Trajectories(remembered_max=2)
+def test_no_more_are_remembered_than_allowed_and_the_idle_one_is_forgotten_first(monkeypatch):
+    monkeypatch.setattr(turns, "REMEMBERED_MAX", 2)
+    seen = Trajectories()
     for name in ("a", "b"):
         seen.begin(name)
         seen.completed(name, "e0")
     seen.begin("a")
     seen.begin("c")
-    assert len(seen) == 2
     assert [seen.engine(name) for name in ("a", "b", "c")] == ["e0", None, None]
 
 

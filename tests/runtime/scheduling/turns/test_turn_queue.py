@@ -27,7 +27,7 @@ class Queue:
         self.table["e0"].assign("a", now_ns)
 
     def begin(self, number, run_id="a", version_min=0):
-        turn = Turn.begin(read(b'{"input_ids": [1]}'), number, run_id, version_min)
+        turn = Turn(read(b'{"input_ids": [1]}'), number, run_id, version_min)
         return asyncio.create_task(self.queue.place(turn))
 
 
@@ -105,7 +105,7 @@ async def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
 async def test_a_turn_outwaits_minutes_in_which_nothing_is_lent(monkeypatch):
     monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: 0)
     queue = Queue()
-    turn = Turn.begin(read(b'{"input_ids": [1]}'), 0, "a", 0)
+    turn = Turn(read(b'{"input_ids": [1]}'), 0, "a", 0)
     # One host is away for three minutes, and the other's serving wants its device for as long.
     turn.waited_ns = 180_000_000_000
     task = asyncio.create_task(queue.queue.place(turn))
