@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from rose.errors import UserError
 
-#: How long an unreachable controller is tried again.
 AWAY_S = 120.0
 #: A peer whose host is silent for about this long is gone. Its program may be silent for longer.
 GONE_S = 30

@@ -23,7 +23,6 @@ RETRIED = frozenset({429, 502, 503, 504})
 #: The statuses among them that the controller itself gives, with a reason.
 _OWN = frozenset({429, 503})
 RESUME = "resume the run"
-#: Interval of the warning that the controller is busy.
 WARN_S = 30.0
 
 #: Result of a failed try: no answer, a reason to wait, or an expired run that must be resumed first.

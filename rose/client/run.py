@@ -144,7 +144,6 @@ class Run:
         self._turns: TurnClient | None = None
         self._lock, self._resuming = threading.Lock(), threading.Lock()
         self._left = threading.Event()
-        #: Why the run no longer belongs to this client.
         self._lost: ClientError | None = None
         #: The request to resume the run, until its answer arrives.
         self._unheard: dict[str, Any] | None = None

@@ -67,9 +67,8 @@ class TurnClient:
     async def turn(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """Return one whole turn. `sampling` is SGLang's `sampling_params`. `version_min` is the oldest policy version
-        allowed, by default what the run's staleness bound allows. Raises GenerationLost if no engine could complete the
-        turn, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
+        """Return one whole turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could
+        complete it, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
         body = _body(input_ids, sampling, **labels)
         patience = self._patience()
         while True:
@@ -86,16 +85,16 @@ class TurnClient:
         tokens: the part that is `anew` replaces all earlier ones."""
         body = {**_body(input_ids, sampling, **labels), "stream": True}
         patience = self._patience()
-        given = Part(output_ids=[], logprobs=[], versions=[])
+        previous = Part(output_ids=[], logprobs=[], versions=[])
         while True:
             try:
                 answer: dict[str, Any] | None = None
                 async for answer in self._chunks(body):
-                    made = _part(answer)
-                    anew = not _goes_on(made, given, whole=answer["meta_info"].get("finish_reason") is not None)
-                    tokens = 0 if anew else len(given.output_ids)
-                    if anew or len(made.output_ids) > tokens:
-                        given = made
+                    part = _part(answer)
+                    anew = not _continues(part, previous, whole=answer["meta_info"].get("finish_reason") is not None)
+                    tokens = 0 if anew else len(previous.output_ids)
+                    if anew or len(part.output_ids) > tokens:
+                        previous = part
                         patience.begin()
                         yield _part(answer, tokens, anew)
                 if answer is None or not answer["meta_info"].get("finish_reason"):
@@ -242,12 +241,12 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
     return Part(output_ids=ids[tokens:], logprobs=logprobs, versions=versions, anew=anew)
 
 
-def _goes_on(made: Part, given: Part, *, whole: bool) -> bool:
-    """Return whether `made` continues the tokens that were given. Versions are not compared: while an engine works,
-    they are those that it had at the begin."""
-    length = min(len(made.output_ids), len(given.output_ids))
+def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
+    """Return whether `part` has the tokens of `previous`. Versions are not compared: while an engine works, they are
+    those that it had at the begin."""
+    length = min(len(part.output_ids), len(previous.output_ids))
     return (
-        (length == len(given.output_ids) or not whole)
-        and made.output_ids[:length] == given.output_ids[:length]
-        and made.logprobs[:length] == given.logprobs[:length]
+        (length == len(previous.output_ids) or not whole)
+        and part.output_ids[:length] == previous.output_ids[:length]
+        and part.logprobs[:length] == previous.logprobs[:length]
     )

@@ -31,6 +31,13 @@ async def play(episode: Episode, generate: Generate, *, trajectory_id: str, grou
             loss = Loss(reason=str(error), attempts=len(error.attempts), failed=failed)
             break
         episode.apply(generation.output_ids, generation.logprobs, generation.versions)
+    duration_ns = time.monotonic_ns() - began_ns
+    return trajectory_of(episode, trajectory_id, group_id, step, duration_ns=duration_ns, loss=loss)
+
+
+def trajectory_of(
+    episode: Episode, trajectory_id: str, group_id: str, step: int, *, duration_ns: int, loss: Loss | None = None
+) -> Trajectory:
     outcome: Literal["finished", "truncated", "lost"] = "finished" if episode.terminated else "truncated"
     return Trajectory(
         trajectory_id=trajectory_id,
@@ -46,7 +53,7 @@ async def play(episode: Episode, generate: Generate, *, trajectory_id: str, grou
         correct=episode.reward >= THRESHOLD,
         turns=episode.turns,
         answer_tokens=episode.answer_tokens,
-        duration_ns=time.monotonic_ns() - began_ns,
+        duration_ns=duration_ns,
         loss=loss,
     )
 

@@ -178,7 +178,7 @@ class Controller:
             self.loads.pop(run_id, None)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Answer once the wish differs from the answer that the agent has seen, or after `hold_s`. Raises
+        """Answer once the demand differs from the answer that the agent has seen, or after `hold_s`. Raises
         HeartbeatRefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
@@ -213,6 +213,7 @@ class Controller:
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
+        """Leave newly reported engines with the runs whose weights they hold."""
         drained = heartbeat.device_id in self.drained
         live = {run.run_id for run in self.runs if run.is_open}
         for report in heartbeat.engines:

@@ -60,7 +60,7 @@ class Answers:
         self._last: OrderedDict[str, tuple[int, Wanted]] = OrderedDict()
 
     def due(self, device_id: str, seen: int, wanted: Wanted) -> bool:
-        """Return whether `seen` is not the last answer, or the wish differs from it."""
+        """Return whether `seen` is not the last answer, or `wanted` differs from it."""
         last = self._last.get(device_id)
         return last is None or last[0] != seen or wanted.differs(last[1])
 

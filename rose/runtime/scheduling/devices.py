@@ -19,7 +19,6 @@ _READING_NS = 1_000_000_000
 _STEP_NS = 5_000_000
 #: Minimum time between two events about clock drift.
 _MOVED_NS = 60_000_000_000
-#: A device that is silent for this long is forgotten.
 FORGET_NS = 3600 * 1_000_000_000
 
 
@@ -45,7 +44,6 @@ class Device:
     clock_steps: int = 0
     #: UTC minus monotonic of its host and of this host.
     _anchors_ns: tuple[int, int] | None = None
-    #: (monotonic begin, offset) of each reading.
     _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
     #: The device-time clock minus its host's wall clock.
     _device_time_ahead_ns: int | None = None

@@ -58,19 +58,17 @@ class HostFacts(Report):
     #: Segments that the ledger's gateway lacks, and how long the oldest has been on disk.
     segments_waiting: Count | None = None
     waiting_s: Seconds | None = None
-    #: Why events do not reach the ledger.
     problem: Failure | None = None
 
 
 class Heartbeat(Report):
-    """A device's agent reports all its rollout engines. The controller answers once its wish differs from answer number
+    """A device's agent reports all its rollout engines. The controller answers once it wants other than answer number
     `seen`, or after `hold_s`."""
 
     device_id: Id
     engines: Few[EngineReport]
     seen: Count = 0
     hold_s: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
-    #: Why the device lends nothing.
     fault: Failure | None = None
     host: Id | None = None
     host_facts: HostFacts | None = None
@@ -98,7 +96,6 @@ class HeartbeatReply(Report):
     wanted_ns: ByName[Nanoseconds]
     step: Count | None
     targets: ByName[Target] = {}
-    #: The device must lend nothing.
     drained: bool = False
     train_run_id: Id | None = None
     #: The run of each engine (None: no run). An engine that is absent stays with its run.
@@ -133,7 +130,6 @@ class OpenRun(Message):
     #: Share of engines among runs of the same priority.
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     priority: int = Field(default=0, ge=-1000, le=1000)
-    #: A run that is silent for this long expires.
     expires_s: Expiry = 60.0
     trainer_device: Id | None = None
     resume: Id | None = None
@@ -164,7 +160,6 @@ class PublishVersion(Message):
 
     fence: Fence
     version: Count
-    #: Checked by the fleet's origin rules.
     url: Address
     token: Token | None = Field(default=None, repr=False)
     #: Digest that tells these weights from others, if the client sends it.
@@ -214,7 +209,6 @@ def _cut(value: object) -> object:
 #: A number that an event can hold.
 Count = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
 Nanoseconds = Count
-#: UTC or monotonic.
 InstantNs = Annotated[int, Field(ge=0, le=INSTANT_NS_MAX)]
 Fence = Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
 #: A process may run for years.

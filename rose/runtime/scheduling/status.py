@@ -45,7 +45,6 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
     return {name: getattr(run.facts, name) for name in _RUN_FACTS} | {
         "turns_queued": max(0, len(load.turns) - in_flight),
         "turns_in_flight": in_flight,
-        # Why the first queued turn waits.
         "waits": None if first is None else why_waiting(controller, first),
         "turns_completed": load.completed,
         "tokens": load.tokens,

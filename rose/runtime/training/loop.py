@@ -78,13 +78,8 @@ class _Rollouts:
         return again
 
 
-@dataclass(frozen=True, slots=True)
-class _Updated:
-    """What an update leaves to record, and the time that its publication took."""
-
-    verdicts: list[Verdict]
-    step: Step
-    publish_ns: int
+#: What an update leaves to record.
+_Updated = tuple[list[Verdict], Step]
 
 
 class TrainLoop:
@@ -132,8 +127,9 @@ class TrainLoop:
             )
         publish_ns = self._publish()
         if kept is not None:
-            self._say(f"going on after step {kept[1].step + 1} of {self._training.steps}")
-            self._finish(_Updated(*kept, publish_ns))
+            judgements, step = kept
+            self._say(f"going on after step {step.step + 1} of {self._training.steps}")
+            self._finish((judgements, _published(step, publish_ns)))
 
     def _run_step(self, step: int) -> None:
         """Finish the step's rollouts, then update, while later steps are played."""
@@ -212,9 +208,9 @@ class TrainLoop:
                 train_ns=monotonic_ns() - began_ns,
                 total_ns=monotonic_ns() - rollouts.began_ns,
             )
-            updated = _Updated(verdicts(stats, trajectories), event, publish_ns=0)
-            self._checkpoint.save_update(self._trainer, rollouts.step, stats, updated.verdicts, updated.step)
-        return replace(updated, publish_ns=self._publish())
+            judgements = verdicts(stats, trajectories)
+            self._checkpoint.save_update(self._trainer, rollouts.step, stats, judgements, event)
+        return judgements, _published(event, self._publish())
 
     def _publish(self) -> int:
         began_ns = monotonic_ns()
@@ -223,16 +219,20 @@ class TrainLoop:
 
     def _finish(self, updated: _Updated, rollouts: _Rollouts | None = None) -> None:
         """Record a published step and its verdicts."""
-        event = self._checkpoint.load_step(updated.step.step)
+        judgements, step = updated
+        event = self._checkpoint.load_step(step.step)
         if event is None:
-            publish_ns = updated.publish_ns
-            event = replace(updated.step, sync_ns=publish_ns, total_ns=updated.step.total_ns + publish_ns)
+            event = step
             self._checkpoint.save_step(event)
-        self._run.record(*updated.verdicts, event)
+        self._run.record(*judgements, event)
         if rollouts is not None:
             tokens = sum(trajectory.output_tokens for trajectory in rollouts.trajectories)
             self._say(step_line(event, self._training.steps, tokens))
         self._done(event)
+
+
+def _published(step: Step, publish_ns: int) -> Step:
+    return replace(step, sync_ns=publish_ns, total_ns=step.total_ns + publish_ns)
 
 
 def _place(trajectory_id: str) -> tuple[str, ...]:

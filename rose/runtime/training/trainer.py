@@ -46,7 +46,6 @@ class Trainer:
     def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
         self.policy = Policy.load(checkpoint, device)
         self.version = 0
-        #: The note kept beside the restored update.
         self.note = ""
         self._training = training
         # A long memory of squared gradients: with a short one, noise moves parameters without a signal over a few dozen

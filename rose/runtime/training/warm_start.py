@@ -71,7 +71,6 @@ def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], de
         games = [
             play(settings, update * settings.batch_episodes + index, luck) for index in range(settings.batch_episodes)
         ]
-        # Warm up briefly, then fall linearly to a tenth.
         rate = settings.learning_rate * min(1.0, (update + 1) / 20) * (1 - 0.9 * update / updates)
         for group in optimizer.param_groups:
             group["lr"] = rate

@@ -41,19 +41,19 @@ class FakeEngine:
             self.abort[question[1]].set()
             return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
         self.requests.append(body)
-        made, tokens = [], self.tokens(body)
+        output, tokens = [], self.tokens(body)
         self.running.add(body["rid"])
         response = None
         try:
-            while len(made) < len(tokens) and body["rid"] not in self.aborted:
-                await self.pause(body["rid"], len(made))
-                made.append(tokens[len(made)])
+            while len(output) < len(tokens) and body["rid"] not in self.aborted:
+                await self.pause(body["rid"], len(output))
+                output.append(tokens[len(output)])
                 if body.get("stream"):
                     response = response or await self.begin_stream(request)
-                    await self.send(response, self.answer(made, None))
+                    await self.send(response, self.answer(output, None))
         finally:
             self.running.discard(body["rid"])
-        answer = self.answer(made, {"type": "abort" if body["rid"] in self.aborted else "length"})
+        answer = self.answer(output, {"type": "abort" if body["rid"] in self.aborted else "length"})
         if not body.get("stream"):
             return web.json_response(answer)
         response = response or await self.begin_stream(request)
@@ -118,8 +118,8 @@ QUICK = {
     (engine_calls, "_REPEAT_S"): 0.05,
 }
 USUAL = {key: getattr(*key) for key in QUICK}
-# A server that stops looks ten times a second whether its connections are closed.
-uvicorn.server.asyncio = SimpleNamespace(**vars(asyncio) | {"sleep": lambda s: asyncio.sleep(min(s, 0.005))})
+#: For a server that stops: Uvicorn's checks ten times a second whether its connections are closed.
+QUICK_ASYNCIO = SimpleNamespace(**vars(asyncio) | {"sleep": lambda s: asyncio.sleep(min(s, 0.005))})
 #: The gateway that was made last.
 SERVERS = []
 
@@ -131,6 +131,7 @@ async def gateway(token=None, *, policy="rose", port=None, **options):
     SERVERS[:] = [server]
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn.server, "asyncio", QUICK_ASYNCIO)
         for (module, name), value in QUICK.items():
             if getattr(module, name) == USUAL[module, name]:
                 patch.setattr(module, name, value)
@@ -143,33 +144,14 @@ async def gateway(token=None, *, policy="rose", port=None, **options):
 
 
 def report(url, engine_id="e0", **changes):
-    fields = {
-        "engine_id": engine_id,
-        "device_id": f"device-of-{engine_id}",
-        "url": url,
-        "borrowed": False,
-        "alive": True,
-        "capacity": 8,
-        "policy_version": 0,
-        "lease_id": None,
-        "lease_left_ns": None,
-        "slack_ok": True,
-    }
-    return EngineReport(**{**fields, **changes})
+    names = {"engine_id": engine_id, "device_id": f"device-of-{engine_id}", "url": url}
+    state = {"borrowed": False, "alive": True, "capacity": 8, "policy_version": 0, "slack_ok": True}
+    return EngineReport(**{**names, **state, "lease_id": None, "lease_left_ns": None, **changes})
 
 
 #: Events of a run as its client sends them.
-VERDICT = {
-    "kind": "verdict",
-    "event_id": "v1",
-    "trajectory_id": "t",
-    "group_id": "g",
-    "step": 3,
-    "verifier": "exact",
-    "reward": 1.0,
-    "threshold": 0.5,
-    "accepted": True,
-}
+VERDICT = {"kind": "verdict", "event_id": "v1", "trajectory_id": "t", "group_id": "g", "step": 3, "verifier": "exact"}
+VERDICT |= {"reward": 1.0, "threshold": 0.5, "accepted": True}
 STEP = {"kind": "step", "event_id": "s4", "step": 4, "reward_mean": 1.0} | dict.fromkeys(
     ("loss", "entropy", "kl", "grad_norm")
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rose.clock import monotonic_ns
 from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turns
@@ -53,8 +54,7 @@ async def test_an_agent_in_a_poll_is_not_silent_and_one_whose_connection_broke_i
         await asyncio.sleep(0.3)
         assert [worker["alive"] for worker in await reported(run.session)] == [True]
         poll.cancel()
-        while [worker["alive"] for worker in await reported(run.session)] != [False]:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await until(lambda: not SERVERS[0].controller.workers["e0"].facts.alive(monotonic_ns()))
 
 
 async def test_a_turn_that_is_longer_than_leases_is_borrowed_for():

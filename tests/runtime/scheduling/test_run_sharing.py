@@ -95,10 +95,12 @@ async def test_a_higher_priority_takes_the_engine_and_gives_it_back():
 
 
 async def test_what_an_expired_run_had_is_free_and_it_can_be_resumed():
-    async with gateway() as (session, _), fleet(session, 1):
+    async with gateway() as (session, _), fleet(session, 1, pause_s=0.02):
         run_id = await begin(session, "a", expires_s=0.2)
-        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
-        assert (await call(session, "GET", f"/runs/{run_id}"))[1]["engines"] == ["e0"]
+        # A turn that takes longer keeps its run open.
+        assert (await post(session, f"/runs/{run_id}/generate", body(20)))[0] == 200
+        run = (await call(session, "GET", f"/runs/{run_id}"))[1]
+        assert (run["state"], run["engines"]) == ("open", ["e0"])
         run = await shown(session, f"/runs/{run_id}", lambda run: run["state"] != "open")
         assert (run["state"], run["engines"], run["reason"]) == ("expired", [], "not heard of")
         status, answer = await post(session, f"/runs/{run_id}/generate", body())
@@ -108,17 +110,12 @@ async def test_what_an_expired_run_had_is_free_and_it_can_be_resumed():
         assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
 
 
-async def test_a_turn_that_waits_keeps_its_run_alive():
-    async with gateway() as (session, _), fleet(session, 1, pause_s=0.02):
-        run_id = await begin(session, "a", expires_s=0.2)
-        assert (await post(session, f"/runs/{run_id}/generate", body(20)))[0] == 200
-        assert (await call(session, "GET", f"/runs/{run_id}"))[1]["state"] == "open"
-
-
-async def test_the_device_that_a_run_trains_on_is_told_so():
+async def test_a_device_s_agent_is_told_which_run_trains_on_it_and_whose_its_engines_are():
     async with gateway() as (session, _), fleet(session, 1) as (agent,):
         run_id = await begin(session, "a", trainer_device=agent.device_id)
         await until(lambda: agent.reply.get("train_run_id") == run_id)
+        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
+        await until(lambda: agent.reply["rollout_run_ids"] == {"e0": run_id})
         other = await begin(session, "b", trainer_device=agent.device_id)
         await until(lambda: agent.reply["train_run_id"] == other)
         # Whoever went on with the first one left the other as it was.
@@ -126,13 +123,4 @@ async def test_the_device_that_a_run_trains_on_is_told_so():
         await until(lambda: agent.reply["train_run_id"] == run_id)
         await call(session, "DELETE", f"/runs/{other}", {"fence": 1})
         await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
-        await until(lambda: agent.reply["train_run_id"] is None)
-
-
-async def test_whose_an_engine_is_is_told_and_that_it_is_nobody_s_once_its_run_is_over():
-    async with gateway() as (session, _), fleet(session, 1) as (agent,):
-        run_id = await begin(session, "a")
-        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
-        await until(lambda: agent.reply["rollout_run_ids"] == {"e0": run_id})
-        await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})
-        await until(lambda: agent.reply["rollout_run_ids"] == {"e0": None})
+        await until(lambda: (agent.reply["train_run_id"], agent.reply["rollout_run_ids"]) == (None, {"e0": None}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -156,9 +155,9 @@ def secrets(tmp_path):
     }
 
 
-def test_each_scope_opens_its_own_paths_and_no_other(tmp_path, secrets):
-    """Those of the ledger are its door's to guard."""
-    asked = {
+async def test_each_scope_opens_its_own_paths_and_no_other(tmp_path, secrets):
+    """The ledger's door guards its own paths."""
+    requests = {
         "status": ("GET", "/status", None),
         "runs": ("GET", "/runs", None),
         "open": ("POST", "/runs", {"name": "x"}),
@@ -166,35 +165,23 @@ def test_each_scope_opens_its_own_paths_and_no_other(tmp_path, secrets):
         "drain": ("POST", "/devices/none/drain", {}),
     }
 
-    async def scenario():
-        opened = {}
-        async with gateway(OPERATOR, tokens_file=tmp_path / "tokens.json") as (session, _):
-            for name, secret in {**secrets, "nobody": "", "stranger": "x" * 20}.items():
-                for what, (method, path, body) in asked.items():
-                    headers = authorization(secret)
-                    async with session.request(method, path, data=body and json.dumps(body), headers=headers) as answer:
-                        assert answer.status != 500
-                        if answer.status not in (401, 403):
-                            opened.setdefault(name, set()).add(what)
-        return opened
-
+    opened = {}
+    async with gateway(OPERATOR, tokens_file=tmp_path / "tokens.json") as (session, _):
+        for name, secret in {**secrets, "nobody": "", "stranger": "x" * 20}.items():
+            for request, (method, path, body) in requests.items():
+                status, _ = await ask(session, method, path, secret, body and json.dumps(body))
+                assert status != 500
+                if status not in (401, 403):
+                    opened.setdefault(name, set()).add(request)
+        assert (await ask(session, "POST", "/ledger/query", OPERATOR, '{"sql": "FROM lease"}'))[0] == 404, "no ledger"
     looks = {"status", "runs"}
-    assert asyncio.run(scenario()) == {
+    assert opened == {
         "finance": looks,
         "player": looks | {"turn"},
         "trainer": looks | {"turn", "open"},
-        "boss": set(asked),
-        "operator": set(asked),
+        "boss": set(requests),
+        "operator": set(requests),
     }
-
-
-def test_a_controller_that_was_given_no_ledger_serves_none(secrets):
-    async def scenario():
-        async with gateway(OPERATOR) as (session, _):
-            async with session.post("/ledger/query", data='{"sql": "FROM lease"}') as answer:
-                return answer.status
-
-    assert asyncio.run(scenario()) == 404
 
 
 def test_named_tokens_guard_an_address_that_others_reach(tmp_path, secrets):

@@ -32,7 +32,7 @@ def engine(folder, **more):
 
 
 class Recorded(client_fleet.Recorded):
-    """What came with an `event_id` that was there must be the same event."""
+    """What came with an `event_id` that was service must be the same event."""
 
     def of(self, kind):
         """Each event once. What was sent twice was the same."""

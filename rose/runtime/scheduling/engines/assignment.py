@@ -18,7 +18,6 @@ class Assignment:
 
     def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
-        #: Runs that had an engine at the last update.
         self.assigned: set[str | None] = set()
         self._served: dict[str, float] = {}
         self._served_ns: int | None = None
@@ -60,7 +59,7 @@ class Assignment:
             if run_id != worker.assigned:
                 worker.assign(run_id, now_ns)
                 leaving += [(worker, item) for item in worker.in_flight.values() if item.run_id != run_id]
-        self.assigned = {worker.assigned for worker in self._table}
+        self.assigned = {worker.assigned for worker in self._table.values()}
         return leaving
 
     def targets(self, workers: Iterable[Worker]) -> dict[str, Target]:
@@ -107,12 +106,10 @@ class Load:
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = _EXPECTED_NS
-    #: The step of the last turn, if it named one.
     step: int | None = None
     completed: int = 0
     failed: int = 0
     tokens: int = 0
-    #: Attempts by outcome: completed, preempted or failed.
     attempts: Counter[str] = field(default_factory=Counter)
     _versions: Counter[int] = field(default_factory=Counter)
     _peak: int = 0

@@ -100,7 +100,6 @@ class EngineCalls:
             "queue_ns": placed.queue_ns,
         }
         body = {
-            # Earlier tokens are part of the prompt.
             "input_ids": turn.request.prompt.with_ids(turn.tokens.ids),
             "sampling_params": turn.sampling,
             "return_logprob": True,

@@ -34,12 +34,9 @@ class InFlight:
     placed_ns: int
     run_id: str
     lease_id: str | None = None
-    #: The oldest weights that the turn accepts.
     version_min: int = 0
-    #: The task that waits for the engine's answer.
     waiting: asyncio.Task[Any] | None = None
     cut: bool = False
-    #: Set once the engine was asked to abort it.
     taken_off: bool = False
     #: How many engine lives ended under the turn, and when this engine's life began.
     deaths: int = 0
@@ -220,7 +217,6 @@ class WorkerTable(dict[str, Worker]):
         running: dict[str, list[RunningTurn]] = {}
         for engine_id, worker in self.items():
             if worker.report.borrowed and worker.assigned is not None and worker.serves(worker.assigned):
-                # In order of placement.
                 for item in worker.in_flight.values():
                     if now_ns - item.placed_ns < stalled_after_ns():
                         break

@@ -27,7 +27,6 @@ from rose.runtime.scheduling.turns.turns import Turn
 REQUEST_BYTES_MAX = 64 << 20
 #: Most open turns of one run; more are answered 429. The process's connections limit all runs together.
 TURNS_MAX = 10_000
-#: Paths that need the agent token.
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
 _BEFORE, _AFTER = "/runs/", "/generate"
 _NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
@@ -105,24 +104,28 @@ def routes(controller: Controller) -> list[Route]:
         return JSONResponse([run_status(controller, run) for run in controller.runs])
 
     async def show_run(request: Request) -> Response:
-        return JSONResponse(run_status(controller, controller.runs.get(_run_id(request))))
+        return JSONResponse(run_status(controller, controller.runs.get(request.path_params["run_id"])))
 
     async def renew(request: Request) -> Response:
-        wanted = messages.RenewRun.model_validate_json(await read(request.receive))
-        run = controller.runs.renew(_run_id(request), wanted.fence, monotonic_ns(), wanted.expires_s)
+        message = messages.RenewRun.model_validate_json(await read(request.receive))
+        run = controller.runs.renew(request.path_params["run_id"], message.fence, monotonic_ns(), message.expires_s)
         return _opened(run, request)
 
     async def publish(request: Request) -> Response:
         version = messages.PublishVersion.model_validate_json(await read(request.receive))
-        controller.publish(_run_id(request), version, _client_address(request))
+        controller.publish(request.path_params["run_id"], version, _client_address(request))
         return JSONResponse({})
 
     async def record(request: Request) -> Response:
-        await controller.record(_run_id(request), messages.RunEvents.model_validate_json(await read(request.receive)))
+        await controller.record(
+            request.path_params["run_id"], messages.RunEvents.model_validate_json(await read(request.receive))
+        )
         return JSONResponse({})
 
     async def close_run(request: Request) -> Response:
-        controller.close_run(_run_id(request), messages.CloseRun.model_validate_json(await read(request.receive)))
+        controller.close_run(
+            request.path_params["run_id"], messages.CloseRun.model_validate_json(await read(request.receive))
+        )
         return JSONResponse({})
 
     async def health(_request: Request) -> Response:
@@ -142,9 +145,8 @@ def routes(controller: Controller) -> list[Route]:
         return Response(body, headers={"Content-Type": content_type})
 
     async def drain(request: Request) -> Response:
-        body = await read(request.receive)
-        wanted = messages.DrainDevice.model_validate_json(body or b"{}")
-        controller.drain(request.path_params["device_id"], wanted.reason)
+        message = messages.DrainDevice.model_validate_json(await read(request.receive) or b"{}")
+        controller.drain(request.path_params["device_id"], message.reason)
         return JSONResponse({})
 
     async def undrain(request: Request) -> Response:
@@ -171,10 +173,6 @@ def routes(controller: Controller) -> list[Route]:
 
 def _message(body: BaseModel) -> Response:
     return Response(body.model_dump_json(), media_type="application/json")
-
-
-def _run_id(request: Request) -> str:
-    return str(request.path_params["run_id"])
 
 
 def _client_address(request: Request) -> str | None:
@@ -207,18 +205,18 @@ async def answer_turn(controller: Controller, scope: Scope, receive: Receive, se
     if not str(scope["path"]).startswith(_BEFORE) or not run_id or "/" in run_id:
         await failure(404, _NO_RUN)(scope, receive, send)
         return
-    wanted = requests.read(await read(receive))
+    request = requests.read(await read(receive))
     now_ns = monotonic_ns()
     version_min = controller.runs.hear(run_id, now_ns).version_min
     load = controller.loads[run_id]
-    turn = Turn(wanted, now_ns, run_id, version_min)
+    turn = Turn(request, now_ns, run_id, version_min)
     assert controller.turns is not None
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"
         await failure(429, f"{full}: send more once some of them are answered")(scope, receive, send)
         return
     with Client(scope) as client:
-        if wanted.stream:
+        if request.stream:
             await _stream(controller.turns.stream(turn, load), send)
             return
         outcome = await controller.turns.generate(turn, load, client)

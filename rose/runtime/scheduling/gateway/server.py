@@ -63,7 +63,6 @@ _STATUSES: dict[type[UserError], int] = {
 
 #: Fields whose values no refusal repeats.
 _UNSAID = {"input_ids", "token"}
-#: Longest value that a refusal repeats.
 _SHOWN_MAX = 60
 
 
@@ -186,7 +185,6 @@ def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
     return ("publish",) if scope["path"].startswith("/runs") else ("admin",)
 
 
-#: Errors that are answered as refusals.
 _REFUSED = (ValidationError, BodyTooLongError, UserError)
 
 

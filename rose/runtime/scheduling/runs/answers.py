@@ -16,7 +16,6 @@ FILE = "turns.sqlite"
 #: again for `AWAY_S`, and its last request may break as late.
 KEPT_US = round((AWAY_S + 2 * GONE_S) * 1e6)
 KEPT_BYTES = 256 << 20
-#: Interval at which old answers are deleted.
 _TRIM_US = 1_000_000
 #: Pages of its log that SQLite moves into the file at once: only then it waits for the disk.
 _LOG_PAGES = 16_384
@@ -33,7 +32,6 @@ class AnswerStore:
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / FILE
-        #: Why the last write failed; None: it did not.
         self.failure: str | None = None
         try:
             if self.path is not None:

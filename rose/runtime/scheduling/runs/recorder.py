@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 #: Pause before a refused event of a run is recorded again.
 _RETRY_S = 5.0
 
-#: Kinds that a client may record.
 CLIENT_KINDS: dict[str, type[events.Event]] = {
     kind.kind: kind for kind in (events.Trajectory, events.Verdict, events.Step)
 }

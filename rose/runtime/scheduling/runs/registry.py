@@ -23,7 +23,6 @@ NOT_HEARD = "not heard of"
 #: Ended runs that are remembered; the earliest to end are forgotten first.
 ENDED_MAX = 1000
 _NAME_LENGTH_MAX = 40
-#: Settings of a run that its events hold.
 _RECORDED = ("model", "task", "staleness_max", "weight", "priority", "expires_s")
 #: Keys remembered of one run, which may be resumed every day.
 KEYS_MAX = 16
@@ -158,11 +157,7 @@ class Runs:
             before,
             state="open",
             fence=before.fence + 1,
-            staleness_max=request.staleness_max,
-            weight=request.weight,
-            priority=request.priority,
-            expires_s=request.expires_s,
-            trainer_device=request.trainer_device,
+            **request.model_dump(include={"staleness_max", "weight", "priority", "expires_s", "trainer_device"}),
             taken_us=utc_us(),
             closed_us=None,
             outcome=None,

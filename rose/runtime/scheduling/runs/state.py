@@ -61,7 +61,6 @@ class RunFacts:
     version: int | None = None
     url: str | None = None
     token: str | None = field(default=None, repr=False)
-    #: Address of the client that published it.
     client_address: str | None = None
     #: Digest of that version's weights, if the client sent it.
     weights_sha256: str | None = None
@@ -80,7 +79,6 @@ class State:
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
-        #: Why the last write failed; None: it did not.
         self._failure: str | None = None
         self._lock: int | None = None
         try:

@@ -14,7 +14,6 @@ from rose.runtime.scheduling.messages import ID_LENGTH_MAX
 
 _BLANKS, _DIGITS = b" \n\r\t", b"0123456789"
 _ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
-#: Longest token id in digits.
 _DIGITS_MAX = 10
 _Token = Annotated[int, msgspec.Meta(ge=0, le=10**_DIGITS_MAX - 1)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]

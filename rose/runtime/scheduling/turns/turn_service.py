@@ -183,7 +183,6 @@ class TurnService:
             load.end(turn)
             if status != 200:
                 load.failed += 1
-                # A cancelled turn has left its room.
                 self._queue.dispatch(monotonic_ns())
                 self._recorder.turn_ended(turn_fields(turn, self._recorder.fleet_run_id))
         body = msgspec.json.encode(answer)
@@ -203,7 +202,6 @@ class TurnService:
             turn.attempts.append(result.attempt)
             load.attempts[result.attempt["outcome"]] += 1
             turn.on_engines_ns += result.attempt["duration_ns"]
-            # Room on an engine became free.
             self._queue.dispatch(now)
             if placed.worker.assigned != turn.run_id:
                 self._moved(turn.run_id)

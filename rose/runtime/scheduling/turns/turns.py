@@ -54,9 +54,7 @@ class Turn:
     trajectory_id: str = field(init=False)
     #: Its trajectory's name, unique over all runs.
     trajectory: str = field(init=False)
-    #: Number in its trajectory, from 0.
     number: int = 0
-    #: Tokens of all earlier attempts.
     tokens: Tokens = _NONE
     attempts: list[dict[str, Any]] = field(default_factory=list)
     waited_ns: int = 0

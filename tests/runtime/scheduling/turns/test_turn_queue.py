@@ -17,6 +17,7 @@ class Queue:
     def __init__(self):
         self.table, self.looked = WorkerTable(), 0
         self.queue = TurnQueue(self.table, Trajectories(), self.place)
+        self.tasks = []
 
     def place(self, turn, workers, now_ns):
         self.looked += 1
@@ -28,7 +29,14 @@ class Queue:
 
     def begin(self, number, run_id="a", version_min=0):
         turn = Turn(read(b'{"input_ids": [1]}'), number, run_id, version_min)
-        return asyncio.create_task(self.queue.place(turn))
+        self.tasks.append(asyncio.create_task(self.queue.place(turn)))
+        return self.tasks[-1]
+
+    async def close(self):
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        assert len(self.queue) == 0
 
 
 async def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
@@ -47,10 +55,7 @@ async def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
     await asyncio.sleep(0)
     assert queue.looked == 1
     assert [task.done() for task in waiting[:6]] == [True, False, True, False, True, False]
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    assert len(queue.queue) == 0
+    await queue.close()
 
 
 async def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypatch):
@@ -77,28 +82,27 @@ async def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypa
 
 async def test_turns_of_a_run_that_ends_are_let_go():
     queue = Queue()
-    ending, other = queue.begin(0, "a", 3), queue.begin(1, "b")
+    ending = queue.begin(0, "a", 3)
+    queue.begin(1, "b")
     await asyncio.sleep(0)
     queue.queue.end("a")
     assert await ending is None
     assert len(queue.queue) == 1
-    other.cancel()
-    await asyncio.gather(other, return_exceptions=True)
+    await queue.close()
 
 
 async def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
     now = [100]
     monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: now[0])
     queue = Queue()
-    waiting = [queue.begin(0)]
+    queue.begin(0)
     await asyncio.sleep(0)
     now[0] = 250
-    waiting += [queue.begin(1, version_min=4), queue.begin(2, "b")]
+    queue.begin(1, version_min=4)
+    queue.begin(2, "b")
     await asyncio.sleep(0)
     assert [queue.queue.waited_ns(run_id, 300) for run_id in ("a", "b", "c")] == [200, 50, 0]
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await queue.close()
     assert queue.queue.waited_ns("a", 300) == 0
 
 
