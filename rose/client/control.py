@@ -33,15 +33,13 @@ _warned_s: dict[str, float] = {}
 
 
 def retried(status: int, answer: Any) -> tuple[Failure, str]:
-    """Return the failure and the reason of an answer that asks to try again."""
     text = answer.get("error") if isinstance(answer, dict) else None
     return ("busy", str(text)) if text and status in _OWN else ("silent", f"status {status}")
 
 
 class Patience:
-    """Decides how long one request is repeated. It is repeated for `away_s`. With `waits`, a busy controller is asked
-    for as long as it says so, with a warning: mending it may take somebody hours. `then` is the advice once it is
-    back."""
+    """Decides how long one request is repeated: for `away_s`, or with `waits` while the controller says that it is
+    busy, with a warning in the log. `then` is the advice once it is back."""
 
     def __init__(self, url: str, away_s: float, *, waits: bool, then: str = RESUME) -> None:
         self._url, self._away_s, self._waits, self._then = url, away_s, waits, then
@@ -51,8 +49,7 @@ class Patience:
         self._since = time.monotonic()
 
     def pause_s(self, failure: Failure, reason: str, held_s: float = 0.0) -> float:
-        """Return the pause before the next try, after one that took `held_s` until it broke. Raises ControllerAwayError
-        at the end."""
+        """Return the pause after a try that took `held_s` until it broke. Raises ControllerAwayError at the end."""
         now = time.monotonic()
         waits = failure == "busy" and self._waits
         # A controller that died during a turn is away from now on, not since the turn before.
@@ -123,7 +120,6 @@ def _ask(request: urllib.request.Request) -> tuple[int, dict[str, Any]]:
 
 
 def _read(body: bytes) -> dict[str, Any]:
-    """Return a JSON object; anything else comes from another server."""
     try:
         answer = json.loads(body or b"{}")
     except ValueError:
@@ -135,8 +131,6 @@ STALLED_S = 10.0
 
 
 class Stalls:
-    """Warns why the turns of one call wait."""
-
     def __init__(self) -> None:
         self._since_s = time.monotonic()
         self._said: str | None = None
@@ -162,8 +156,7 @@ _SAY_S = 5.0
 
 
 def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
-    """Return once the fleet is ready; `say` gets what is missing every few seconds. Raises ControllerAwayError after
-    `wait_s`, and ClientError for a wrong token."""
+    """Return once the fleet is ready. Raises ControllerAwayError after `wait_s`, and ClientError for a wrong token."""
     until, told = time.monotonic() + wait_s, time.monotonic()
     while (lacking := _missing(url, token)) is not None:
         if time.monotonic() >= until:

@@ -36,7 +36,6 @@ class Generation:
     logprobs: list[float]
     versions: list[int]
     attempts: Sequence[Attempt]
-    #: The turn's request; None where the caller keeps it.
     prompt_ids: Sequence[int] = ()
     trajectory_id: str | None = None
     group_id: str | None = None
@@ -146,8 +145,7 @@ def step_over(
     train_ns: int,
     publish_ns: int,
 ) -> Step:
-    """Return the event of a finished step, which published `policy_version`. Its phases (nanoseconds) do not
-    overlap."""
+    """Return a finished step's event, which published `policy_version`. Its phases (ns) do not overlap."""
     return Step(
         step=step,
         policy_version=policy_version,

@@ -49,7 +49,8 @@ class WeightOrigin:
                 raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
         self.url = self._server.url
         self.fenced = False
-        _keep(folder / _ORIGIN, urlsplit(self.url).port or 0, self.token)
+        last = {"port": urlsplit(self.url).port or 0, "token": self.token}
+        private_files.write(folder / _ORIGIN, json.dumps(last))
 
     def latest(self) -> int | None:
         return self._store.latest()
@@ -102,23 +103,18 @@ def address_towards(url: str) -> str:
     """Return this host's address as the server at `url` sees it. Raises ClientError if there is no route."""
     parts = urlsplit(url)
     try:
-        found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, there = found[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(there)
-            here: str = probe.getsockname()[0]
+            probe.connect(address)
+            return str(probe.getsockname()[0])
     except OSError as error:
         raise ClientError(f"url {url!r} cannot be reached ({error.strerror}): correct it") from None
-    return here
 
 
 def _last(path: Path) -> tuple[int, str]:
-    """Return the port and token of the last server; otherwise a free port and a new token."""
     with suppress(OSError, ValueError, KeyError):
         kept = json.loads(path.read_text(encoding="utf-8"))
         return int(kept["port"]), str(kept["token"])
     return 0, secrets.token_urlsafe(32)
-
-
-def _keep(path: Path, port: int, token: str) -> None:
-    private_files.write(path, json.dumps({"port": port, "token": token}))

@@ -38,13 +38,11 @@ if TYPE_CHECKING:
     import torch
 
 
-#: Most open turns of one `generate`, and the interval of its progress.
 TURNS_MAX = 256
 PROGRESS_S = 2.0
 EVENTS_MAX = 500
 #: A run that cannot be closed expires by itself.
 _CLOSE_S = 10.0
-#: Renewals within one `expires_s`.
 _RENEWALS = 4
 
 Progress = Callable[[int, int], None]
@@ -119,9 +117,8 @@ def open_run(
 
 
 class Run:
-    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at the
-    end: as failed after an exception, but left open if a newer client took it over. `version` is the newest published
-    one, `last_step` the last recorded one; None before the first."""
+    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at
+    the end: as failed after an exception, but left open if a newer client took it over."""
 
     def __init__(
         self,
@@ -170,7 +167,6 @@ class Run:
         elif error is None:
             self.close()
         else:
-            # The caller must see the first error.
             with suppress(ClientError):
                 if isinstance(error, (KeyboardInterrupt, SystemExit)):
                     self.close(reason="stopped")
@@ -277,8 +273,7 @@ class Run:
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """End the run and release its resources. Safe to call twice. Raises ControllerAwayError; the run then expires
-        by itself."""
+        """End the run. Safe to call twice. Raises ControllerAwayError; the run then expires by itself."""
         if self._left.is_set():
             return
         try:
@@ -308,8 +303,8 @@ class Run:
             self._renewing.join()
 
     def check(self) -> None:
-        """Raise RunTakenError or RunEndedError if the run no longer belongs to this client, ClientError if it was
-        closed here."""
+        """Raise RunTakenError or RunEndedError if the run is no longer this client's, ClientError if it was closed
+        here."""
         if self._lost is not None:
             raise self._lost
         if self._left.is_set():
@@ -436,8 +431,7 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
-        """Yield in the caller's loop what `items` yields in the background. Unread items queue up; a turn bounds
-        them."""
+        """Yield in the caller's loop what `items` yields in the background. Unread items queue up."""
         here = asyncio.get_running_loop()
         queue: asyncio.Queue[Any] = asyncio.Queue()
 

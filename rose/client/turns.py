@@ -23,7 +23,6 @@ _CONNECT_S = 5.0
 #: After this silence, or half of `away_s`, the controller's health is checked and the turn is sent again: a stopped
 #: process, or one that hangs on its disk, keeps its connections.
 _UNHEARD_S, _ANSWER_S = 60.0, 10.0
-#: Statuses that concern the turn, not the client or the run.
 _TURN_LOST = frozenset({400, 503})
 
 
@@ -166,7 +165,6 @@ class TurnClient:
             raise _AwayError(*retried(status, answer))
         if status != 200:
             error = refusal(self.address.url, status, answer)
-            # The client that opened the run resumes it.
             raise _AwayError("expired", str(error)) if isinstance(error, RunExpiredError) else error
 
     def _patience(self) -> Patience:
@@ -233,7 +231,6 @@ def _body(
 
 
 def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
-    """Return an answer's tokens after the first `tokens`."""
     meta = answer["meta_info"]
     ids: list[int] = answer.get("output_ids") or []
     logprobs = [float(item[0]) for item in (meta.get("output_token_logprobs") or [])[tokens:]]

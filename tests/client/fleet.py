@@ -39,7 +39,6 @@ class Engine(FakeEngine):
         return report(f"http://127.0.0.1:{self.port}", self.engine_id, capacity=64, failed=self.failed, **held)
 
     def beat(self, control):
-        # An absent controller or trainer is tried again.
         with suppress(OSError, TransferError):
             reply = control.heartbeat(Heartbeat(device_id=f"device-of-{self.engine_id}", engines=[self.report()]))
             target = reply.targets.get(self.engine_id)
@@ -61,14 +60,14 @@ class Engine(FakeEngine):
 
 
 class Fetching:
-    """For an engine's `fetch`: stages what a target names as an agent does, from what it holds of that run."""
+    """An engine's `fetch`: stages a target as an agent does, from the version that it holds of that run."""
 
     def __init__(self, folder):
         self.folder, self.held = folder, {}
         self.fetched = []
 
     def __call__(self, target):
-        # The same weights under a version that was held before, or it is refused as having drifted.
+        # The same version again is fetched whole, or it counts as drifted.
         have = self.held.get(target.run_id)
         staged = Receiver(target.url, target.token, self.folder / target.run_id).fetch(
             target.version, have if have != target.version else None
@@ -78,8 +77,6 @@ class Fetching:
 
 
 class Recorded:
-    """As a ledger's writer."""
-
     failure = None
 
     def __init__(self):
@@ -96,7 +93,7 @@ class Recorded:
 
 
 class Fleet:
-    """`stop` and `start` are those of the controller alone; what it keeps is in `folder`."""
+    """`stop` and `start` act on the controller alone; its state is in `folder`."""
 
     def __init__(self, folder, engines, writer=None, token=None, port=None, model=MODEL):
         self.folder, self.engines, self.writer, self.token, self.model = folder, engines, writer, token, model

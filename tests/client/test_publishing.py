@@ -1,5 +1,3 @@
-"""Weights published by a run's client, fetched as engines fetch them."""
-
 from __future__ import annotations
 
 import json
@@ -111,8 +109,6 @@ def test_a_version_that_is_published_again_must_be_the_same(tmp_path):
 
 
 class StandIn:
-    """Stands for the publisher: keeps what it is given."""
-
     def publish(self, version, tensors):
         self.tensors = tensors
 

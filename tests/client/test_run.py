@@ -1,5 +1,3 @@
-"""A run against the real controller; engines are small servers, and nothing publishes torch's tensors."""
-
 from __future__ import annotations
 
 import asyncio
@@ -80,7 +78,7 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
 
 
 def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplog):
-    """As where the weights that it published are not those of the fleet's model."""
+    """As where the published weights are not those of the fleet's model."""
     monkeypatch.setattr(control, "STALLED_S", 0.3)
     engine = Engine()
     engine.failed = "version 0 and the engine differ in tensors"
@@ -96,7 +94,6 @@ def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplo
         time.sleep(0.5)
         engine.failed = None
         assert [generation.output_ids for generation in generating.result(20)] == [[1, 2], [2, 3]]
-        # One warning for one reason.
         assert len([record for record in caplog.records if record.name == "rose.client"]) == 1
 
 
@@ -207,8 +204,6 @@ def test_a_run_whose_opening_was_not_heard_is_not_opened_twice(tmp_path):
 
 
 class FullDisk(Recorded):
-    """Its disk is full until `room`."""
-
     def __init__(self):
         super().__init__()
         self.room = threading.Event()

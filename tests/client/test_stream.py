@@ -1,5 +1,3 @@
-"""A streamed turn whose line breaks off, against the real controller."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,8 +17,6 @@ from tests.client.fleet import MODEL, Engine, fleet
 
 @asynccontextmanager
 async def turns_of(service):
-    """A client of a run that has published."""
-
     def opened():
         run = call(service.url, "POST", "/runs", {"name": "grpo", "model": MODEL})
         version = {"fence": run["fence"], "version": 7, "url": "http://store"}
@@ -95,7 +91,6 @@ def test_a_controller_that_stands_still_is_given_up_and_a_healthy_one_is_waited_
         else:
             with pytest.raises(client.ControllerAwayError, match=r"did not answer for 1 s \(it stands still\).*resume"):
                 run.generate([[1]], progress=None)
-        # The same turn, however often it is sent.
         assert len(set(server.keys)) == 1
         server.over.set()
         run.leave()

@@ -61,7 +61,6 @@ class Players:
         self._repeated = itertools.count(1)
         self._background, self._turns = BackgroundLoop(), TurnClient(address)
         self._background.submit(self._turns.__aenter__()).result()
-        # First come, first served: a step's trajectories begin before those of the next.
         self._room = asyncio.Semaphore(task.trajectories_max)
 
     def play(self, step: int, version_min: int, games: Sequence[Game]) -> None:
@@ -83,15 +82,12 @@ class Players:
                 yield over.result()
                 over = self._over.get_nowait()
 
-    def close(self) -> None:
-        self._background.submit(self._turns.__aexit__(None, None, None)).result()
-        self._background.close()
-
     def __enter__(self) -> Players:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._background.submit(self._turns.__aexit__(None, None, None)).result()
+        self._background.close()
 
     async def _play(self, step: int, version_min: int, game: Game) -> Played:
         async def generate(input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation:

@@ -8,8 +8,6 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
-    """Why a trajectory was lost: the controller's reason for its last turn."""
-
     reason: str
     #: Attempts at that turn, and whether an engine failed at it or refused it.
     attempts: int

@@ -1,7 +1,6 @@
-"""Decide which engines work for which runs and where each turn goes. Knows no HTTP. A preempted turn keeps its tokens
-and continues elsewhere. After an engine fails, its turns are tried on others; a refusal (4xx) is final. A turn goes
-only to engines that are assigned to its run and hold its weights. Only turns that wait or run make the controller want
-devices, and a demand that is not repeated lapses."""
+"""Decide which engines work for which runs and where each turn goes. Knows no HTTP. A preempted turn keeps its
+tokens and continues elsewhere; after an engine fails, others are tried; a refusal (4xx) is final. Only turns that
+wait or run make the controller want devices, and a demand that is not repeated lapses."""
 
 from __future__ import annotations
 
@@ -49,10 +48,9 @@ TICK_S, CALM_TICK_S = 0.1, 0.25
 
 
 class Controller:
-    """Hold state and decisions on one asyncio loop, without locks; `start` and `stop` inside a running loop. `policy`
-    names one of `POLICIES`. `model` is the fleet's rollout model (None: any). `state` is the folder of what outlives
-    the process (None: nothing does). `writer` records events of runs (None: nothing is recorded). `devices` maps the
-    fleet's device ids to hosts (none: any device may report). Raises StateError if the state cannot be read."""
+    """Hold state and decisions on one asyncio loop, without locks; `start` and `stop` inside a running loop.
+    `policy` names one of `POLICIES`. None: `model` any, `state` in memory, `writer` records nothing. `devices` maps
+    the fleet's device ids to hosts (none: any device may report). Raises StateError if the state cannot be read."""
 
     def __init__(
         self,
@@ -114,7 +112,6 @@ class Controller:
         self.tell()
 
     async def stop(self) -> None:
-        """Give up turns. The state stays for the next controller."""
         self.release_polls()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -244,7 +241,6 @@ class Controller:
             raise UnknownEngineError(f"no engine {request.engine_id!r} has reported here")
         worker = self.workers[request.engine_id]
         if request.kv_tokens is None:
-            # The engine gets no new turn until its agent reports another lease.
             worker.withdraw()
         chosen = self.workers.youngest(request.engine_id, request.kv_tokens)
         await self._engines.take_off(worker, chosen)
@@ -281,7 +277,6 @@ class Controller:
         self.tell()
 
     def moved(self, run_id: str) -> None:
-        """A turn of the run came in, or left its engine."""
         if run_id not in self.assignment.assigned:
             self._assign(monotonic_ns())
         if not self.wanted.engines_ns:

@@ -52,8 +52,7 @@ class Demand:
 
 
 class Answers:
-    """The last answer to each device, numbered so that an agent can say which one it has seen. Numbers start at the
-    time of day, so that they rise across restarts."""
+    """The last answer to each device. Numbers start at the time of day, so that they rise across restarts."""
 
     def __init__(self, first: int | None = None) -> None:
         self._number = utc_us() if first is None else first

@@ -42,10 +42,8 @@ class Device:
     fault: str | None = None
     engine_ids: tuple[str, ...] = ()
     clock_steps: int = 0
-    #: UTC minus monotonic of its host and of this host.
     _anchors_ns: tuple[int, int] | None = None
     _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
-    #: The device-time clock minus its host's wall clock.
     _device_time_ahead_ns: int | None = None
     #: The last recorded event, whether either clock was set since, and when drift was last recorded.
     _recorded: Clock | None = None
@@ -108,8 +106,7 @@ class Device:
 
 
 class Devices(dict[str, Device]):
-    """All devices that were heard of, by id. `expected` maps the fleet file's devices to hosts; if empty, any device
-    may report."""
+    """All devices by id. `expected` maps the fleet file's devices to hosts; if empty, any device may report."""
 
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
         super().__init__()

@@ -26,7 +26,6 @@ class EngineReport(Report):
     engine_id: Id
     device_id: Id
     url: Address
-    #: The token that the engine asks for.
     token: Token | None = Field(default=None, repr=False)
     borrowed: bool
     alive: bool
@@ -62,8 +61,7 @@ class HostFacts(Report):
 
 
 class Heartbeat(Report):
-    """A device's agent reports all its rollout engines. The controller answers once it wants other than answer number
-    `seen`, or after `hold_s`."""
+    """All rollout engines of a device. The answer comes once it differs from number `seen`, or after `hold_s`."""
 
     device_id: Id
     engines: Few[EngineReport]
@@ -76,8 +74,6 @@ class Heartbeat(Report):
 
 
 class Target(Report):
-    """What an engine must hold: a version of a run's weights, and where to fetch it."""
-
     run_id: Id
     version: Count
     url: Address
@@ -87,9 +83,8 @@ class Target(Report):
 
 
 class HeartbeatReply(Report):
-    """What the controller wants of a device. Leases that `renew` omits are not renewed. `wanted_ns` is the device time
-    expected to be wanted of each engine; absent or 0: none. `step` is the RL step of the turns, if they name one. An
-    engine that `targets` omits keeps its weights."""
+    """What the controller wants of a device. Leases that `renew` omits are not renewed. `wanted_ns` is the device
+    time wanted of each engine; absent or 0: none. An engine that `targets` omits keeps its weights."""
 
     seq: Count
     renew: Few[Id]
@@ -127,7 +122,6 @@ class OpenRun(Message):
     task: Name | None = None
     #: Default bound on how many versions behind the newest a turn's weights may be.
     staleness_max: Count = 1
-    #: Share of engines among runs of the same priority.
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     priority: int = Field(default=0, ge=-1000, le=1000)
     expires_s: Expiry = 60.0
@@ -156,13 +150,10 @@ class RenewRun(Message):
 
 
 class PublishVersion(Message):
-    """The weights of a version can be fetched at `url`, with `token` if given."""
-
     fence: Fence
     version: Count
     url: Address
     token: Token | None = Field(default=None, repr=False)
-    #: Digest that tells these weights from others, if the client sends it.
     weights_sha256: str | None = Field(default=None, max_length=64, pattern="^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
@@ -196,7 +187,6 @@ REASON_LENGTH_MAX = 1024
 _ADDRESS_LENGTH_MAX = 4096
 _NAMES_MAX = 1024
 _TAGS_MAX = 64
-#: A leap year.
 _SECONDS_MAX = 366 * 86400.0
 
 T = TypeVar("T")
@@ -218,7 +208,6 @@ Name = Annotated[str, Field(max_length=ID_LENGTH_MAX)]
 Reason = Annotated[str, Field(max_length=REASON_LENGTH_MAX)]
 #: A host's failure text. A long one is cut, so that the host stays heard.
 Failure = Annotated[str, BeforeValidator(_cut), Field(max_length=REASON_LENGTH_MAX)]
-#: A URL, or the path of a model.
 Address = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
 Token = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
 Tags = Annotated[dict[Name, Name], Field(max_length=_TAGS_MAX)]

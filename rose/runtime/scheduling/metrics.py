@@ -11,7 +11,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from rose.clock import monotonic_ns, utc_us
-from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import hosts, missing, run_status
 
 if TYPE_CHECKING:
@@ -67,9 +66,9 @@ class _Figures(Collector):
 
 
 def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[str], float | None]]:
-    """Yield name, labels and value of each figure; None: unknown."""
     for run_id, load in controller.loads.items():
-        if not _ended_long_ago(controller.runs.get(run_id)):
+        run = controller.runs.get(run_id)
+        if run.is_open or utc_us() - (run.facts.closed_us or 0) <= _ENDED_SHOWN_US:
             yield "turns_open", [run_id], len(load.turns)
             yield "turns", [run_id, "completed"], load.completed
             yield "turns", [run_id, "failed"], load.failed
@@ -97,7 +96,3 @@ def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[st
         yield "host_segments_waiting", [host["host"]], host["segments_waiting"]
         yield "host_waiting_seconds", [host["host"]], host["waiting_s"]
     yield "controller_ready", [], not missing(controller, now_ns)
-
-
-def _ended_long_ago(run: Run) -> bool:
-    return not run.is_open and utc_us() - (run.facts.closed_us or 0) > _ENDED_SHOWN_US

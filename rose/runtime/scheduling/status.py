@@ -15,7 +15,6 @@ from rose.runtime.scheduling.turns.turns import Turn
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-#: What is shown of a run; its tokens are not.
 _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
     *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
@@ -54,7 +53,6 @@ def run_status(controller: Controller, run: Run) -> dict[str, Any]:
 
 
 def missing(controller: Controller, now_ns: int) -> list[str]:
-    """Return what the fleet lacks to be ready, in words."""
     silent = [device for device in controller.devices.values() if now_ns - device.due_ns > SILENCE_MAX_NS]
     names = controller.devices.keys()
     lacking = [
@@ -75,15 +73,13 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
 
 
 def hosts(controller: Controller) -> list[dict[str, Any]]:
-    """Return each reporting host's newest facts; `waits` says why its events do not reach the ledger. Durations in
-    seconds."""
+    """Return hosts' newest facts; `waits` says why their events do not reach the ledger. Durations in seconds."""
     heard = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in heard if device.host_facts is not None}
     return [{"host": name, **facts.model_dump(), "waits": _waits(facts)} for name, facts in sorted(newest.items())]
 
 
 def warnings(controller: Controller) -> list[str]:
-    """Return problems that stop no turn, in words."""
     late = [host for host in hosts(controller) if (host["waiting_s"] or 0) > WAITING_MAX_S]
     return [f"host {host['host']}: {host['waits']}" for host in late]
 
@@ -155,7 +151,6 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
 
 
 def _not_lent(controller: Controller, device: Device, workers: list[Worker], now_ns: int) -> str | None:
-    """Return why no turn can run on the device, in words; None: a turn can, or the device is not for lending."""
     if device.device_id in controller.drained:
         reason = controller.drained[device.device_id]
         return "drained" if reason is None else f"drained: {reason}"

@@ -42,7 +42,6 @@ class _Rollouts:
     games: int
     began_ns: int
     ended_ns: int | None = None
-    #: Finished games, and lost ones that were given up.
     trajectories: list[PlayedTrajectory] = field(default_factory=list)
     #: Games to play again, and how often engines failed at each, by first name.
     lost: list[Played] = field(default_factory=list)
@@ -117,7 +116,6 @@ class TrainLoop:
             self._thread.shutdown(cancel_futures=True)
 
     def _begin(self) -> None:
-        """Continue after the last update: publish and record what is missing."""
         kept = self._checkpoint.load_update(self._trainer)
         version = self._trainer.version
         if self._run.version is not None and self._run.version > version:
@@ -132,7 +130,6 @@ class TrainLoop:
             self._finish((judgements, _published(step, publish_ns)))
 
     def _run_step(self, step: int) -> None:
-        """Finish the step's rollouts, then update, while later steps are played."""
         for number in range(step, min(step + self._training.staleness_max + 1, self._training.steps)):
             if number not in self._rollouts:
                 self._play(number)
@@ -166,7 +163,6 @@ class TrainLoop:
                 self._players.play_again(step, self._version_min(step), [played.game for played in lost])
 
     def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
-        """Take finished games, record them, and report progress."""
         self._run.check()
         for played in self._players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
             self._take(played)
@@ -218,7 +214,6 @@ class TrainLoop:
         return monotonic_ns() - began_ns
 
     def _finish(self, updated: _Updated, rollouts: _Rollouts | None = None) -> None:
-        """Record a published step and its verdicts."""
         judgements, step = updated
         event = self._checkpoint.load_step(step.step)
         if event is None:
@@ -236,7 +231,6 @@ def _published(step: Step, publish_ns: int) -> Step:
 
 
 def _place(trajectory_id: str) -> tuple[str, ...]:
-    """Return a trajectory's sort key in its step, the same for each try."""
     return tuple(part.zfill(6) for part in first_name(trajectory_id).split("-"))
 
 

@@ -48,7 +48,6 @@ def train(
     own = _device(fleet, device)
     page = None if device is None or wait_s else page_of(device)
     if fleet is not None and own is not None:
-        # Keep off the cores that serve on the device's host.
         os.sched_setaffinity(0, host_cores(other for other in fleet.device if other.host == own.host))
     with ExitStack() as stack:
         checkpoint = Checkpoint(folder)

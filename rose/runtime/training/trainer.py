@@ -36,7 +36,6 @@ class StepStats:
     #: Largest norm before clipping over the update's mini-batches.
     grad_norm: float
     tokens_trained: int
-    #: Ids of trajectories dropped for age.
     stale: list[str]
 
 

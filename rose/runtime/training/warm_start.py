@@ -27,8 +27,6 @@ _STREAM = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStart:
-    """Everything the checkpoint depends on."""
-
     task: TaskConfig
     seed: int = 0
     #: Share of the imitated player's moves that are uniformly random.

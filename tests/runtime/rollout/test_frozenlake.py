@@ -92,7 +92,6 @@ def test_conversation_reads_as_documented() -> None:
     turn(episode, say(episode, UP))
     assert v.text(episode.ids[-8:]) == "START F F WALL UP EOT BLOCKED AT01"
     turn(episode, say(episode, DOWN))
-    # The last turn has no reply: nothing follows it.
     assert v.text(episode.ids[-6:]) == "START F F WALL DOWN EOT"
     assert episode.done
     assert not episode.terminated

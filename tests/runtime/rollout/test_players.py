@@ -1,5 +1,3 @@
-"""Games of a run, played against a real controller."""
-
 from __future__ import annotations
 
 import time
@@ -17,7 +15,6 @@ TASK = TaskConfig(size=3, turns_max=3, trajectories_max=4)
 
 
 def announced(service):
-    """A run whose first version is where nobody fetches it."""
     run = client.open_run(service.url, name="n", model=MODEL)
     run._call("POST", "/versions", {"version": 0, "url": "http://127.0.0.1:9"})
     return run

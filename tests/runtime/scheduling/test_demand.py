@@ -20,7 +20,6 @@ def test_what_is_wanted_is_what_turns_want_now_and_what_they_wanted_within_the_h
         seen |= {engine: (value, now) for engine, value in engines_ns.items()}
         assessed = demand.assess(engines_ns, now)
         assert assessed == {engine: value for engine, (value, at) in seen.items() if at > now - HOLD_NS}
-    # Nothing is wanted for ever.
     assert demand.assess({}, now + HOLD_NS) == {}
 
 
@@ -38,7 +37,7 @@ def test_what_differs_is_seen_whoever_asks(before, after):
 @example([(Wanted(None, {"a": 2}), False), (Wanted(None, {"a": 1}), True), (Wanted(None, {"a": 2}), True)])
 @given(st.lists(st.tuples(wanted, st.booleans())))
 def test_an_agent_that_polls_never_misses_a_change(history):
-    """Whenever the gateway has nothing due for an agent, what the agent saw last is still what is wanted."""
+    """When no answer is due, the agent's last answer is still what is wanted."""
     answers, seen, last, numbers = Answers(first=5), 0, None, []
     for now, arrives in history:
         if answers.due("d", seen, now):

@@ -1,5 +1,3 @@
-"""Devices as their agents report them: which engines, and how far their hosts' clocks are off."""
-
 from __future__ import annotations
 
 import time
@@ -19,13 +17,12 @@ from rose.runtime.scheduling.messages import ClockReading, Heartbeat
 from tests.runtime.scheduling.stand_ins import report
 
 MS = 1_000_000
-#: When a test begins.
 UTC_NS = 2**61
 
 
 def hear(devices, sent_ns, *, delay_ns, offset_ns, ours_set_ns=0, **reading):
-    """A heartbeat of a host whose clock is `offset_ns` ahead, received after `delay_ns`. UTC here is `sent_ns` after
-    UTC_NS, and `ours_set_ns` more since the clock here was set."""
+    """Hear a host whose clock is `offset_ns` ahead, after `delay_ns`. UTC here is `sent_ns` after UTC_NS, and
+    `ours_set_ns` more since this clock was set."""
     clock = ClockReading(monotonic_ns=sent_ns + 77, utc_ns=UTC_NS + sent_ns + offset_ns, **reading)
     heartbeat = Heartbeat(device_id="d", engines=[], host="node-3", clock=clock)
     return devices.hear(heartbeat, sent_ns + delay_ns, UTC_NS + sent_ns + delay_ns + ours_set_ns)
@@ -44,7 +41,6 @@ def test_a_clock_that_was_set_is_noticed_and_measured_anew():
     hear(devices, 0, delay_ns=MS, offset_ns=500 * MS)
     device = hear(devices, 1000 * MS, delay_ns=MS, offset_ns=-3600 * 1000 * MS)
     assert (device.clock_steps, device.clock_offset_ns) == (1, -3600 * 1000 * MS - MS)
-    # One that is only slewed is not.
     device = hear(devices, 2000 * MS, delay_ns=MS, offset_ns=-3600 * 1000 * MS + MS)
     assert device.clock_steps == 1
     # Nor is a jump of the controller's own clock, which is noticed at once.
@@ -103,7 +99,7 @@ def test_a_step_that_nothing_came_of_is_not_told_of_what_comes_later():
 
 
 async def test_our_clocks_are_read_at_one_moment(monkeypatch):
-    """Else what is known of all hosts' clocks would be forgotten whenever another thread has its turn in between."""
+    """Otherwise all hosts' offsets are forgotten whenever another thread runs in between."""
     read = time.time_ns
 
     def late():
@@ -121,7 +117,6 @@ async def test_our_clocks_are_read_at_one_moment(monkeypatch):
                 monkeypatch.setattr(time, "time_ns", late)
             await controller.heartbeat(Heartbeat(device_id="d", engines=[], clock=clock))
         assert time.time_ns is read
-        # The quick messages are known.
         assert controller.devices["d"].clock_offset_ns > -150 * MS
     finally:
         await controller.stop()

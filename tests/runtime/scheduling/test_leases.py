@@ -1,5 +1,3 @@
-"""What turns have to do with leases: what is wanted of devices, and what becomes of turns whose lease goes."""
-
 from __future__ import annotations
 
 import asyncio
@@ -15,7 +13,6 @@ async def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
     async with play() as run:
         idle = await run.beat(run.lent())
         assert (idle["renew"], idle["wanted_ns"], idle["step"]) == ([], {}, None)
-        # An open run wants nothing by itself.
         turn = asyncio.create_task(run.post({"input_ids": [1], "rose": {"step": 3}}))
         await until(lambda: len(SERVERS[0].controller.queue))
         wanted = await run.beat(run.lent())

@@ -1,5 +1,3 @@
-"""What operators ask: readiness, status, metrics, drain."""
-
 from __future__ import annotations
 
 import asyncio
@@ -63,7 +61,6 @@ async def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
         _, shown = await call(session, "GET", "/status")
         reasons = {device["device_id"]: device["not_lent"] for device in shown["devices"]}
         assert reasons[busy.device_id] == "drained: new driver"
-    # It holds after a restart, until it is taken back.
     async with gateway(state=tmp_path) as (session, _), fleet(session, 2):
         await until(lambda: len(SERVERS[0].controller.devices) == 2)
         _, shown = await call(session, "GET", "/status")
@@ -169,7 +166,6 @@ FACTS = {"events_dropped": 7}
 
 
 async def figures(session):
-    """(samples by name and sorted labels, names of the families)"""
     async with session.get("/metrics") as response:
         assert response.headers["Content-Type"].startswith("text/plain")
         families = list(text_string_to_metric_families(await response.text()))
@@ -185,7 +181,6 @@ async def test_a_host_whose_events_wait_is_told_of_and_gets_turns_all_the_same()
         await beat(session, report("http://x"), device_id="d1", host="rack-1")
         await beat(session, report("http://x", "e2", device_id="d2"), device_id="d2", host="rack-2", host_facts=lately)
         _, shown = await call(session, "GET", "/status")
-        # The other agent says nothing of its host.
         (host,) = shown["hosts"]
         assert {name: host[name] for name in lately} == lately
         assert (host["host"], shown["warnings"]) == ("rack-2", [])

@@ -1,4 +1,4 @@
-"""The controller's process is killed in the middle of turns, and started again on what it left."""
+"""The controller's process is killed during turns, and restarted on its state."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
 
 
 class Process:
-    """A controller in a process of its own."""
-
     def __init__(self, port, folder):
         self._arguments = (port, folder, AGENT_TOKEN)
         self._stack, self._process = ExitStack(), None
@@ -68,8 +66,6 @@ class Process:
 
 
 class Agent(FakeAgent):
-    """Goes on when the controller is away."""
-
     async def beat(self, hold_s=0.0):
         try:
             await super().beat(hold_s)
@@ -94,7 +90,6 @@ async def controlled(folder):
 
 
 async def turn(session, run_id, number, tokens=20):
-    """One turn, sent again with its key until it is answered."""
     body = {
         "input_ids": [number],
         "sampling_params": {"max_new_tokens": tokens},
@@ -125,7 +120,6 @@ async def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
         for status, answer in answers:
             assert (status, answer["output_ids"]) == (200, list(range(1, 21)))
             assert answer["meta_info"]["rose"]["versions"] == [6] * 20
-        # One that was completed before is answered and not made again.
         requests = len(agent.engine.requests)
         assert await turn(session, run_id, 0) == first
         assert len(agent.engine.requests) == requests
@@ -142,7 +136,6 @@ async def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
         await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
         await asyncio.sleep(0.5)  # until the ledger's flush interval is over
     with catalog.connect(tmp_path / "ledger") as connection:
-        # Each turn was completed once, whatever died in between.
         turns = "SELECT trajectory_id, count(*) FROM turn WHERE run_id = ? AND outcome = 'completed' GROUP BY 1"
         counts = dict(connection.execute(turns, [run_id]).fetchall())
         assert counts == {f"t{number}": 1 for number in range(21)}

@@ -1,5 +1,3 @@
-"""Runs over HTTP: opened, published for, generated through, and closed."""
-
 from __future__ import annotations
 
 import re
@@ -35,7 +33,7 @@ async def test_a_run_is_opened_published_for_generated_through_and_closed():
 
 
 async def test_a_run_trains_on_a_device_of_the_fleet():
-    """Training time that nobody charges would be the fleet's, and nobody be told."""
+    """Otherwise nobody is charged for the training time."""
     async with gateway(model="tiny", devices={"trainer-0": "local"}) as (session, _):
         wanted = {"name": "grpo", "model": "tiny", "trainer_device": "trainer-1"}
         status, answer = await post(session, "/runs", wanted)
@@ -56,7 +54,6 @@ async def test_an_expired_run_that_is_forgotten_leaves_nothing_behind(monkeypatc
             await publish(session, opened[-1])
             body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}
             assert (await post(session, f"/runs/{opened[-1]['run_id']}/generate", body))[0] == 200
-        # Nothing but time passes.
         await until(lambda: not any(run.is_open for run in SERVERS[0].controller.runs))
         _, shown = await call(session, "GET", "/runs")
         assert [(run["run_id"], run["state"]) for run in shown] == [(opened[1]["run_id"], "expired")]
@@ -82,7 +79,6 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "fleet.md"
 
 
 def requests():
-    """(method, path, body) of every curl there."""
     for block in re.findall(r"^```sh\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
         for line in block.splitlines():
             words = shlex.split(line)

@@ -1,5 +1,3 @@
-"""Several runs on one fleet: whose turns an engine takes, and what moves it."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,7 +17,6 @@ async def begin(session, name, **fields):
 
 
 async def shown(session, path, holds):
-    """Return the controller's answer once it is as expected."""
     async with asyncio.timeout(30):
         while not holds(answer := (await call(session, "GET", path))[1]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -27,7 +24,7 @@ async def shown(session, path, holds):
 
 
 async def play(session, run_id, turns, until):
-    """Keeps `turns` turns of a run going; returns how many were completed when `until` is set."""
+    """Keep `turns` turns of a run going until the event; return how many were completed."""
     done = 0
 
     async def one():

@@ -1,5 +1,3 @@
-"""Turns of runs over HTTP: streamed, sent again, made with the right weights and recorded."""
-
 from __future__ import annotations
 
 import asyncio
@@ -93,7 +91,6 @@ async def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
         assert len(agent.engine.requests) == 1
         status, answer = await post(session, path, turn(11, key="k"))
         assert (status, "'k'" in answer["error"]) == (409, True)
-        # Another run's key is another one.
         _, other = await opened_run(session)
         assert (await post(session, other, turn(3, key="k")))[0] == 200
 
@@ -151,7 +148,6 @@ async def test_a_stream_has_no_token_of_another_run_s_weights(at_once):
         engine, answer = agent.engine, agent.engine.answer
 
         def misled(ids, finish_reason):
-            """Brought to another run's weights after three tokens, and unnoticed."""
             message = answer(ids[:3] + [token + 1000 for token in ids[3:]], finish_reason)
             spans = [(f"{opened['run_id']}/5", 0, min(3, len(ids))), ("another-run/9", 3, len(ids))]
             spans = [{"version": version, "start": start, "end": end} for version, start, end in spans if end > start]

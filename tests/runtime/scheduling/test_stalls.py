@@ -1,4 +1,4 @@
-"""A controller that did not run for a while, as on a paused machine or a slow disk: nobody was silent."""
+"""A controller that did not run for a while, as on a paused machine or a slow disk, holds it against nobody."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ S = 1_000_000_000
 
 
 class Waiting:
-    """Whoever waits for an engine's answer."""
-
     def cancel(self):
         pass
 

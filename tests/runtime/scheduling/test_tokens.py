@@ -1,5 +1,3 @@
-"""Who may report devices: agents, by their own token, of the devices and hosts that the fleet file names."""
-
 from __future__ import annotations
 
 import json
@@ -31,7 +29,6 @@ DEVICES = {"gpu-0": "rack-1", "gpu-1": "rack-2"}
 
 
 async def ask(session, method, path, token, body=None):
-    """(status, text)"""
     async with session.request(method, path, data=body, headers=authorization(token)) as response:
         return response.status, await response.text()
 
@@ -42,7 +39,6 @@ def heartbeat(url, run_id=None, device_id="gpu-0", host="rack-1", **changes):
 
 
 async def shown(session):
-    """All that the controller tells clients and operators."""
     paths = ("/status", "/runs", "/metrics", "/readiness")
     return "\n".join([(await ask(session, "GET", path, TOKEN))[1] for path in paths])
 

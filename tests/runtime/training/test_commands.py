@@ -1,5 +1,3 @@
-"""`rose train` as its user runs it: a process, killed and resumed."""
-
 from __future__ import annotations
 
 import json
@@ -38,7 +36,6 @@ def wait_for(condition, seconds=120.0):
 def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, tiny_policy):
     ledger = tmp_path / "ledger"
     layout.create(ledger)
-    # More steps than it is let.
     (tmp_path / "fleet.toml").write_text(FILE.format(cache=tmp_path, model=tiny_policy, steps=1000))
     rollouts = engine(tmp_path / "staging", pause_s=0.02)
     with (

@@ -1,5 +1,3 @@
-"""The built-in loop as a client, against the real controller: steps overlap, and what ends it costs nothing twice."""
-
 from __future__ import annotations
 
 import math
@@ -45,13 +43,12 @@ POINTS = [
 
 
 def learn(folder, url, model, *, steps, say=lambda _: None, done=lambda _: None, **more):
-    """`train` in a small setting, kept in a folder and resumed from there unless `more` has it otherwise."""
     fleet_file = config.parse(FILE.format(cache=folder, model=model, steps=steps), "the test's")
     return train(url, None, folder / "kept", say, done, **{"fleet": fleet_file, "kept": True, "resume": True} | more)
 
 
 def end_at(monkeypatch, owner, name, when, call):
-    """End the process, so to speak, around one call of a method."""
+    """Kill the process around one call of a method."""
     method, calls = getattr(owner, name), []
 
     def wrapped(self, *arguments, **named):
@@ -91,7 +88,7 @@ def test_wherever_a_trainer_is_killed_no_step_and_no_version_is_made_twice(tmp_p
 
 
 def check(recorded, rollouts, steps):
-    """Each step's trajectories have a verdict each, those alone, and engines were only ever brought forward."""
+    """Each step's trajectories have one verdict each, and engines only moved forward."""
     verdicts, trajectories = recorded.of("verdict"), recorded.of("trajectory")
     assert [sum(verdict.step == step for verdict in verdicts) for step in range(steps)] == [8] * steps
     assert {verdict.trajectory_id for verdict in verdicts} <= {item.trajectory_id for item in trajectories}
@@ -115,8 +112,6 @@ def test_steps_are_played_while_the_one_before_is_trained(tmp_path, tiny_policy)
 
 
 class LentLater(Engine):
-    """It has room for turns from when it is lent."""
-
     def __init__(self, folder):
         super().__init__(tokens=moves, fetch=Fetching(folder))
         self.lent = threading.Event()

@@ -13,7 +13,6 @@ from rose.runtime.training.train_time import DeviceTakenError, NoPageError, Trai
 
 @pytest.fixture
 def page():
-    """A page where an agent of this host has its pages."""
     folder = private_files.make(Path("/dev/shm") / f"rose-{uuid.uuid4().hex}")
     page = ArbiterPage.create(folder / f"device-{folder.name}" / "page")
     yield page

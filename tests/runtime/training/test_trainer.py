@@ -127,7 +127,6 @@ def test_a_trainer_goes_on_from_what_it_kept(raw: Path, tmp_path: Path) -> None:
     assert again.resume(tmp_path / "trainer.pt") == (7, stats)
     assert again.version == 1
     again.update(sampled)
-    # The optimiser's state is kept too, so both end at the same weights.
     assert again.version == trainer.version
     for name, weights in trainer.weights().items():
         assert torch.equal(weights, again.weights()[name]), name

@@ -63,7 +63,6 @@ class Assignment:
         return leaving
 
     def targets(self, workers: Iterable[Worker]) -> dict[str, Target]:
-        """Return what engines must hold, by their ids; without those that stay as they are."""
         return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:

@@ -37,8 +37,8 @@ _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The record of an attempt, with the engine's answer or refusal; neither means that it failed, for `error` in the
-    record. `died`: the engine went away while it worked on the turn, which nobody had taken off."""
+    """An attempt's record, with the engine's answer or refusal; neither: it failed, and the record has the `error`.
+    `died`: the engine went away while it worked on the turn, which nobody had taken off."""
 
     attempt: dict[str, Any]
     answer: Answer | None = None
@@ -53,7 +53,6 @@ class _Reply:
     status: int
     answer: Answer | None = None
     error: str = ""
-    #: The connection broke after the request was sent.
     died: bool = False
 
     @property
@@ -174,7 +173,6 @@ class EngineCalls:
             item.give_up()
 
     async def _abort(self, engine: EngineReport, request_id: str) -> None:
-        # An unreachable engine is gone, and its requests with it.
         with suppress(*_FAILURES):
             # SGLang's own abort may answer without the tokens that exist.
             body = question("end", request_id)
@@ -194,23 +192,22 @@ class EngineCalls:
             async with self._generate(engine, body) as response:
                 if response.status == 200:
                     return _Reply(200, Answer.read(await response.read()))
-                return _Reply(response.status, error=_text(await response.read()))
+                return _Reply(response.status, error=await response.text("utf-8", errors="replace"))
         except _FAILURES as error:
             return _broken(error)
 
     async def _stream(self, engine: EngineReport, body: dict[str, Any], turn: Turn) -> _Reply:
-        """Show each event to the turn, which holds all tokens so far, and return the last as the answer."""
         try:
             async with self._generate(engine, body) as response:
                 if response.status != 200:
-                    return _Reply(response.status, error=_text(await response.read()))
+                    return _Reply(response.status, error=await response.text("utf-8", errors="replace"))
                 async for line in _lines(response.content):
                     data = line.removeprefix(b"data:").strip()
                     if data == b"[DONE]":
                         return _Reply(200, turn.part)
                     if line.startswith(b"data:"):
                         if _is_error(data):
-                            return _Reply(400, error=_text(data))
+                            return _Reply(400, error=data.decode(errors="replace"))
                         part = Answer.read(data).made_with(turn.run_id, engine.policy_version)
                         if part.own(turn.run_id) is not part:
                             # All later tokens are foreign too; leaving ends the request.
@@ -226,12 +223,10 @@ class EngineCalls:
         task.add_done_callback(self._tasks.discard)
 
 
-#: The engine is away or leaves, or its URL, token or answer is invalid.
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 
 def _broken(error: Exception, part: Answer | None = None) -> _Reply:
-    """Return the partial answer of an engine that is away, left, or does not speak SGLang's protocol."""
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.InvalidURL)):
         return _Reply(0, part, f"could not be reached: {error}")
     if isinstance(error, (aiohttp.ClientError, OSError)):
@@ -260,12 +255,7 @@ def _is_error(data: bytes) -> bool:
         return False
 
 
-def _text(body: bytes) -> str:
-    return body.decode(errors="replace")
-
-
 def _engine_message(text: str) -> str:
-    """Return the text of SGLang's `{"error": {"message": ...}}`, or any other text unchanged."""
     try:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -43,7 +43,6 @@ class InFlight:
     life_ns: int = 0
 
     def give_up(self) -> None:
-        """Stop waiting for the engine: what it has not answered is lost."""
         if self.waiting is not None and not self.cut:
             self.cut = True
             self.waiting.cancel()
@@ -58,7 +57,6 @@ class Worker:
     in_flight: dict[str, InFlight] = field(default_factory=dict)
     #: Set when a request to it failed; cleared by the next heartbeat that calls it alive.
     suspected: bool = False
-    #: The lease being taken back: a report on its way may still name it.
     withdrawn_lease_id: str | None = None
     #: When it was last reported as lent; 0: never.
     lent_ns: int = 0
@@ -77,13 +75,11 @@ class Worker:
 
     @property
     def lease_id(self) -> str | None:
-        """Return the lease that turns may be placed under."""
         lease_id = self.report.lease_id
         return None if lease_id == self.withdrawn_lease_id else lease_id
 
     @property
     def held_version(self) -> int | None:
-        """Return the version of `report.run_id` that it holds; None: weights of no run."""
         return None if self.report.run_id is None else self.report.policy_version
 
     def serves(self, run_id: str) -> bool:
@@ -96,14 +92,12 @@ class Worker:
         return now_ns - self.due_ns
 
     def unlent_ns(self, now_ns: int) -> int:
-        """Return how long it has not been lent; 0 if it needs no lease."""
         if not self.report.borrowed or self.lease_id is not None:
             return 0
         return now_ns - self.lent_ns
 
     @property
     def facts(self) -> WorkerFacts:
-        """Return what routing knows of it, computed again after each change."""
         if self._facts is None:
             self._facts = self._look()
         return self._facts
@@ -145,7 +139,6 @@ class Worker:
         self._facts = None
 
     def withdraw(self) -> None:
-        """Take its lease back: it gets no turn until its agent reports another lease."""
         self.withdrawn_lease_id = self.report.lease_id
         self._facts = None
 
@@ -162,7 +155,6 @@ class Worker:
         return next(iter(self.in_flight.values())).placed_ns
 
     def took(self, duration_ns: int, now_ns: int) -> None:
-        """A turn was completed here in `duration_ns`, and is no longer in flight."""
         self.completed_ns = now_ns
         weight = 1.0 if self.pace_ns == 0 else _PACE_WEIGHT
         self.pace_ns += int(weight * (duration_ns - self.pace_ns))
@@ -171,8 +163,6 @@ class Worker:
 
 
 class WorkerTable(dict[str, Worker]):
-    """All workers, by engine id."""
-
     def running(self) -> Iterator[tuple[Worker, InFlight]]:
         return ((worker, item) for worker in self.values() for item in worker.in_flight.values())
 

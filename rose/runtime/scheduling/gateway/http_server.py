@@ -73,7 +73,6 @@ class HttpServer:
         self._listening.listen(BACKLOG)
 
     async def stop(self) -> None:
-        """Stop serving. Safe to call on a server that was not started."""
         self._server.end()
         if self._serving is not None:
             await self._serving

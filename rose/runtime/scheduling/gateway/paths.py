@@ -23,7 +23,6 @@ from rose.runtime.scheduling.turns import request as requests
 from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
-#: Longest request body, a prompt of eight million tokens.
 REQUEST_BYTES_MAX = 64 << 20
 #: Most open turns of one run; more are answered 429. The process's connections limit all runs together.
 TURNS_MAX = 10_000
@@ -61,8 +60,8 @@ async def read(receive: Receive) -> bytes:
 
 
 class Client:
-    """Watch for the client's disconnect inside `with`, and call `leave` then. `leave` cancels the current task unless
-    replaced. Raises ClientGoneError for a task that it cancelled."""
+    """Call `leave` if the client disconnects inside `with`. By default it cancels the current task: raises
+    ClientGoneError."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()
@@ -188,7 +187,6 @@ def _opened(run: Run, request: Request) -> Response:
         fence=facts.fence,
         version=facts.version,
         step=facts.step,
-        # The address that the client connected to.
         url=f"{request.base_url}runs/{facts.run_id}",
         expires_s=facts.expires_s,
     )

@@ -1,6 +1,4 @@
-"""The rollout gateway: the controller's HTTP server, which speaks SGLang's `/generate`. A trainer opens a run and uses
-`/runs/ID` like one SGLang server. `meta_info["rose"]["attempts"]` of an answer says what happened to the turn. A turn
-ends when its client disconnects."""
+"""The rollout gateway: the controller's HTTP server. A trainer uses `/runs/ID` like one SGLang server."""
 
 from __future__ import annotations
 
@@ -61,16 +59,15 @@ _STATUSES: dict[type[UserError], int] = {
 }
 
 
-#: Fields whose values no refusal repeats.
 _UNSAID = {"input_ids", "token"}
 _SHOWN_MAX = 60
 
 
 class Gateway:
-    """Bind with `start`, unbind with `stop`. `token` opens the paths of clients and operators, `agent_token` those of
-    agents; without the latter no agent is heard. `tokens_file` holds named, scoped tokens, and `host_tokens` let other
-    hosts append to `ledger`. The other arguments are those of `Controller`. Raises OpenAddressError for an address that
-    other machines reach without a token, SecretError for a short token, TokenError for an unusable file."""
+    """Bind with `start`, unbind with `stop`. `token` opens the paths of clients and operators, `agent_token` those
+    of agents. `tokens_file` holds named, scoped tokens, and `host_tokens` let other hosts append to `ledger`. Raises
+    OpenAddressError for an address that other machines reach without a token, SecretError for a short token,
+    TokenError for an unusable file."""
 
     def __init__(
         self,
@@ -106,13 +103,12 @@ class Gateway:
         self._server = HttpServer(self._serve, host, port)
 
     def application(self) -> Starlette:
-        """Return all paths but those of turns and of the ledger."""
         return Starlette(
             routes=paths.routes(self.controller), exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse)
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if the port is taken, before anything is recorded, and LedgerError for a bad
+        """Bind and serve. Raises OSError if the port is taken (nothing is recorded then), and LedgerError for a bad
         `ledger`."""
         self._server.bind()
         if self._ledger is not None:
@@ -209,7 +205,6 @@ def _sent(scope: Scope, wanted: bytes) -> bytes:
 
 
 def _explain(error: ValidationError) -> str:
-    """Return where and what is wrong. Short values are shown, but no prompts or secrets."""
     wrong = error.errors(include_context=False, include_url=False)
     return "; ".join(
         f"{'.'.join(map(str, item['loc'])) or 'the body'}{_given(item)}: {item['msg'].removeprefix('Value error, ')}"
@@ -218,7 +213,6 @@ def _explain(error: ValidationError) -> str:
 
 
 def _given(item: ErrorDetails) -> str:
-    """Return the value of a known scalar field; parts of an object or list may be anything."""
     value, where = item["input"], item["loc"]
     if not where or _UNSAID & set(where) or item["type"] in ("missing", "extra_forbidden"):
         return ""

@@ -1,5 +1,5 @@
-"""Keep the answers of completed turns for a while: a repeated request gets the same answer. They outlive the process,
-but not always a power cut: nothing waits for the disk."""
+"""Keep answers of completed turns for repeated requests. They may be lost in a power cut: nothing waits for the
+disk."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CREATE TABLE IF NOT EXISTS turn (number INTEGER PRIMARY KEY AUTOINCREMENT, kept_
 
 
 class AnswerStore:
-    """A SQLite file in `folder`; None: in memory. Raises StateError if it cannot be opened; a later failure costs only
-    the answers that were to be kept."""
+    """A SQLite file in `folder`; None: in memory. Raises StateError if it cannot be opened; later failures lose
+    answers."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / FILE
@@ -62,7 +62,6 @@ class AnswerStore:
             yield events
 
     def keep(self, run_id: str, key: str, digest: bytes, answer: bytes, events_json: bytes) -> None:
-        """Keep a completed turn: other processes find it from now on, unless the disk refused."""
         now_us = utc_us()
         try:
             if abs(now_us - self._trimmed_us) >= _TRIM_US or self._bytes > KEPT_BYTES:
@@ -92,6 +91,5 @@ class AnswerStore:
 
 
 def forget(folder: Path) -> None:
-    """Delete the answers in `folder`: no client can ask for a turn again."""
     for suffix in ("", "-wal", "-shm"):
         (folder / f"{FILE}{suffix}").unlink(missing_ok=True)

@@ -1,5 +1,4 @@
-"""Record events: turns, the begin and end of runs, and what clients send. The controller waits for the ledger only
-where a client asked for that."""
+"""Record turns, the begin and end of runs, and clients' events. Only a client's request waits for the ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +28,6 @@ from rose.runtime.scheduling.turns.turns import Turn, new_id
 if TYPE_CHECKING:
     from rose.ledger.writer import LedgerWriter
 
-#: Pause before a refused event of a run is recorded again.
 _RETRY_S = 5.0
 
 CLIENT_KINDS: dict[str, type[events.Event]] = {
@@ -98,8 +96,7 @@ def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
 
 
 def turn_event(values: Mapping[str, Any]) -> events.Event:
-    """Return the event, without fields that the ledger does not know: an attempt's error, and those of a later
-    version."""
+    """Return the event, without fields that the ledger lacks: an attempt's error, and those of a later version."""
     return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
 
 
@@ -139,7 +136,6 @@ class Recorder:
                 self._recording.cancel()
 
     def catch_up(self, kept: Iterable[bytes]) -> None:
-        """Record what the earlier process may have missed: events of runs and of kept turns."""
         for text in kept:
             for values in msgspec.json.decode(text):
                 self.note(turn_event(values))
@@ -150,12 +146,10 @@ class Recorder:
         self._turns += attempts
 
     def record_turns(self) -> None:
-        """Record the queued turns; they are on disk within the flush interval."""
         while self._turns:
             self.note(turn_event(self._turns.popleft()))
 
     def note(self, event: Event) -> None:
-        """Record an event that nobody waits for; it is on disk within the flush interval."""
         if self._writer is None:
             return
         try:
@@ -166,8 +160,8 @@ class Recorder:
             self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, given: Sequence[Mapping[str, Any]]) -> int | None:
-        """Record a client's events durably; return the last step among them. Raises EventRefusedError for the first bad
-        event, before any is recorded, and LedgerAwayError."""
+        """Record a client's events durably; return the last step. Raises LedgerAwayError, and EventRefusedError
+        before any is recorded."""
         parsed = [client_event(run_id, values) for values in given]
         if self._writer is not None:
             await self._durable(self._writer, parsed)

@@ -1,6 +1,5 @@
-"""Open, renew, take over, publish for, expire and close RL runs. A run has one client at a time, named by its fence:
-resuming a run raises the fence, and the earlier client is refused from then on. Every change is on disk before it is
-answered."""
+"""Open, renew, take over, publish for, expire and close RL runs. A run has one client at a time, named by its fence,
+which each resumption raises. Every change is on disk before it is answered."""
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ NOT_HEARD = "not heard of"
 ENDED_MAX = 1000
 _NAME_LENGTH_MAX = 40
 _RECORDED = ("model", "task", "staleness_max", "weight", "priority", "expires_s")
-#: Keys remembered of one run, which may be resumed every day.
 KEYS_MAX = 16
 
 
@@ -121,8 +119,9 @@ class Runs:
     def open(self, request: OpenRun, now_ns: int) -> Run:
         if self._model is not None and request.model != self._model:
             raise RunRefusedError(f"model is {request.model!r}; this fleet's rollout model is {self._model!r}")
-        if request.key is not None and (run := self._opened_under(request.key)) is not None:
-            return _opened_again(run, request, now_ns)
+        repeated = next((run for run in self if request.key in run.facts.keys), None)
+        if repeated is not None:
+            return _opened_again(repeated, request, now_ns)
         if request.resume is not None:
             return self._resume(self.get(request.resume), request, now_ns)
         opened_us = utc_us()
@@ -143,9 +142,6 @@ class Runs:
         """Return the open run that trains on the device; of several, the last opened or resumed."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
         return max(trainers, key=lambda run: run.facts.taken_us, default=None)
-
-    def _opened_under(self, key: str) -> Run | None:
-        return next((run for run in self if key in run.facts.keys), None)
 
     def _resume(self, run: Run, request: OpenRun, now_ns: int) -> Run:
         before = run.facts
@@ -228,7 +224,6 @@ class Runs:
         return run
 
     def expire(self, now_ns: int) -> list[Run]:
-        """End the runs that were silent for too long, and return them."""
         late = [run for run in self if run.is_open and run.left_ns(now_ns) == 0]
         for run in late:
             self._end(run, "expired", "ended", NOT_HEARD)
@@ -290,7 +285,6 @@ def _check_fence(run: Run, fence: int) -> None:
 
 
 def _leads_to_itself(url: str) -> bool:
-    """Return whether the URL means another server on each host."""
     host = urlsplit(url).hostname
     return host is not None and (is_loopback(host) or host in ("0.0.0.0", "::"))  # noqa: S104
 
@@ -307,8 +301,7 @@ def _digest(request: OpenRun) -> str:
 
 
 def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
-    """Return the run of a repeated request whose answer was lost. A run that expired since stays expired: its client
-    can now resume it."""
+    """Return the run of a repeated request. A run that expired since stays expired: its client can now resume it."""
     opening = run.facts.keys[request.key or ""]
     if opening["digest"] != _digest(request):
         raise RunRefusedError(
@@ -321,6 +314,5 @@ def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
 
 
 def _new_id(name: str) -> str:
-    """Return an id that can stand in a path, a version's name and a ledger."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:_NAME_LENGTH_MAX].lower()
     return f"{plain or 'run'}-{uuid.uuid4().hex[:12]}"

@@ -57,12 +57,10 @@ class RunFacts:
     expires_s: float = 60.0
     trainer_device: str | None = None
     taken_us: int = 0
-    #: The newest published version, and where to fetch it.
     version: int | None = None
     url: str | None = None
     token: str | None = field(default=None, repr=False)
     client_address: str | None = None
-    #: Digest of that version's weights, if the client sent it.
     weights_sha256: str | None = None
     step: int | None = None
     closed_us: int | None = None
@@ -73,9 +71,9 @@ class RunFacts:
 
 
 class State:
-    """A SQLite file in `folder`, created if missing; None: in memory. One process at a time has a folder. Writes are on
-    disk when a method returns. Raises StateError, naming the file, if the disk refuses, or if another process does not
-    release the folder within `wait_s` seconds."""
+    """A SQLite file in `folder` of one process; None: in memory. Writes are on disk when a method returns. Raises
+    StateError, naming the file, if the disk refuses or another process does not release the folder within `wait_s`
+    seconds."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
@@ -140,7 +138,7 @@ class State:
             connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
 
     def check(self) -> str | None:
-        """Return why it cannot be written; None: it can. Tries again after a failed write, since callers write nothing
+        """Return why it cannot be written; None: it can. A failed write is tried again: callers write nothing
         meanwhile."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
@@ -191,8 +189,7 @@ def keep_private(path: Path) -> None:
 
 
 def _locked(path: Path, wait_s: float) -> int:
-    """Return a descriptor that holds a lock until it is closed. Raises BlockingIOError if another process has the
-    lock."""
+    """Return a descriptor that holds a lock until closed. Raises BlockingIOError if another process has the lock."""
     deadline_s = time.monotonic() + wait_s
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     while True:

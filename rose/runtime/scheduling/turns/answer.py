@@ -105,8 +105,7 @@ class Answer(msgspec.Struct, frozen=True):
         return replace(self, meta=meta, tokens=self.tokens.first(end), spans=spans)
 
     def made_with(self, run_id: str, version: int) -> Self:
-        """Return the answer as made by these weights, unless it names its weights: SGLang names them only at the
-        end."""
+        """Return the answer as made by these weights, unless it names its own: SGLang does so only at the end."""
         if self.spans:
             return self
         spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]

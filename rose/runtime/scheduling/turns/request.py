@@ -1,5 +1,4 @@
-"""Read a turn's request, in the fields of SGLang's `/generate`; unknown fields are ignored. Token ids are counted and
-passed on without parsing each: a prompt may have a hundred thousand."""
+"""Read a turn's request in SGLang's `/generate` fields. Token ids are passed on unparsed: a prompt may have 100,000."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
 _Name = Annotated[str, msgspec.Meta(max_length=ID_LENGTH_MAX)]
 
-#: SGLang's default of `max_new_tokens`.
 TOKENS_DEFAULT = 128
 
 
@@ -60,7 +58,6 @@ class Labels(msgspec.Struct, frozen=True):
     """ROSE's own fields of a turn; unknown ones are left to the client."""
 
     trajectory_id: _Name | _Number | None = None
-    #: The oldest weights that the turn accepts; None: the run's staleness bound decides.
     version_min: _Number | None = None
     #: The turn's place in the ledger. `turn` None: the trajectory's number of earlier turns.
     group_id: _Id | _Number | None = None
@@ -76,8 +73,7 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """`sampling` is sent to engines: the given parameters, and `max_new_tokens`. `stream`: answer by server-sent
-    events."""
+    """`sampling` is sent to engines: the given parameters, and `max_new_tokens`. `stream`: answer by events."""
 
     prompt: Prompt
     sampling: dict[str, Any]

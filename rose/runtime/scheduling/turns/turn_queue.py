@@ -59,7 +59,6 @@ class TurnQueue:
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
     def end(self, run_id: str) -> None:
-        """Let go of the run's turns, which were already told to end."""
         for key in [key for key in self._waiting if key[0] == run_id]:
             for waiting in self._waiting.pop(key):
                 if not waiting.placed.done():
@@ -103,7 +102,6 @@ class TurnQueue:
             self._waiting.pop(key, None)
 
     def dispatch(self, now_ns: int) -> None:
-        """Place what can be placed. Called when a worker changed, has room again, or may be tried again."""
         # Of several lists of one run, the one with the earliest turn goes first.
         for key in sorted(self._waiting, key=lambda key: self._waiting[key][0].turn.arrived_ns):
             waiting = self._waiting[key]
@@ -112,7 +110,6 @@ class TurnQueue:
                 del self._waiting[key]
 
     def _dispatch_alike(self, run_id: str, version_min: int, waiting: list[_Waiting], now_ns: int) -> None:
-        """Place turns of one run that accept the same weights, and remove them from the list."""
         facts = {
             worker.engine_id: worker
             for worker in self._table.serving(run_id)

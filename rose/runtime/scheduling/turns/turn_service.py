@@ -22,6 +22,9 @@ from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
 
 #: A turn with a key continues for this long after its client left, who may return.
 KEY_GRACE_S = 10.0
+#: Most waiting time that one attempt without tokens counts for: an engine that dies after long work must not end the
+#: turn.
+ATTEMPT_WAITED_MAX_NS = 60_000_000_000
 _DIGEST_BYTES = 21
 
 _SORTED = msgspec.json.Encoder(order="sorted")
@@ -40,8 +43,6 @@ class Outcome:
 
 
 class Client(Protocol):
-    """The client of a turn; `leave` is called when it disconnects."""
-
     leave: Callable[[], object]
 
 
@@ -55,14 +56,9 @@ class _Open:
     maker: asyncio.Task[Any] | None = None
     waiting: int = 0
 
-    @property
-    def name(self) -> tuple[str, str]:
-        return _name(self.turn)
-
 
 class TurnService:
-    """Create and close it inside a running loop. `moved` is called when a turn arrives or leaves an engine; `why` says
-    what a turn waits for."""
+    """Create and close it inside a running loop. `moved` is called when a turn arrives or leaves an engine."""
 
     def __init__(
         self,
@@ -91,8 +87,7 @@ class TurnService:
         return turn.key is not None and (_name(turn) in self._open or self._answers.find(*_name(turn)) is not None)
 
     async def generate(self, turn: Turn, load: Load, client: Client) -> Outcome:
-        """Return the turn's outcome, made by the task of the first client. A turn without a key ends with its client.
-        Raises KeyReusedError."""
+        """Return the turn's outcome, made by the first client's task. Raises KeyReusedError."""
         if turn.key is None:
             return await self._make(turn, load)
         opened = self._find(turn)
@@ -160,7 +155,7 @@ class TurnService:
             opened.outcome.exception()
             raise
         finally:
-            del self._open[opened.name]
+            del self._open[_name(opened.turn)]
         opened.outcome.set_result(outcome)
         return outcome
 
@@ -194,7 +189,6 @@ class TurnService:
         return Outcome(status, body)
 
     async def _run(self, turn: Turn, load: Load) -> tuple[int, dict[str, Any]]:
-        """Place the turn until it is complete, an engine refuses it, or it makes no progress."""
         while (placed := await self._queue.place(turn)) is not None:
             engine_id = placed.worker.report.engine_id
             result = await self._engines.attempt(turn, placed)
@@ -218,7 +212,7 @@ class TurnService:
             if result.answer is not None:
                 turn.leave(engine_id, placed.item.lease_id, now)
             if not result.attempt["output_tokens"]:
-                turn.spend(result.attempt)
+                turn.waited_ns += min(result.attempt["duration_ns"], ATTEMPT_WAITED_MAX_NS)
                 if result.died:
                     turn.deaths.add((engine_id, placed.item.life_ns))
                 if len(turn.deaths) >= DEATHS_MAX:
@@ -252,7 +246,6 @@ def _check(turn: Turn, digest: bytes, before: bytes) -> None:
 
 
 def answer_so_far(turn: Turn) -> bytes:
-    """Return an answer with the tokens so far of an incomplete turn."""
     return msgspec.json.encode(_answer(turn, turn.so_far, {"finish_reason": None}))
 
 

@@ -16,12 +16,8 @@ from rose.runtime.scheduling.turns.request import TurnRequest
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
-#: Pause before a turn without progress is tried again: the first, doubled up to the last.
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
-#: Most waiting time that one attempt without tokens counts for: an engine that dies after long work must not end the
-#: turn.
-ATTEMPT_WAITED_MAX_NS = 60_000_000_000
 #: A turn is given up after this many engine deaths in a row without a token: it is what kills them. Engines die of
 #: other reasons too, but hardly five times during one turn.
 DEATHS_MAX = 5
@@ -52,7 +48,6 @@ class Turn:
     #: The oldest weights that it accepts. What is given applies if the request names none.
     version_min: int = 0
     trajectory_id: str = field(init=False)
-    #: Its trajectory's name, unique over all runs.
     trajectory: str = field(init=False)
     number: int = 0
     tokens: Tokens = _NONE
@@ -83,7 +78,6 @@ class Turn:
 
     @property
     def error(self) -> str | None:
-        """Return the last engine's failure; None: it did not fail, or none tried."""
         if not self.attempts or (error := self.attempts[-1].get("error")) is None:
             return None
         return f"the last engine to try, {self.attempts[-1]['engine_id']}, {error}"
@@ -122,14 +116,10 @@ class Turn:
         self.waited_ns += int(pause_s * 1e9)
         return pause_s
 
-    def spend(self, attempt: dict[str, Any]) -> None:
-        self.waited_ns += min(attempt["duration_ns"], ATTEMPT_WAITED_MAX_NS)
-
     def leave(self, engine_id: str, lease_id: str | None, now_ns: int) -> None:
         self._left[engine_id] = (lease_id, now_ns + AVOID_NS)
 
     def avoids(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return the engines that the turn must not be placed on yet."""
         left = frozenset(
             engine_id
             for engine_id, (lease_id, until_ns) in self._left.items()
@@ -138,8 +128,8 @@ class Turn:
         return left | self._avoids_after_deaths(table, now_ns) if self.deaths else left
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return engines that died under it, while others exist, and those with other suspects. After one death the
-        others must have room; after more, the turn waits for them."""
+        """Return engines that died under it while others exist (after one death: with room), and those with other
+        suspects."""
         dead = {engine_id for engine_id, _ in self.deaths}
         others = any(
             facts.usable(now_ns)
@@ -175,8 +165,6 @@ class _Seen:
 
 
 class Trajectories:
-    """The last engine and number of turns of each trajectory, bounded."""
-
     def __init__(self) -> None:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
         #: Share of turns that another turn of their trajectory follows: as many as follow one themselves.

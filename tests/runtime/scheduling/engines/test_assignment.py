@@ -1,5 +1,3 @@
-"""Engines and runs in the controller's tables: what an engine is to hold, and what must leave it first."""
-
 from __future__ import annotations
 
 from collections import defaultdict

@@ -1,5 +1,3 @@
-"""Which engine a turn is put on, and when: in order, within capacity, with weights that are new enough."""
-
 from __future__ import annotations
 
 import asyncio

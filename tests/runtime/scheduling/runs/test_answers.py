@@ -1,5 +1,3 @@
-"""Completed turns that are kept: found again, by another process too, and not for ever."""
-
 from __future__ import annotations
 
 import pytest
@@ -15,7 +13,6 @@ def keep(store, *numbers, run_id="r"):
 
 
 def found(store, *numbers):
-    """The numbers of the turns that are there."""
     kept = {number: store.find("r", f"k{number}") for number in numbers}
     assert all(kept[number] in (None, (b"digest", b"answer %d" % number)) for number in numbers)
     return [number for number in numbers if kept[number] is not None]

@@ -1,5 +1,3 @@
-"""Events of runs in a real ledger: what clients may record, and that nothing counts twice."""
-
 from __future__ import annotations
 
 import shutil
@@ -139,7 +137,6 @@ async def test_how_far_a_host_s_clock_is_off_is_recorded(ledger):
     columns = "run_id, device_id, host, action, offset_ns, device_time_offset_ns"
     ((*labels, offset_ns, device_time_offset_ns),) = rows(ledger, f"SELECT {columns} FROM clock ORDER BY seq LIMIT 1")
     assert labels == ["fleet", "d", "node-3", "heard"]
-    # Less what the message took.
     assert 2e9 < offset_ns < 3e9
     assert offset_ns - device_time_offset_ns == 3_000_000_000
 

@@ -1,5 +1,3 @@
-"""Runs without HTTP: who may publish, what ends a run, and what is there again after a restart."""
-
 from __future__ import annotations
 
 import re
@@ -138,7 +136,6 @@ def test_a_run_is_closed_once(runs, state):
 
 
 def left_by_killed(folder):
-    """The state as it is on disk while a process has it."""
     return shutil.copytree(folder, folder / "left")
 
 
@@ -193,17 +190,14 @@ def test_runs_that_ended_are_forgotten_some_day_whichever_way_they_did(runs, sta
     kept = {opened[0].run_id, opened[2].run_id, late[1].run_id}
     assert {run.run_id for run in runs} == kept
     assert {facts.run_id for facts in state.runs()} == kept
-
-
-def test_what_the_disk_does_not_forget_is_forgotten_once_it_takes_it(runs, state, monkeypatch):
-    monkeypatch.setattr(registry, "ENDED_MAX", 0)
-    ended = runs.close(runs.open(request(), 0).run_id, 1, "ended", None)
+    # While the disk refuses, nothing is forgotten.
+    runs.close(opened[2].run_id, 1, "ended", None)
+    runs.close(late[1].run_id, 2, "ended", None)
     state._connection.execute("PRAGMA query_only = ON")
     assert runs.forget() == []
-    assert runs.get(ended.run_id) is ended
+    assert runs.get(opened[0].run_id) is opened[0]
     state._connection.execute("PRAGMA query_only = OFF")
-    assert runs.forget() == [ended.run_id]
-    assert state.runs() == []
+    assert runs.forget() == [opened[0].run_id]
 
 
 def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, tmp_path):
@@ -216,6 +210,10 @@ def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, t
     again = Runs(State(left_by_killed(tmp_path)), 0, model="tiny", fleet_run_id="fleet")
     assert again.open(request(key="k", expires_s=10), 0).facts == run.facts
     assert [event["action"] for _, event in state.due()] == ["started", "started"]
+    # A run that expired before its answer came is named to the client that asks again.
+    runs.expire(100 * S)
+    assert runs.open(request(key="k", expires_s=10), 101 * S) is run
+    assert run.facts.state == "expired"
 
 
 def test_a_run_that_is_resumed_again_under_the_same_key_is_taken_over_once(runs):
@@ -228,10 +226,3 @@ def test_a_run_that_is_resumed_again_under_the_same_key_is_taken_over_once(runs)
     for number in range(registry.KEYS_MAX):
         runs.open(request(resume=run.run_id, key=f"resumed-{number}"), 0)
     assert len(run.facts.keys) == registry.KEYS_MAX
-
-
-def test_a_run_that_expired_before_its_answer_came_is_named_to_who_asks_again(runs):
-    run = runs.open(request(key="k", expires_s=1), 0)
-    runs.expire(2 * S)
-    assert runs.open(request(key="k", expires_s=1), 3 * S) is run
-    assert run.facts.state == "expired"

@@ -1,5 +1,3 @@
-"""What is kept on disk, and what a disk that refuses says."""
-
 from __future__ import annotations
 
 import fcntl

@@ -1,5 +1,3 @@
-"""Answers of engines that are read without looking at each token."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Turns that meet trouble on engines: what they keep, where they go on, and when they are given up."""
-
 from __future__ import annotations
 
 import asyncio
@@ -18,8 +16,6 @@ from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported,
 
 
 class BrokenEngine(FakeEngine):
-    """Answers every turn with an error status."""
-
     def __init__(self, status, body):
         super().__init__()
         self.status, self.body = status, body
@@ -30,8 +26,6 @@ class BrokenEngine(FakeEngine):
 
 
 class DyingEngine(FakeEngine):
-    """Its connections break as soon as it works on a turn."""
-
     async def generate(self, request):
         self.requests.append(await request.json())
         request.transport.abort()

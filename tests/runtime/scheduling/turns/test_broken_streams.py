@@ -1,5 +1,3 @@
-"""Streams of engines that break off: what they have said counts."""
-
 from __future__ import annotations
 
 import asyncio
@@ -25,7 +23,6 @@ STREAMED = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 12}, "str
 
 
 async def streamed(session, engine, url):
-    """The last event of a turn of a run that has this engine."""
     opened = await open_run(session)
     await publish(session, opened)
     beating = asyncio.create_task(FakeAgent(session, engine, url).run())
@@ -79,8 +76,6 @@ async def test_a_stream_that_breaks_off_after_its_end_is_complete():
 
 
 class NonsenseEngine(FakeEngine):
-    """Begins its first stream with this event."""
-
     def __init__(self, event):
         super().__init__()
         self.event = event
@@ -110,7 +105,6 @@ async def test_a_turn_whose_stream_made_no_sense_is_tried_again(event):
 
 
 async def test_what_was_made_of_a_stream_that_its_client_leaves_is_on_record(tmp_path):
-    """The time of a device went into it."""
     with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
         async with gateway(writer=writer) as (session, _), fleet(session, pause_s=0.05) as (agent,):
             opened = await open_run(session)

@@ -1,5 +1,3 @@
-"""Turns as clients ask for them: ids that are passed on unread, and errors that name the field."""
-
 from __future__ import annotations
 
 import json

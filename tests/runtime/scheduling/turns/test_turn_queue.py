@@ -1,5 +1,3 @@
-"""Turns that wait: which go out first, what is looked at for them, and that nobody's room is lost."""
-
 from __future__ import annotations
 
 import asyncio
@@ -68,7 +66,6 @@ async def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypa
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert queue.table["e0"].in_flight == {}
-    # And one that was cancelled before is not placed.
     queue.hear(capacity=0)
     task = queue.begin(1)
     await asyncio.sleep(0)

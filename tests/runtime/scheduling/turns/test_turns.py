@@ -1,5 +1,3 @@
-"""Names of turns, and what is remembered of trajectories."""
-
 from __future__ import annotations
 
 from rose.runtime.scheduling.turns import turns
