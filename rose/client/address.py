@@ -57,10 +57,6 @@ class RunAddress:
     def base(self) -> str:
         return f"{self.url}/runs/{self.run_id}"
 
-    @property
-    def headers(self) -> dict[str, str]:
-        return authorization(self.token)
-
 
 def authorization(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -81,8 +77,8 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
 
 
 def notice_gone(connection: socket.socket) -> None:
-    """Have the kernel break a TCP connection whose peer's host vanished, as by a power cut. Connections to a listening
-    socket inherit this. Idle connections are probed; unacknowledged data breaks them too."""
+    """Have the kernel break TCP connections to a vanished host, by probes and timeouts. Accepted connections inherit
+    it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, _IDLE_S),

@@ -44,8 +44,8 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a streamed turn; the last part holds all of them as `generation`. `anew`: the turn was lost and is made
-    again, so this part replaces all earlier ones."""
+    """Tokens of a streamed turn; the last part has all as `generation`. `anew`: the turn was lost, and this replaces
+    all parts."""
 
     output_ids: list[int]
     logprobs: list[float]

@@ -137,8 +137,7 @@ class Run:
         self._folder, self._host = folder, host
         self._own_folder: TemporaryFolder | None = None
         self._origin: WeightOrigin | None = None
-        self._background: BackgroundLoop | None = None
-        self._turns: TurnClient | None = None
+        self._background: BackgroundTurns | None = None
         self._lock, self._resuming = threading.Lock(), threading.Lock()
         self._left = threading.Event()
         self._lost: ClientError | None = None
@@ -190,22 +189,22 @@ class Run:
         All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is called every two
         seconds. If no turn is completed for ten, the logger `rose.client` warns why. The first failure ends all turns:
         raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
-        for field, given in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
-            if given is not None and len(given) != len(prompts):
-                raise ClientError(f"{field} has {len(given)} names for {len(prompts)} prompts: give one for each")
+        for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
+            if ids is not None and len(ids) != len(prompts):
+                raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one for each")
         names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
         groups: Sequence[str | None] = group_ids or [group_id] * len(prompts)
-        client, loop = self._turn_client()
+        background = self._background_turns()
         limit = asyncio.Semaphore(turns_max)
 
         async def one(prompt: Sequence[int], name: str, group: str | None) -> Generation:
             async with limit:
-                return await client.turn(
+                return await background.client.turn(
                     prompt, sampling, trajectory_id=name, group_id=group, step=step, turn=0, version_min=version_min
                 )
 
-        pending = [loop.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
-        waiting, told, stalls = set(pending), time.monotonic(), Stalls()
+        pending = [background.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
+        waiting, shown_s, stalls = set(pending), time.monotonic(), Stalls()
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
@@ -213,8 +212,8 @@ class Run:
                 for future in done:
                     future.result()
                 stalls.look(self.address, len(waiting), moved=bool(done))
-                if progress is not None and waiting and time.monotonic() - told >= PROGRESS_S:
-                    told = time.monotonic()
+                if progress is not None and waiting and time.monotonic() - shown_s >= PROGRESS_S:
+                    shown_s = time.monotonic()
                     progress(len(pending) - len(waiting), len(pending))
         finally:
             for future in waiting:
@@ -225,26 +224,27 @@ class Run:
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
         """Return one turn; arguments and errors of `TurnClient.turn`. May be awaited in any event loop."""
-        client, loop = self._turn_client()
-        return await asyncio.wrap_future(loop.submit(client.turn(input_ids, sampling, **labels)))
+        background = self._background_turns()
+        return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield one turn's tokens as they are made; arguments and errors of `TurnClient.stream`."""
-        client, loop = self._turn_client()
-        async for part in loop.iterate(client.stream(input_ids, sampling, **labels)):
+        background = self._background_turns()
+        async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
             yield part
 
     def publish(self, tensors: Mapping[str, torch.Tensor], version: int | None = None) -> int:
         """Publish weights under the names of the model's checkpoint; return their version, by default the next one.
-        Engines can fetch them by then, and the tensors may change. The folder's newest `version` is not written again:
-        engines get its present address. Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError, and
-        ClientError for a version that the run has published with other weights, or exceeded."""
+        Engines can fetch them by then, and the tensors may change. Raises TransferError, RunTakenError,
+        RunEndedError, ControllerAwayError, and ClientError for a version that the run has published with other
+        weights, or exceeded."""
         self.check()
         origin = self._weights()
         if version is None:
-            version = max(-1 if known is None else known for known in (origin.latest(), self.version)) + 1
+            newest = [number for number in (origin.latest(), self.version) if number is not None]
+            version = max(newest, default=-1) + 1
         try:
             origin.publish(version, tensors)
         except UserError:
@@ -258,8 +258,8 @@ class Run:
         return version
 
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Record events in the run's name; return once they are durable. A repeated event counts once: by `event_id`,
-        else by its step, trajectory, or trajectory and verifier."""
+        """Record events durably. A repeated event counts once: by `event_id`, else by step, trajectory, or
+        trajectory and verifier."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -292,8 +292,6 @@ class Run:
             origin, self._origin = self._origin, None
             own_folder, self._own_folder = self._own_folder, None
         if background is not None:
-            assert self._turns is not None
-            background.submit(self._turns.__aexit__(None, None, None)).result()
             background.close()
         if origin is not None:
             origin.close()
@@ -377,16 +375,14 @@ class Run:
             self._unheard = None
             self.address = replace(address, fence=answer["fence"])
 
-    def _turn_client(self) -> tuple[TurnClient, BackgroundLoop]:
+    def _background_turns(self) -> BackgroundTurns:
         self.check()
         if self.version is None:
             raise ClientError(f"run {self.run_id} has published no version yet: publish one before its first turn")
         with self._lock:
             if self._background is None:
-                self._background, self._turns = BackgroundLoop(), TurnClient(self.address)
-                self._background.submit(self._turns.__aenter__()).result()
-            assert self._turns is not None
-            return self._turns, self._background
+                self._background = BackgroundTurns(self.address)
+            return self._background
 
     def _weights(self) -> WeightOrigin:
         with self._lock:
@@ -421,11 +417,15 @@ _T = TypeVar("_T")
 _END = object()
 
 
-class BackgroundLoop:
-    def __init__(self) -> None:
+class BackgroundTurns:
+    """A `TurnClient` in a thread of its own, which runs coroutines until `close`."""
+
+    def __init__(self, address: RunAddress) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rose-client", daemon=True)
         self._thread.start()
+        self.client = TurnClient(address)
+        self.submit(self.client.__aenter__()).result()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -452,6 +452,7 @@ class BackgroundLoop:
 
     def close(self) -> None:
         """Cancel all tasks, and end the thread."""
+        self.submit(self.client.__aexit__(None, None, None)).result()
         self.submit(_cancel_others()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -12,7 +12,14 @@ from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from rose.client.address import ClientError, RunAddress, RunExpiredError, notice_gone, refusal
+from rose.client.address import (
+    ClientError,
+    RunAddress,
+    RunExpiredError,
+    authorization,
+    notice_gone,
+    refusal,
+)
 from rose.client.control import RETRIED, Failure, Patience, retried
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 
@@ -37,9 +44,8 @@ class TurnLabels(TypedDict, total=False):
 
 
 class TurnClient:
-    """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer is
-    sent again under its key, for `address.away_s` or while the controller is busy. A controller that has or completed
-    the turn answers that one; a restarted one makes it again."""
+    """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer
+    is sent again under its key, for `address.away_s` or while the controller is busy, and is not made twice."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -53,7 +59,7 @@ class TurnClient:
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=_CONNECT_S, sock_read=min(_UNHEARD_S, self.address.away_s / 2)
             ),
-            headers=self.address.headers,
+            headers=authorization(self.address.token),
         )
         return self
 
@@ -79,9 +85,9 @@ class TurnClient:
     async def stream(
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """Yield one turn's tokens as they are made; the last part has the whole `generation`. Arguments and errors of
-        `turn`. A broken stream continues where it was. A controller that lost the turn makes it again with other
-        tokens: the part that is `anew` replaces all earlier ones."""
+        """Yield one turn's tokens as they are made, at last with the whole `generation`; arguments and errors of
+        `turn`. A broken stream continues where it was; a part that is `anew` replaces all earlier ones, which the
+        controller lost."""
         body = {**_body(input_ids, sampling, **labels), "stream": True}
         patience = self._patience()
         previous = Part(output_ids=[], logprobs=[], versions=[])
@@ -189,8 +195,8 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer about the turn; `held_s` is how long one was awaited until the connection broke. `unheard`: nothing
-    broke, but nothing arrived either."""
+    """No answer came; `held_s` is the time until the connection broke. `unheard`: it did not break, but nothing
+    arrived."""
 
     def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
         super().__init__(reason)

@@ -1,7 +1,7 @@
-"""FrozenLake played in turns by a language model: a pure state machine between token ids and Gymnasium's environment.
-Each prompt is the whole conversation so far and extends the last one, so an engine's prefix cache holds all but the
-last reply. The policy writes the four tiles around it (its reasoning), one move (its answer), then EOT. Output without
-a move before EOT moves nothing, and costs the turn."""
+"""FrozenLake played in turns by a language model: a pure state machine between token ids and Gymnasium's
+environment. Each prompt extends the last one, so a prefix cache holds all but the last reply. The policy writes the
+four tiles around it (its reasoning), one move (its answer), then EOT. Output without a move before EOT costs the
+turn."""
 
 from __future__ import annotations
 
@@ -125,8 +125,7 @@ def parse(output_ids: Sequence[int]) -> int | None:
 
 
 def sampling_params(temperature: float) -> dict[str, object]:
-    """Return SGLang's `sampling_params` for a turn: the whole distribution at `temperature`. With top_p or top_k the
-    engine's logprobs would be of another distribution than the trainer's."""
+    """Return SGLang's parameters. With top_p or top_k, logprobs would be of another distribution than the trainer's."""
     return {
         "temperature": temperature,
         "top_p": 1.0,
@@ -137,8 +136,7 @@ def sampling_params(temperature: float) -> dict[str, object]:
 
 
 def seed_of(*parts: int) -> int:
-    """Return one 32-bit seed from several non-negative numbers, such as (run seed, step, group); streams do not
-    overlap."""
+    """Return one 32-bit seed of several non-negative numbers; streams do not overlap."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 

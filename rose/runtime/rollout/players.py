@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from rose.client import Generation, RunAddress, TurnClient
-from rose.client.run import BackgroundLoop
+from rose.client import Generation, RunAddress
+from rose.client.run import BackgroundTurns
 from rose.config import TaskConfig, TrainingConfig
 from rose.runtime.rollout.agent import play
 from rose.runtime.rollout.frozenlake import Episode, sampling_params
@@ -59,8 +59,7 @@ class Players:
         self._task, self._sampling = task, sampling_params(temperature)
         self._over: queue.SimpleQueue[Future[Played]] = queue.SimpleQueue()
         self._repeated = itertools.count(1)
-        self._background, self._turns = BackgroundLoop(), TurnClient(address)
-        self._background.submit(self._turns.__aenter__()).result()
+        self._background = BackgroundTurns(address)
         self._room = asyncio.Semaphore(task.trajectories_max)
 
     def play(self, step: int, version_min: int, games: Sequence[Game]) -> None:
@@ -86,12 +85,11 @@ class Players:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._background.submit(self._turns.__aexit__(None, None, None)).result()
         self._background.close()
 
     async def _play(self, step: int, version_min: int, game: Game) -> Played:
         async def generate(input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation:
-            return await self._turns.turn(
+            return await self._background.client.turn(
                 input_ids,
                 self._sampling,
                 trajectory_id=trajectory_id,

@@ -34,8 +34,7 @@ class CheckpointError(UserError):
 
 
 class Checkpoint:
-    """The folder of one trainer, locked until `close`. Raises CheckpointError if another process has it, or it cannot
-    be created or written."""
+    """The folder of one trainer, locked until `close`. Raises CheckpointError if it is taken or cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

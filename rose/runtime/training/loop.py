@@ -1,8 +1,7 @@
-"""The built-in RL loop as a client of a fleet: rollouts, an update, a version, step after step. Steps overlap as far as
-staleness allows. The update of step k turns version k into k + 1, so rollouts of step k may begin once version k -
-`staleness_max` is published. An update is kept before its version is published, and a step is recorded after that: a
-loop killed at any moment repeats no update, and publishes and records what is missing. Lost trajectories are played
-again: while no engine is lent, no step is spent."""
+"""The built-in RL loop as a client of a fleet. The update of step k turns version k into k + 1, so rollouts of step
+k may begin once version k - `staleness_max` is published. An update is kept before its version is published, and a
+step is recorded after that: a loop killed at any moment repeats no update, and publishes and records what is
+missing."""
 
 from __future__ import annotations
 
@@ -243,8 +242,8 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the step of the update `stats`, without lost trajectories: nobody judged them. `rollout_ns` and `train_ns`
-    are the step's phases, `total_ns` the time from the begin of the first to the end of the last."""
+    """Return the step of the update `stats`, without lost trajectories: nobody judged them. `total_ns` spans both
+    phases."""
     trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,

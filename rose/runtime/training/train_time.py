@@ -28,8 +28,8 @@ class TrainTime:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """Count the time inside as training. While the page is away, as between two starts of a fleet, nothing is
-        written. Raises DeviceTakenError."""
+        """Count the time inside as training, unless the page is away, as between two starts. Raises
+        DeviceTakenError."""
         page = self._present()
         if page is None:
             yield

@@ -57,9 +57,8 @@ class Trainer:
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
-        """Pass once over the trajectories in mini-batches, an optimiser step each. Drops trajectories older than
-        `staleness_max` versions, and lost ones, whose reward is not the policy's doing. Groups of equal rewards carry
-        no signal and are skipped."""
+        """Pass once over the trajectories in mini-batches. Drops those older than `staleness_max` versions, and lost
+        ones, whose reward is not the policy's doing. Groups of equal rewards carry no signal and are skipped."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         kept = [t for t in trajectories if t.trajectory_id not in dropped]
@@ -88,8 +87,8 @@ class Trainer:
         )
 
     def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
-        """Keep all that the next update depends on in `path`, atomically and durably. `step` and `stats` are of the
-        last update, `note` is for the resuming trainer."""
+        """Keep all that the next update depends on in `path`, atomically and durably. `note` is for the resuming
+        trainer."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),

@@ -1,6 +1,5 @@
-"""The built-in policy's start: a short supervised training that leaves room for RL. An untrained policy never reaches
-the goal, so RL would have nothing to compare. This one imitates a player whose reasoning is true, but whose moves are
-often random. Importing this module imports no torch."""
+"""The built-in policy's start: a short imitation of a player whose reasoning is true and whose moves are often
+random. An untrained policy never reaches the goal, so RL would have nothing to compare. Imports no torch by itself."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ class WarmStart:
 
 
 def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
-    """Return the checkpoint of the warm-started policy for `task`, created if `cache` has none. It is trained on CPU
-    cores on every host: it is small, and this process continues without a GPU context."""
+    """Return the warm-started checkpoint for `task`, trained on CPU cores if `cache` has none: this process gets no
+    GPU context."""
     settings = WarmStart(task=task, seed=seed)
     return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
 

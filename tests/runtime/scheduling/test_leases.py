@@ -9,7 +9,7 @@ from rose.runtime.scheduling.turns import turns
 from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, play, post, reported, serve, until
 
 
-async def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
+async def test_leases_are_renewed_only_while_there_are_turns():
     async with play() as run:
         idle = await run.beat(run.lent())
         assert (idle["renew"], idle["wanted_ns"], idle["step"]) == ([], {}, None)
@@ -23,7 +23,7 @@ async def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
         assert (await run.beat(run.lent()))["renew"] == []
 
 
-async def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_over(monkeypatch):
+async def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_over():
     async with serve(FakeEngine(pause_s=0.02)) as url, play() as run:
         first = await run.beat(run.lent(url), hold_s=9)
         assert first["wanted_ns"] == {}  # nothing was seen, so it is answered at once

@@ -20,7 +20,9 @@ def page():
     shutil.rmtree(folder)
 
 
-def test_what_is_done_inside_a_span_is_train_time_of_the_device(page):
+def test_what_is_done_inside_a_span_is_train_time_of_a_device_that_has_an_agent(page):
+    with pytest.raises(NoPageError, match=rf"no agent on this host has a device 'gpu-9' .*{page.path.parent.name}"):
+        page_of("gpu-9")
     time = TrainTime(page_of(page.path.parent.name))
     with time.span():
         assert page.open(Party.TRAINER, 1 << 62).kind is Span.TRAIN
@@ -65,8 +67,3 @@ def test_a_device_on_which_another_trainer_works_is_refused(page):
         pytest.fail("it trained")
     other.close()
     again.close()
-
-
-def test_a_device_that_has_no_agent_here_is_named_with_those_that_have(page):
-    with pytest.raises(NoPageError, match=rf"no agent on this host has a device 'gpu-9' .*{page.path.parent.name}"):
-        page_of("gpu-9")

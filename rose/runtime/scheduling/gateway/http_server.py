@@ -25,7 +25,7 @@ _STOP_S = 1
 
 
 class HttpServer:
-    """Bind the port with `bind`, where connections wait until `start`; unbind with `stop`."""
+    """An HTTP server on Uvicorn. Connections wait from `bind` until `start`."""
 
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port

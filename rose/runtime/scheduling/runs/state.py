@@ -180,8 +180,7 @@ class State:
 
 
 def keep_private(path: Path) -> None:
-    """Let only its user read a file that SQLite is about to open and its side files, which get the same mode: it may
-    hold tokens of version stores."""
+    """Let only its user read a file of SQLite and its side files: it may hold tokens of version stores."""
     private_files.create(path)
     for beside in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         if beside.exists():

@@ -106,10 +106,7 @@ async def test_events_of_a_run_are_recorded_by_the_process_after_a_ledger_that_w
     tags = '{"project": "x", "team": "research"}'
     assert rows(ledger, "SELECT run_id, status, name, tags_json FROM run") == [(run.run_id, "ended", "grpo", tags)]
     turns = "SELECT run_id, group_id, step, turn, attempt, outcome, answer_tokens FROM turn ORDER BY attempt"
-    assert rows(ledger, turns) == [
-        ("r", "g", 2, 0, 0, "preempted", None),
-        ("r", "g", 2, 0, 1, "completed", None),
-    ]
+    assert rows(ledger, turns) == [("r", "g", 2, 0, 0, "preempted", None), ("r", "g", 2, 0, 1, "completed", None)]
 
 
 async def test_a_ledger_that_refuses_is_a_failure_until_it_takes_events_again(ledger, tmp_path):

@@ -83,11 +83,7 @@ def test_an_engine_that_says_little_is_understood():
 @pytest.mark.parametrize(
     "text",
     [
-        b"",
-        b"[]",
-        b"null",
-        b"{}",
-        b'{"meta_info": []}',
+        *(b"", b"[]", b"null", b"{}", b'{"meta_info": []}'),
         b'{"meta_info": {}, "output_ids": 5}',
         b'{"meta_info": {"output_token_logprobs": {}}}',
         b'{"meta_info": {"weight_versions": [{"version": "7"}]}}',
