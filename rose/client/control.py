@@ -157,12 +157,12 @@ _SAY_S = 5.0
 
 def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
     """Return once the fleet is ready. Raises ControllerAwayError after `wait_s`, and ClientError for a wrong token."""
-    until, told = time.monotonic() + wait_s, time.monotonic()
+    until_s, shown_s = time.monotonic() + wait_s, time.monotonic()
     while (lacking := _missing(url, token)) is not None:
-        if time.monotonic() >= until:
+        if time.monotonic() >= until_s:
             raise ControllerAwayError(f"the fleet at {url} was not ready within {wait_s:.0f} s: {lacking}")
-        if time.monotonic() - told >= _SAY_S:
-            told = time.monotonic()
+        if time.monotonic() - shown_s >= _SAY_S:
+            shown_s = time.monotonic()
             say(f"waiting for the fleet: {lacking}")
         time.sleep(_LOOK_S)
 

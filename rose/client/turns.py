@@ -45,7 +45,7 @@ class TurnLabels(TypedDict, total=False):
 
 class TurnClient:
     """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer
-    is sent again under its key, for `address.away_s` or while the controller is busy, and is not made twice."""
+    is sent again under its key, for `address.away_s` or while the controller is busy."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -246,7 +246,7 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
 
 def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
     """Return whether `part` has the tokens of `previous`. Versions are not compared: while an engine works, they are
-    those that it had at the begin."""
+    those that it had at the start."""
     length = min(len(part.output_ids), len(previous.output_ids))
     return (
         (length == len(previous.output_ids) or not whole)

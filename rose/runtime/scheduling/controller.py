@@ -187,7 +187,7 @@ class Controller:
         self.queue.dispatch(now)
         self._assess(now)
         try:
-            while not self._polls.due(heartbeat.device_id, heartbeat.seen, wanted := self._wanted_of(heartbeat)):
+            while not self._polls.due(heartbeat.device_id, heartbeat.seen, demand := self._wanted_of(heartbeat)):
                 left_s = (deadline - monotonic_ns()) / 1e9
                 if left_s <= 0 or self._stopping:
                     break
@@ -197,16 +197,16 @@ class Controller:
                     break
         finally:
             self.workers.answered(heartbeat, monotonic_ns())
-        wanted = self._wanted_of(heartbeat)
+        demand = self._wanted_of(heartbeat)
         return HeartbeatReply(
-            seq=self._polls.give(heartbeat.device_id, heartbeat.seen, wanted),
-            renew=[lease_id for name in wanted.engines_ns if (lease_id := self.workers[name].lease_id) is not None],
-            wanted_ns=dict(wanted.engines_ns),
-            step=wanted.step,
-            targets=dict(wanted.targets),
-            drained=wanted.drained,
-            train_run_id=wanted.train_run_id,
-            rollout_run_ids=dict(wanted.rollout_run_ids),
+            seq=self._polls.give(heartbeat.device_id, heartbeat.seen, demand),
+            renew=[lease_id for name in demand.engines_ns if (lease_id := self.workers[name].lease_id) is not None],
+            wanted_ns=dict(demand.engines_ns),
+            step=demand.step,
+            targets=dict(demand.targets),
+            drained=demand.drained,
+            train_run_id=demand.train_run_id,
+            rollout_run_ids=dict(demand.rollout_run_ids),
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
@@ -254,7 +254,7 @@ class Controller:
         self._drains_changed()
 
     def undrain(self, device_id: str) -> bool:
-        """Lend of the device again; return whether it was drained. Raises UnknownDeviceError."""
+        """Lend the device again; return whether it was drained. Raises UnknownDeviceError."""
         self._check_device(device_id)
         was_drained = device_id in self.drained
         self.state.undrain(device_id)

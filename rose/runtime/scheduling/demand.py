@@ -28,7 +28,7 @@ class Wanted:
     rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
 
     def differs(self, before: Wanted) -> bool:
-        """Return whether an agent that knows `before` must hear of this: anything but less than twice the time."""
+        """Return whether an agent that knows `before` must be told: of any change, but of time only if it doubles."""
         return (
             (self.step, self.drained, self.train_run_id) != (before.step, before.drained, before.train_run_id)
             or (self.targets, self.rollout_run_ids) != (before.targets, before.rollout_run_ids)

@@ -1,6 +1,6 @@
 """A trainer's checkpoint, from which a trainer that was killed at any moment continues after its last update.
 
-    run.json         the run's id, and its tables at the begin
+    run.json         the run's id, and its tables at the start
     trainer.pt       policy, optimiser and results of the last update; written before its version is published
     step.json        the last step's event, written before it is recorded
     weights/         the published versions

@@ -195,7 +195,7 @@ def generated_logits(
     device. The token at position i is predicted from the hidden state at i - 1; only those states meet the output
     layer."""
     padded = pad(ids, device=policy.device)
-    made = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
+    generated = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])
-    picked = made[:, 1:]
+    picked = generated[:, 1:]
     return policy.lm_head(hidden[picked]), padded[:, 1:][picked]

@@ -61,22 +61,22 @@ class FakeEngine:
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def pause(self, rid, made):
+    async def pause(self, rid, count):
         await asyncio.sleep(self.pause_s)
 
     def tokens(self, body):
         first = len(body["input_ids"])
         return list(range(first, first + body["sampling_params"]["max_new_tokens"]))
 
-    def answer(self, made, finish_reason):
+    def answer(self, ids, finish_reason):
         return {
-            "output_ids": made,
+            "output_ids": ids,
             "meta_info": {
                 "finish_reason": finish_reason,
                 "cached_tokens": 1,
-                "output_token_logprobs": [[-0.5, token, None] for token in made],
+                "output_token_logprobs": [[-0.5, token, None] for token in ids],
                 # As SGLang, which names the weights only at the end.
-                "weight_versions": finish_reason and [{"version": self.version, "start": 0, "end": len(made)}],
+                "weight_versions": finish_reason and [{"version": self.version, "start": 0, "end": len(ids)}],
             },
         }
 

@@ -127,16 +127,16 @@ _GAPS_NS = st.integers(10, 20_000).map(lambda ms: ms * MS)
 
 @given(st.lists(st.tuples(_GAPS_NS, st.integers(0, 3000 * MS)), min_size=1), st.integers(-(2**60), 2**60))
 def test_a_clock_that_stands_still_is_told_of_once_a_minute_at_most_however_late_messages_are(messages, offset_ns):
-    devices, sent_ns, heard, told = Devices(), 0, 0, []
+    devices, sent_ns, heard, events = Devices(), 0, 0, []
     for gap_ns, delay_ns in messages:
         sent_ns += gap_ns
         heard = max(heard, sent_ns + delay_ns)
         device = hear(devices, sent_ns, delay_ns=heard - sent_ns, offset_ns=offset_ns)
         if (news := device.clock_news()) is not None:
-            told.append((heard, news))
-    assert [news.action for _, news in told] == ["heard", *["moved"] * (len(told) - 1)]
-    assert all(later - earlier >= 60_000 * MS for (earlier, _), (later, _) in pairwise(told[1:]))
-    assert all(news.offset_ns <= offset_ns for _, news in told)
+            events.append((heard, news))
+    assert [news.action for _, news in events] == ["heard", *["moved"] * (len(events) - 1)]
+    assert all(later - earlier >= 60_000 * MS for (earlier, _), (later, _) in pairwise(events[1:]))
+    assert all(news.offset_ns <= offset_ns for _, news in events)
     assert device.clock_steps == 0
 
 

@@ -173,6 +173,6 @@ async def test_a_stream_whose_turn_the_controller_lost_says_that_it_is_made_anew
         generation = parts[-1].generation
         assert generation.output_ids == AFTER[number]
         for name in ("output_ids", "logprobs", "versions"):
-            given = [value for part in parts[begins:] for value in getattr(part, name)]
-            assert given == getattr(generation, name), f"{name} of {number}"
+            streamed_values = [value for part in parts[begins:] for value in getattr(part, name)]
+            assert streamed_values == getattr(generation, name), f"{name} of {number}"
         assert not any(part.anew for part in parts[begins + 1 :])

@@ -65,10 +65,10 @@ async def test_whoever_is_no_agent_is_told_no_store_and_gets_no_turn(token):
         assert status == 200
         assert json.loads(text)["targets"]["e0"]["token"] == STORE_TOKEN
         assert (await post(session, f"/runs/{opened['run_id']}/generate", {"input_ids": [1]}))[0] == 200
-        told = await shown(session) + (await ask(session, "GET", f"/runs/{opened['run_id']}", TOKEN))[1]
-        assert "e0" in told
-        assert STORE_TOKEN not in told
-        assert "token-of-an-engine" not in told
+        text = await shown(session) + (await ask(session, "GET", f"/runs/{opened['run_id']}", TOKEN))[1]
+        assert "e0" in text
+        assert STORE_TOKEN not in text
+        assert "token-of-an-engine" not in text
 
 
 async def test_the_agent_token_opens_no_path_of_clients_and_operators():

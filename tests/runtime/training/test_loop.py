@@ -122,7 +122,7 @@ class LentLater(Engine):
 
 def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeypatch):
     monkeypatch.setattr(loop, "_AGAIN_S", 0.0)
-    recorded, said, rollouts = Recorded(), [], LentLater(tmp_path / "staging")
+    recorded, messages, rollouts = Recorded(), [], LentLater(tmp_path / "staging")
     why = "played again: no rollout engine got on with the turn"
     with (
         fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as service,
@@ -131,8 +131,8 @@ def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeyp
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(turn_queue, "QUEUE_MAX_S", 0.05)
-                training = pool.submit(learn, tmp_path, service.url, tiny_policy, steps=2, say=said.append)
-                while not training.done() and sum(line.startswith("step 1:") and why in line for line in said) < 3:
+                training = pool.submit(learn, tmp_path, service.url, tiny_policy, steps=2, say=messages.append)
+                while not training.done() and sum(line.startswith("step 1:") and why in line for line in messages) < 3:
                     time.sleep(0.02)
             (run,) = service.gateway.controller.runs
             assert (run.facts.version, run.facts.step, recorded.of("step")) == (0, None, [])

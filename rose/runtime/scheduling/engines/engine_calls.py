@@ -113,8 +113,8 @@ class EngineCalls:
             self._spawn(self._abort(report, item.request_id))
             # Streamed tokens of an engine that was given up are kept. A caller that is itself cancelled ends.
             if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
-                made = {} if turn.part is None else _made(turn.part)
-                turn.attempts.append(attempt | made | {"duration_ns": monotonic_ns() - began})
+                counts = {} if turn.part is None else _token_counts(turn.part)
+                turn.attempts.append(attempt | counts | {"duration_ns": monotonic_ns() - began})
                 raise
             reply = _Reply(0, turn.part, "did not answer, and was given up")
         finally:
@@ -140,7 +140,7 @@ class EngineCalls:
         if foreign:
             # The engine's weights changed under the turn: later tokens belong to no run, earlier ones to the turn.
             attempt["error"] = "made tokens with another run's weights"
-        attempt |= _made(answer)
+        attempt |= _token_counts(answer)
         aborted = answer.finish == "abort"
         failed = broke or foreign
         if not failed and not aborted:
@@ -244,7 +244,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         yield rest
 
 
-def _made(answer: Answer) -> dict[str, int]:
+def _token_counts(answer: Answer) -> dict[str, int]:
     return {"cached_tokens": answer.cached_tokens, "output_tokens": answer.tokens.count}
 
 

@@ -60,7 +60,7 @@ class Worker:
     withdrawn_lease_id: str | None = None
     #: When it was last reported as lent; 0: never.
     lent_ns: int = 0
-    #: Begin of its present life: when it was first reported alive.
+    #: Start of its present life: when it was first reported alive.
     life_ns: int = 0
     #: Moving averages of a turn's duration and of the turns side by side; 0 before the first.
     pace_ns: int = 0

@@ -60,8 +60,8 @@ async def read(receive: Receive) -> bytes:
 
 
 class Client:
-    """Call `leave` if the client disconnects inside `with`. By default it cancels the current task: raises
-    ClientGoneError."""
+    """Call `leave` if the client disconnects inside `with`. It cancels the task, unless replaced; then
+    ClientGoneError is raised."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()

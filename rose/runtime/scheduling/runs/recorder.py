@@ -1,4 +1,4 @@
-"""Record turns, the begin and end of runs, and clients' events. Only a client's request waits for the ledger."""
+"""Record turns, the start and end of runs, and clients' events. Only a client's request waits for the ledger."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Recorder:
         return max((event.step for event in parsed if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
-        """Record due begins and ends of runs in the background, until it succeeds."""
+        """Record due starts and ends of runs in the background, until it succeeds."""
         self._again = True
         if self._writer is not None and (self._recording is None or self._recording.done()):
             self._recording = asyncio.create_task(self._record_due(self._writer))

@@ -75,7 +75,7 @@ class Run:
 
 class Runs:
     """All runs, by id. Times are monotonic nanoseconds, given by the caller. `model` is the fleet's rollout model
-    (None: any). The begin and end of each run become due events of `fleet_run_id`. `origins` rule where versions may be
+    (None: any). The start and end of each run become due events of `fleet_run_id`. `origins` rule where versions may be
     published. Methods raise UnknownRunError, RunRefusedError, and StateError if the disk refuses."""
 
     def __init__(

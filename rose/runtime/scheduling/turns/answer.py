@@ -135,7 +135,7 @@ def _versions(spans: list[_Span], count: int) -> list[int]:
     """Return the policy version of each of `count` tokens; 0 where no span covers it."""
     versions = [0] * count
     for span in spans:
-        known, end = parse_name(str(span.version)), min(span.end, count)
-        if known is not None:
-            versions[span.start : end] = [known[1]] * (end - span.start)
+        name, end = parse_name(str(span.version)), min(span.end, count)
+        if name is not None:
+            versions[span.start : end] = [name[1]] * (end - span.start)
     return versions

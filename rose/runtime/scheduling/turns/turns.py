@@ -40,12 +40,12 @@ def new_id() -> str:
 @dataclass(slots=True, eq=False)
 class Turn:
     """`waited_ns` is the time since the last progress: in the queue, between attempts, or on engines that made no
-    token. `deaths` are the (engine, begin) of the engine lives that ended under it since then."""
+    token. `deaths` are the (engine, start) of the engine lives that ended under it since then."""
 
     request: TurnRequest
     arrived_ns: int
     run_id: str
-    #: The oldest weights that it accepts. What is given applies if the request names none.
+    #: The oldest weights that it accepts. The given value applies if the request names none.
     version_min: int = 0
     trajectory_id: str = field(init=False)
     trajectory: str = field(init=False)

@@ -35,8 +35,8 @@ class DyingEngine(FakeEngine):
 class HaltingEngine(FakeEngine):
     """Makes one token of each request, and another once the request is aborted."""
 
-    async def pause(self, rid, made):
-        if made:
+    async def pause(self, rid, count):
+        if count:
             await self.abort[rid].wait()
 
 
@@ -74,7 +74,7 @@ async def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "message"),
     [
         (400, '{"error": {"message": "the prompt is longer than the context"}}', "longer than the context"),
         (422, '{"detail": "top_p"}', '{"detail": "top_p"}'),
@@ -83,13 +83,13 @@ async def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
     ],
     ids=["SGLang's words", "JSON", "text", "JSON too deep to read"],
 )
-async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
+async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, message):
     engine, other = BrokenEngine(status, body), FakeEngine()
     async with serve(engine) as url, serve(other) as other_url, play() as run:
         await run.beat(run.report(url, "strict", capacity=100), run.report(other_url, "z", capacity=1))
         answered, answer = await run.post({"input_ids": [1]})
         assert answered == 400
-        assert said in answer["error"]
+        assert message in answer["error"]
         assert "strict" in answer["error"]
         (attempt,) = answer["rose"]["attempts"]
         assert (attempt["engine_id"], attempt["outcome"], attempt["output_tokens"]) == ("strict", "failed", 0)
@@ -168,9 +168,9 @@ async def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_
         assert generation.output_ids == list(range(1, 25))
         assert len(generation.attempts) >= 12
         for request in engine.requests:
-            made = len(request["input_ids"]) - 1
-            assert request["sampling_params"]["max_new_tokens"] == 24 - made
-            assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - made)
+            count = len(request["input_ids"]) - 1
+            assert request["sampling_params"]["max_new_tokens"] == 24 - count
+            assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - count)
 
 
 async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
