@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rose.client.address import ClientError
@@ -68,13 +68,10 @@ class Generate(Protocol):
     async def __call__(self, input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation: ...
 
 
-_ATTEMPT_FIELDS = tuple(field.name for field in fields(Attempt))
-
-
 def attempts_of(answer: Mapping[str, Any]) -> list[Attempt]:
     """Return the attempts in a gateway's answer, at its top (an error) or in its `meta_info`."""
     records = (answer.get("rose") or {}).get("attempts", [])
-    return [Attempt(**{name: record[name] for name in _ATTEMPT_FIELDS}) for record in records]
+    return [Attempt(**{name: record[name] for name in Attempt.__slots__}) for record in records]
 
 
 def judged(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Literal
+from typing import Any, Literal
 
 from rose import events
 from rose.client.generation import Generate, GenerationLost
@@ -61,10 +61,7 @@ def trajectory_of(
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
     """Return the ledger's event of a trajectory; `trainer_version` is of the weights that learn from it."""
     return events.Trajectory(
-        trajectory_id=trajectory.trajectory_id,
-        policy_version=trajectory.version,
-        group_id=trajectory.group_id,
-        step=trajectory.step,
+        **_labels(trajectory),
         task=trajectory.task,
         outcome=trajectory.outcome,
         turns=trajectory.turns,
@@ -79,10 +76,7 @@ def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Tra
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
     """Return the verifier's verdict; `stale`: the trainer dropped the trajectory for age."""
     return events.Verdict(
-        trajectory_id=trajectory.trajectory_id,
-        policy_version=trajectory.version,
-        group_id=trajectory.group_id,
-        step=trajectory.step,
+        **_labels(trajectory),
         verifier=VERIFIER,
         reward=trajectory.reward,
         threshold=THRESHOLD,
@@ -90,3 +84,8 @@ def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
         correct=trajectory.correct,
         stale=stale,
     )
+
+
+def _labels(trajectory: Trajectory) -> dict[str, Any]:
+    fields = {name: getattr(trajectory, name) for name in ("trajectory_id", "group_id", "step")}
+    return {**fields, "policy_version": trajectory.version}

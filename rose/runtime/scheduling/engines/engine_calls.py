@@ -57,11 +57,11 @@ class _Reply:
 
     @property
     def failure(self) -> str:
-        words = _engine_message(self.error)
+        text = _engine_message(self.error)
         if self.status:
-            words = f"answered {self.status}" + (f": {words}" if words else "")
-        words = "".join(letter if letter.isprintable() else " " for letter in words)
-        return " ".join(words.split())[:_ERROR_MAX]
+            text = f"answered {self.status}" + (f": {text}" if text else "")
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
+        return " ".join(text.split())[:_ERROR_MAX]
 
 
 class EngineCalls:

@@ -36,6 +36,7 @@ class InFlight:
     lease_id: str | None = None
     version_min: int = 0
     waiting: asyncio.Task[Any] | None = None
+    #: Whether the engine is given up, and whether it was asked to abort the request.
     cut: bool = False
     taken_off: bool = False
     #: How many engine lives ended under the turn, and when this engine's life began.
@@ -57,6 +58,7 @@ class Worker:
     in_flight: dict[str, InFlight] = field(default_factory=dict)
     #: Set when a request to it failed; cleared by the next heartbeat that calls it alive.
     suspected: bool = False
+    #: The lease being taken back: a report on its way may still name it.
     withdrawn_lease_id: str | None = None
     #: When it was last reported as lent; 0: never.
     lent_ns: int = 0

@@ -27,7 +27,7 @@ REQUEST_BYTES_MAX = 64 << 20
 #: Most open turns of one run; more are answered 429. The process's connections limit all runs together.
 TURNS_MAX = 10_000
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
-_BEFORE, _AFTER = "/runs/", "/generate"
+_RUNS, _GENERATE = "/runs/", "/generate"
 _NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
 
 
@@ -86,14 +86,14 @@ class Client:
 
 def routes(controller: Controller) -> list[Route]:
     async def heartbeat(request: Request) -> Response:
-        parsed = messages.Heartbeat.model_validate_json(await read(request.receive))
+        message = messages.Heartbeat.model_validate_json(await read(request.receive))
         with Client(request.scope):
-            reply = await controller.heartbeat(parsed)
+            reply = await controller.heartbeat(message)
         return _message(reply)
 
     async def preempt(request: Request) -> Response:
-        parsed = messages.PreemptRequest.model_validate_json(await read(request.receive))
-        return _message(await controller.preempt(parsed))
+        message = messages.PreemptRequest.model_validate_json(await read(request.receive))
+        return _message(await controller.preempt(message))
 
     async def open_run(request: Request) -> Response:
         run = controller.open_run(messages.OpenRun.model_validate_json(await read(request.receive)))
@@ -194,13 +194,13 @@ def _opened(run: Run, request: Request) -> Response:
 
 
 def is_turn(scope: Scope) -> bool:
-    return scope["method"] == "POST" and str(scope["path"]).endswith(_AFTER)
+    return scope["method"] == "POST" and str(scope["path"]).endswith(_GENERATE)
 
 
 async def answer_turn(controller: Controller, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one turn, without Starlette's routing: this is by far the most frequent request."""
-    run_id = str(scope["path"])[len(_BEFORE) : -len(_AFTER)]
-    if not str(scope["path"]).startswith(_BEFORE) or not run_id or "/" in run_id:
+    run_id = str(scope["path"])[len(_RUNS) : -len(_GENERATE)]
+    if not str(scope["path"]).startswith(_RUNS) or not run_id or "/" in run_id:
         await failure(404, _NO_RUN)(scope, receive, send)
         return
     request = requests.read(await read(receive))

@@ -59,7 +59,7 @@ _STATUSES: dict[type[UserError], int] = {
 }
 
 
-_UNSAID = {"input_ids", "token"}
+_HIDDEN_FIELDS = {"input_ids", "token"}
 _SHOWN_MAX = 60
 
 
@@ -214,7 +214,7 @@ def _explain(error: ValidationError) -> str:
 
 def _given(item: ErrorDetails) -> str:
     value, where = item["input"], item["loc"]
-    if not where or _UNSAID & set(where) or item["type"] in ("missing", "extra_forbidden"):
+    if not where or _HIDDEN_FIELDS & set(where) or item["type"] in ("missing", "extra_forbidden"):
         return ""
     if not (value is None or isinstance(value, (str, int, float))) or len(shown := repr(value)) > _SHOWN_MAX:
         return ""
