@@ -33,7 +33,6 @@ def test_engines_fetch_each_version_and_it_names_its_run(tmp_path):
     ):
         for version in range(3):
             assert run.publish(weights(version)) == version
-            # Only an engine that holds it makes the turn.
             (generation,) = run.generate([[1]], {"max_new_tokens": 1}, version_min=version)
             assert generation.versions == [version]
     assert fetching.fetched == [(run.run_id, version, {run.run_id}) for version in range(3)]
@@ -73,7 +72,6 @@ def test_another_run_s_folder_is_refused_and_an_impossible_one_before_the_run_is
         with client.open_run(service.url, name="one", model=MODEL, folder=tmp_path / "weights") as one:
             one.publish(weights(0))
         with client.open_run(service.url, name="two", model=MODEL, folder=tmp_path / "weights") as two:
-            # 0 is the newest there, too.
             for version in (5, 0):
                 with pytest.raises(TransferError, match="give each run a folder of its own"):
                     two.publish(weights(0), version=version)
@@ -119,7 +117,6 @@ class StandIn:
 def test_tensors_are_given_to_the_store_where_they_lie(tmp_path):
     origin = WeightOrigin(tmp_path, "127.0.0.1", run_id="r", fence=1)
     origin._publisher = publisher = StandIn()
-    # What has no memory cannot be copied from where it is.
     tensors = weights(0) | {"c.weight": torch.nn.Parameter(torch.empty(4, device="meta"))}
     origin.publish(0, tensors)
     origin.close()
@@ -136,7 +133,6 @@ def test_tied_tensors_have_one_name_and_may_change_once_they_are_published(tmp_p
     with torch.cuda.stream(torch.cuda.Stream()) if where == "cuda" else nullcontext():
         for version in range(3):
             if where == "cuda":
-                # The update is not over when it is published.
                 torch.cuda._sleep(100_000_000)
             tied += 1
             origin.publish(version, {"embed_tokens.weight": tied, "lm_head.weight": tied})

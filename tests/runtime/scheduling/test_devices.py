@@ -65,7 +65,6 @@ def test_a_clock_is_told_of_once_and_again_when_it_was_set_or_has_moved():
     was_set = hear(devices, at_ns, delay_ns=0, offset_ns=-hour_ns, device_time_ns=UTC_NS + at_ns + 50 * MS).clock_news()
     assert (was_set.action, was_set.offset_ns, was_set.device_time_offset_ns) == ("set", -hour_ns, 50 * MS)
     assert hear(devices, 30 * MS, delay_ns=0, offset_ns=-hour_ns).clock_news() is None
-    # It is slewed, by less than a step each time.
     slewed = [
         hear(devices, (30 + 9 * at) * MS, delay_ns=0, offset_ns=2 * at * MS - hour_ns).clock_news()
         for at in range(1, 8)

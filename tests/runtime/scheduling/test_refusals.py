@@ -115,7 +115,6 @@ def messages():
     for folder in FOLDERS:
         for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
             own = [kind for kind in vars(importlib.import_module(module.name)).values() if isinstance(kind, type)]
-            # The fields of an engine's body are raw, and read one by one.
             yield from (
                 kind
                 for kind in own

@@ -23,13 +23,13 @@ async def shown(session, path, holds):
     return answer
 
 
-async def play(session, run_id, turns, until):
+async def play(session, run_id, turns, stop):
     """Keep `turns` turns of a run going until the event; return how many were completed."""
     done = 0
 
     async def one():
         nonlocal done
-        while not until.is_set():
+        while not stop.is_set():
             status, answer = await post(session, f"/runs/{run_id}/generate", body())
             assert status == 200, answer
             assert answer["meta_info"]["rose"]["versions"] == [0, 0, 0]
@@ -42,12 +42,12 @@ async def play(session, run_id, turns, until):
 async def test_two_runs_share_engines_and_no_turn_is_made_with_the_other_s_weights():
     async with gateway() as (session, _), fleet(session, 2, pause_s=0.005, capacity=2) as agents:
         a, b = await begin(session, "a"), await begin(session, "b")
-        until = asyncio.Event()
-        playing = [asyncio.create_task(play(session, run_id, 4, until)) for run_id in (a, b)]
+        stop = asyncio.Event()
+        playing = [asyncio.create_task(play(session, run_id, 4, stop)) for run_id in (a, b)]
         await shown(session, "/runs", lambda runs: all(run["turns_completed"] > 10 for run in runs))
         runs = await shown(session, "/runs", lambda runs: [len(run["engines"]) for run in runs] == [1, 1])
         assert {run["state"] for run in runs} == {"open"}
-        until.set()
+        stop.set()
         await asyncio.gather(*playing)
         targets = [target for agent in agents for target in agent.targets]
         assert {(target["run_id"], target["url"], target["token"]) for target in targets} == {
@@ -78,8 +78,8 @@ async def test_one_engine_goes_from_run_to_run_and_takes_their_turns_along(monke
 async def test_a_higher_priority_takes_the_engine_and_gives_it_back():
     async with gateway() as (session, _), fleet(session, 1, pause_s=0.005, capacity=2):
         low, high = await begin(session, "low"), await begin(session, "high", priority=5)
-        until = asyncio.Event()
-        playing = asyncio.create_task(play(session, low, 4, until))
+        stop = asyncio.Event()
+        playing = asyncio.create_task(play(session, low, 4, stop))
         await shown(session, f"/runs/{low}", lambda run: run["turns_completed"] > 3)
         ended = asyncio.Event()
         urgent = asyncio.create_task(play(session, high, 4, ended))
@@ -87,7 +87,7 @@ async def test_a_higher_priority_takes_the_engine_and_gives_it_back():
         ended.set()
         await urgent
         await shown(session, f"/runs/{low}", lambda run: run["engines"] == ["e0"])
-        until.set()
+        stop.set()
         await playing
 
 

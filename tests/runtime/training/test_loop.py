@@ -141,7 +141,6 @@ def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeyp
         training.result(120)
         assert (run.facts.version, run.facts.step) == (2, 1)
     check(recorded, rollouts, 2)
-    # No engine took a turn of those that were lost.
     assert {item.outcome for item in recorded.of("trajectory")} <= {"finished", "truncated"}
     assert any("~" in verdict.trajectory_id for verdict in recorded.of("verdict"))
 

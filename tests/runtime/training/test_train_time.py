@@ -41,7 +41,6 @@ def test_a_page_that_is_away_for_a_while_is_told_when_it_is_back(page):
     shutil.rmtree(page.path.parent)
     with time.span():
         assert not page.path.parent.exists()
-    # Between its being made and its agent's being ready.
     private_files.make(page.path.parent)
     page.path.touch(0o600)
     page.path.write_bytes(bytes(size))

@@ -28,8 +28,8 @@ def test_what_is_kept_is_found_by_processes_that_come_after_killed_ones(tmp_path
     assert store.find("another", "k1") is None
     assert list(store.events_json()) == [b"[%d]" % number for number in range(6)]
     assert all(path.stat().st_mode & 0o77 == 0 for path in tmp_path.iterdir())
-    for each in (*living, store):
-        each.close()
+    for opened in (*living, store):
+        opened.close()
     answers_module.forget(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -60,9 +60,7 @@ def test_two_processes_never_have_one_state(tmp_path):
         next_one = State(tmp_path, wait_s=20)
     assert next_one.runs() == [facts(1)]
     next_one.close()
-
-
-def test_a_controller_that_cannot_begin_lets_go_of_its_state(tmp_path):
+    # Nor does a controller keep a state that it cannot begin with.
     (tmp_path / "turns.sqlite").mkdir()
     with pytest.raises(StateError, match="completed turns cannot be kept"):
         Controller(state=tmp_path)

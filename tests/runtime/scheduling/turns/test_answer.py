@@ -73,7 +73,6 @@ def test_an_engine_that_says_little_is_understood():
     for text in (b'{"meta_info": {}}', body(None), b'{"output_ids": [ ], "meta_info": {"weight_versions": null}}'):
         answer = Answer.read(text)
         assert (lists(answer.tokens), answer.cached_tokens, answer.finish) == (([], [], []), 0, None)
-    # As SGLang does until the turn is finished.
     ongoing = Answer.read(body([1, 2])).made_with(RUN, 8)
     assert (ongoing.tokens.versions, ongoing.own(RUN)) == ([8, 8], ongoing)
     named = Answer.read(body([1, 2], [span("7", 0, 2)]))

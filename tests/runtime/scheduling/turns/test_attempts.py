@@ -184,7 +184,6 @@ async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
         while not turn.done():
             await run.beat(run.report(other_url, "other"))
             await asyncio.sleep(0.05)
-        # On a busy machine the other one may have fallen silent in between, too.
         first, *_, last = (await turn).attempts
         assert (first.engine_id, first.outcome) == ("hung", "failed")
         assert (last.engine_id, last.outcome) == ("other", "completed")

@@ -65,7 +65,6 @@ async def test_the_tokens_of_an_engine_that_breaks_off_come_to_something(tmp_pat
 
 
 async def test_a_stream_that_breaks_off_after_its_end_is_complete():
-    # Its last event comes after one for each token.
     engine = BreakingEngine(4)
     engine.tokens = lambda body: [7, 8, 9]  # It stops by itself, before it has as many as were wanted.
     async with gateway() as (session, _), serve(engine) as url:

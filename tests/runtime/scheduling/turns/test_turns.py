@@ -18,18 +18,10 @@ def test_ids_have_one_length_and_sort_by_time_across_processes(monkeypatch):
     assert len({len(name) for name in ids}) == 1
 
 
-def test_the_prefix_is_where_the_last_turn_was_completed():
-    seen = Trajectories()
-    seen.begin("t")
-    assert seen.engine("t") is None
-    seen.completed("t", "e0")
-    seen.begin("t")
-    assert seen.engine("t") == "e0"
-
-
-def test_no_more_are_remembered_than_allowed_and_the_idle_one_is_forgotten_first(monkeypatch):
+def test_the_prefix_is_where_the_last_turn_was_completed_until_it_is_idle_for_longest(monkeypatch):
     monkeypatch.setattr(turns, "REMEMBERED_MAX", 2)
     seen = Trajectories()
+    assert seen.engine("a") is None
     for name in ("a", "b"):
         seen.begin(name)
         seen.completed(name, "e0")
