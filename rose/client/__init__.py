@@ -1,11 +1,11 @@
-"""What a trainer imports: a run on a fleet that is already there.
+"""What a trainer imports: a run on an existing fleet.
 
     with rose.client.open_run("http://127.0.0.1:30100", name="grpo", model="frozenlake-tiny") as run:
         run.publish(dict(model.named_parameters()))
         generations = run.generate(prompts, {"max_new_tokens": 16}, group_id="g0", step=0)
         run.judge(generations, rewards, verifier="unit-tests")
 
-It imports torch only where weights are published, and neither Ray nor SGLang.
+It loads torch only to publish weights, and neither Ray nor SGLang.
 """
 
 from __future__ import annotations

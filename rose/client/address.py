@@ -1,4 +1,4 @@
-"""Where a run is, what can go wrong there, and connections that may be waited on for long."""
+"""The address of a run, the client's errors, and sockets that notice a vanished peer."""
 
 from __future__ import annotations
 
@@ -8,69 +8,61 @@ from typing import Any, ClassVar
 
 from rose.errors import UserError
 
-#: How long a controller that is away is tried again.
 AWAY_S = 120.0
-#: A peer whose host does not answer for about so long is gone. Its program may be silent for as long as it likes.
+#: A peer whose host is silent for about this long is gone. Its program may be silent for longer.
 GONE_S = 30
 _IDLE_S, _PROBE_S = 10, 5
 
 
 class ClientError(UserError):
-    """The base of this package's errors: something that was given is wrong, or the controller refused it."""
+    """The base of this package's errors: a wrong argument, or a refusal by the controller."""
 
 
 class ControllerAwayError(ClientError):
-    """The controller did not answer, or not do what it was asked, for as long as the run was to wait for it."""
+    """The controller did not answer, or was busy, for as long as the run waits."""
 
     exit_code: ClassVar[int] = 1
 
 
 class RunTakenError(ClientError):
-    """A newer client resumed the run: this one may neither publish nor record for it any more."""
+    """A newer client resumed the run: this one may no longer publish or record for it."""
 
     exit_code: ClassVar[int] = 1
 
 
 class RunEndedError(ClientError):
-    """The controller has no such run, or it is closed."""
+    """The controller has no such run, or the run is closed."""
 
     exit_code: ClassVar[int] = 1
 
 
 class RunExpiredError(ClientError):
-    """The controller did not hear of the run for too long, and nobody took it over: it can be resumed."""
+    """The run was silent for too long. It can be resumed."""
 
     exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunAddress:
-    """A run at a controller. Plain data: it can be sent to another process."""
+    """A run at a controller. Plain data that can be sent to another process."""
 
     url: str
     run_id: str
-    #: The client's number among those that had the run: an older one may not publish or record.
+    #: Number of the client; an older number may not publish or record.
     fence: int
     token: str | None = field(default=None, repr=False)
     away_s: float = AWAY_S
 
     @property
     def base(self) -> str:
-        """The base URL of the run: `base/generate` is what an SGLang client is given."""
         return f"{self.url}/runs/{self.run_id}"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return authorization(self.token)
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """The headers that say who asks."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 def refusal(url: str, status: int, answer: Any) -> ClientError:
-    """The error for an answer that says no."""
     reason = (answer.get("error") or answer.get("text")) if isinstance(answer, dict) else None
     text = str(reason or f"status {status}")
     if status == 401:
@@ -85,11 +77,8 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
 
 
 def notice_gone(connection: socket.socket) -> None:
-    """Have the kernel break off a TCP connection whose peer's host has vanished without a word, as by a power cut.
-
-    Set of a socket that listens, it holds for what connects to it. While nothing is on its way, the kernel asks the
-    other one whether the connection is still there; what is on its way and is not acknowledged breaks it as well.
-    """
+    """Have the kernel break TCP connections to a vanished host, by probes and timeouts. Accepted connections inherit
+    it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, _IDLE_S),

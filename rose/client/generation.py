@@ -1,10 +1,10 @@
-"""What a turn comes back as."""
+"""The result of a turn, and the events made from it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rose.client.address import ClientError
@@ -13,7 +13,7 @@ from rose.events import Step, Trajectory, Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One engine's work on a turn. `prompt_tokens` includes the turn's tokens that earlier attempts kept."""
+    """One engine's work on a turn. `prompt_tokens` includes the turn's tokens of earlier attempts."""
 
     engine_id: str
     device_id: str
@@ -30,13 +30,12 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
-    """The tokens of one turn, over all its attempts; `logprobs` and `versions` are per output token."""
+    """The tokens of one turn over all its attempts; `logprobs` and `versions` are per output token."""
 
     output_ids: list[int]
     logprobs: list[float]
     versions: list[int]
     attempts: Sequence[Attempt]
-    #: What it was made for, as it was asked; None where the caller keeps that.
     prompt_ids: Sequence[int] = ()
     trajectory_id: str | None = None
     group_id: str | None = None
@@ -45,10 +44,8 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Tokens of a turn that came together; the last one of a turn has all of it as `generation`.
-
-    `anew`: the turn was lost, and is made once more. It begins with this part; those before it are none of it.
-    """
+    """Tokens of a streamed turn; the last part has all as `generation`. `anew`: the turn was lost, and this replaces
+    all parts."""
 
     output_ids: list[int]
     logprobs: list[float]
@@ -58,7 +55,7 @@ class Part:
 
 
 class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledger's outcome "lost"
-    """A turn could not be completed on any engine; `attempts` are those that were made."""
+    """No engine could complete the turn after `attempts`."""
 
     def __init__(self, message: str, attempts: Sequence[Attempt] = ()) -> None:
         super().__init__(message)
@@ -66,18 +63,15 @@ class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledge
 
 
 class Generate(Protocol):
-    """Generates one turn of a trajectory. Raises GenerationLost when it cannot be completed anywhere."""
+    """Generates one turn of a trajectory. Raises GenerationLost."""
 
     async def __call__(self, input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation: ...
 
 
-_ATTEMPT_FIELDS = tuple(field.name for field in fields(Attempt))
-
-
 def attempts_of(answer: Mapping[str, Any]) -> list[Attempt]:
-    """The attempts in a gateway's answer, whether at its top (an error) or in its `meta_info`."""
+    """Return the attempts in a gateway's answer, at its top (an error) or in its `meta_info`."""
     records = (answer.get("rose") or {}).get("attempts", [])
-    return [Attempt(**{name: record[name] for name in _ATTEMPT_FIELDS}) for record in records]
+    return [Attempt(**{name: record[name] for name in Attempt.__slots__}) for record in records]
 
 
 def judged(
@@ -91,11 +85,9 @@ def judged(
     correct: Sequence[bool] | None = None,
     answer_tokens: Sequence[int] | None = None,
 ) -> list[Trajectory | Verdict]:
-    """A `Trajectory` and a `Verdict` for each generation, one turn each; a reward of at least `threshold` is accepted.
-
-    `trainer_version` is the version of the weights that learn from them. `correct` is ground truth where it is known;
-    `answer_tokens` how many tokens of each are the answer proper, all of them if left out. Raises ClientError.
-    """
+    """Return a `Trajectory` and a `Verdict` for each single-turn generation; rewards of at least `threshold` are
+    accepted. `trainer_version` is the version of the weights that learn from them. `correct` is ground truth, if known.
+    `answer_tokens` counts each one's tokens of the answer proper (None: all). Raises ClientError."""
     for name, values in (("rewards", rewards), ("correct", correct), ("answer_tokens", answer_tokens)):
         if values is not None and len(values) != len(generations):
             raise ClientError(f"{name} has {len(values)} values for {len(generations)} generations: give one for each")
@@ -150,8 +142,7 @@ def step_over(
     train_ns: int,
     publish_ns: int,
 ) -> Step:
-    """A step that is over; `policy_version` is the version that it published. Times are nanoseconds, one after the
-    other."""
+    """Return a finished step's event, which published `policy_version`. Its phases (ns) do not overlap."""
     return Step(
         step=step,
         policy_version=policy_version,

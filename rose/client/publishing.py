@@ -1,4 +1,4 @@
-"""A run's weights, served from the trainer's own process. The one part of the client that needs torch."""
+"""Serve a run's weights from the trainer's process. The one part of the client that needs torch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from rose.client.address import ClientError
 if TYPE_CHECKING:
     import torch
 
-#: Where the store of a folder was served last: an engine that is on its way there finds it again.
+#: The store's last address and token: a returning engine finds it there again.
 _ORIGIN = "origin.json"
-#: How long an engine that is fetching a version is waited for at the end. One that died leaves its pin behind.
+#: How long to wait at the end for fetching engines. One that died leaves its pin behind.
 _FETCHED_S, _LOOK_S = 3.0, 0.05
 
 
 class WeightOrigin:
-    """The versions of a run in `folder` and their server at `host`. `fence` is the publisher's number: the folder of
-    another run, or of a newer publisher, is refused: both raise TransferError. `close` it when no engine fetches any
-    more."""
+    """Serves a run's versions in `folder` at `host`; `close` it once no engine fetches. `fence` is the publisher's
+    number. Raises TransferError for the folder of another run or of a newer publisher."""
 
     def __init__(self, folder: Path, host: str, *, run_id: str, fence: int) -> None:
         try:
@@ -49,22 +48,21 @@ class WeightOrigin:
             except OSError as error:
                 raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
         self.url = self._server.url
-        #: Whether a newer publisher has the folder.
         self.fenced = False
-        _keep(folder / _ORIGIN, urlsplit(self.url).port or 0, self.token)
+        last = {"port": urlsplit(self.url).port or 0, "token": self.token}
+        private_files.write(folder / _ORIGIN, json.dumps(last))
 
     def latest(self) -> int | None:
-        """The newest version in the folder; None if there is none."""
         return self._store.latest()
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Returns once `version` can be fetched; the tensors may change then. What lies on an accelerator is compared
-        there. The newest version is not written again: it has to be of these weights. Raises TransferError."""
+        """Return once `version` can be fetched; the tensors may change then. Raises TransferError. Tensors on an
+        accelerator are compared there. The newest version is not written again, and must hold the same weights."""
         import torch
 
         from rose.runtime.transfer.store.fence import FencedError
 
-        # Other threads read them, whose streams do not wait for what the caller's still does to them.
+        # Other threads read the tensors; their streams do not wait for the caller's.
         for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
         detached = {name: tensor.detach() for name, tensor in tensors.items()}
@@ -78,11 +76,10 @@ class WeightOrigin:
             raise
 
     def weights_sha256(self, version: int) -> str:
-        """Names the weights of a version that lies in the folder. Raises TransferError."""
+        """Return the digest of a version in the folder. Raises TransferError."""
         return self._store.weights_sha256(version)
 
     def close(self) -> None:
-        """Finish what is being written, let engines that are fetching finish too, and serve no more."""
         self._publisher.wait()
         until = time.monotonic() + _FETCHED_S
         while any((self._store.folder / "pins").glob("*.json")) and time.monotonic() < until:
@@ -91,7 +88,7 @@ class WeightOrigin:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder to publish from, if it is not there. Raises ClientError."""
+    """Create the folder to publish from. Raises ClientError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -103,26 +100,21 @@ def make_folder(folder: Path) -> None:
 
 
 def address_towards(url: str) -> str:
-    """The address of this host that the server at `url` sees. Raises ClientError if there is no way there."""
+    """Return this host's address as the server at `url` sees it. Raises ClientError if there is no route."""
     parts = urlsplit(url)
     try:
-        found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, there = found[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(there)
-            here: str = probe.getsockname()[0]
+            probe.connect(address)
+            return str(probe.getsockname()[0])
     except OSError as error:
         raise ClientError(f"url {url!r} cannot be reached ({error.strerror}): correct it") from None
-    return here
 
 
 def _last(path: Path) -> tuple[int, str]:
-    """The port and the token of the last server; a free port and a new token if there was none."""
     with suppress(OSError, ValueError, KeyError):
         kept = json.loads(path.read_text(encoding="utf-8"))
         return int(kept["port"]), str(kept["token"])
     return 0, secrets.token_urlsafe(32)
-
-
-def _keep(path: Path, port: int, token: str) -> None:
-    private_files.write(path, json.dumps({"port": port, "token": token}))

@@ -1,4 +1,4 @@
-"""An RL run as its trainer has it: open, generate, publish, record, close."""
+"""An RL run from the trainer's side: open, generate, publish, record, close."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from rose.client.address import (
     AWAY_S,
@@ -29,7 +29,7 @@ from rose.client.address import (
 from rose.client.control import RESUME, Stalls, call
 from rose.client.generation import Generation, Part, judged
 from rose.client.publishing import WeightOrigin, address_towards, make_folder
-from rose.client.turns import TurnClient
+from rose.client.turns import TurnClient, TurnLabels
 from rose.errors import UserError
 from rose.events import Event, Step, Trajectory, Verdict
 from rose.private_files import TemporaryFolder
@@ -38,21 +38,17 @@ if TYPE_CHECKING:
     import torch
 
 
-#: Turns of one `generate` under way at once at most, and how often it says how far it is.
 TURNS_MAX = 256
 PROGRESS_S = 2.0
-#: Events in one call at most.
 EVENTS_MAX = 500
-#: A run that nobody could be told is over expires by itself.
+#: A run that cannot be closed expires by itself.
 _CLOSE_S = 10.0
-#: A run is renewed so often before it would expire.
 _RENEWALS = 4
 
 Progress = Callable[[int, int], None]
 
 
 def show_progress(done: int, total: int) -> None:
-    """Say on stderr how many turns of a `generate` are done."""
     print(f"rose: {done} of {total} turns", file=sys.stderr, flush=True)
 
 
@@ -75,19 +71,13 @@ def open_run(
     host: str | None = None,
     away_s: float = AWAY_S,
 ) -> Run:
-    """Open a run at the controller at `url`, or go on with the run `resume`; whoever had that one may no longer.
-
-    `model` is the fleet's rollout model. `staleness_max` is how many versions behind the newest one a turn may be made
-    by default. Runs of a higher `priority` are given engines first, those of one priority by `weight`. A run that is
-    not heard of for `expires_s` expires, and can be resumed. `trainer_device` is the device of the fleet that the
-    trainer sits on, if it does.
-
-    `folder` is where published weights lie: one that is kept lets a resumed run go on with deltas. `host` is the
-    address of this host at which they are fetched: the one by which it reaches the controller if left out.
-
-    What is asked of a controller that is away is asked again for `away_s`. Raises ClientError for what is wrong or
-    refused, ControllerAwayError, and RunEndedError for a run that cannot be resumed.
-    """
+    """Open a run at the controller at `url`, or take over the run `resume` from its earlier client. `model` is the
+    fleet's rollout model. `staleness_max` bounds how many versions behind the newest a turn may be, by default. Engines
+    go to runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and can be
+    resumed. `trainer_device` is the fleet's device that the trainer works on, if any. `folder` holds published weights:
+    a kept one lets a resumed run continue with deltas. `host` is this host's address for fetching; default: the one
+    that reaches the controller. Requests to an absent controller are repeated for `away_s`. Raises ClientError for a
+    wrong argument or a refusal, ControllerAwayError, and RunEndedError for a run that cannot be resumed."""
     if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
         raise ClientError(f"url {url!r} must be the controller's root, such as http://127.0.0.1:30100")
     if not 0 < away_s < math.inf:
@@ -106,12 +96,12 @@ def open_run(
         "resume": resume,
     }
     if folder is not None:
-        # Before the run is open: nobody would close it.
+        # Before the run is open: a failure would leave it open.
         folder = Path(folder).expanduser()
         make_folder(folder)
     url = url.rstrip("/")
     message = {field: value for field, value in wanted.items() if value is not None}
-    # Under a key, so that a run whose answer is lost is not opened twice.
+    # The key keeps a run whose answer is lost from being opened twice.
     keyed = {**message, "key": uuid.uuid4().hex}
     then = "open the run" if resume is None else RESUME
     answer = call(url, "POST", "/runs", keyed, token=token, away_s=away_s, then=then)
@@ -127,11 +117,8 @@ def open_run(
 
 
 class Run:
-    """An open run; `open_run` makes one. As a context manager it is closed at the end: failed if an exception ends it,
-    but left for a newer client if one took it over. Its methods may be called from any thread.
-
-    `version` is the newest that was published, None before the first; `last_step` the last step that was recorded.
-    """
+    """An open run, made by `open_run`. Methods may be called from any thread. As a context manager it is closed at
+    the end: as failed after an exception, but left open if a newer client took it over."""
 
     def __init__(
         self,
@@ -150,25 +137,22 @@ class Run:
         self._folder, self._host = folder, host
         self._own_folder: TemporaryFolder | None = None
         self._origin: WeightOrigin | None = None
-        self._background: BackgroundLoop | None = None
-        self._turns: TurnClient | None = None
+        self._background: BackgroundTurns | None = None
         self._lock, self._resuming = threading.Lock(), threading.Lock()
         self._left = threading.Event()
-        #: Why the run is this client's no more.
         self._lost: ClientError | None = None
-        #: What was asked to resume the run, as long as its answer was not heard.
+        #: The request to resume the run, until its answer arrives.
         self._unheard: dict[str, Any] | None = None
         self._renewing = threading.Thread(target=self._renew, name="rose-renew", daemon=True)
         self._renewing.start()
 
     @property
     def run_id(self) -> str:
-        """Its name in the ledger, and what `open_run(..., resume=...)` takes."""
+        """Return its name in the ledger, which `open_run(..., resume=...)` takes."""
         return self.address.run_id
 
     @property
     def fence(self) -> int:
-        """This client's number among those that had the run."""
         return self.address.fence
 
     def __enter__(self) -> Self:
@@ -182,14 +166,11 @@ class Run:
         elif error is None:
             self.close()
         else:
-            # What ended it is what the caller is to see.
             with suppress(ClientError):
                 if isinstance(error, (KeyboardInterrupt, SystemExit)):
                     self.close(reason="stopped")
                 else:
                     self.close("failed", f"{type(error).__name__}: {error}")
-
-    # ------------------------------------------------------------------ turns
 
     def generate(
         self,
@@ -204,29 +185,26 @@ class Run:
         turns_max: int = TURNS_MAX,
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
-        """One turn for each prompt, in their order; a prompt is a list of token ids, `sampling` SGLang's
-        `sampling_params`. All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is
-        told every two seconds. If none is completed for ten, the logger `rose.client` warns of what they wait for.
-
-        Raises what `TurnClient.turn` raises, of the first turn that fails, and RunTakenError or RunEndedError once the
-        run is this client's no more; the others are given up.
-        """
-        for field, given in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
-            if given is not None and len(given) != len(prompts):
-                raise ClientError(f"{field} has {len(given)} names for {len(prompts)} prompts: give one for each")
+        """Return one generation per prompt, in order; prompts are token ids, `sampling` is SGLang's `sampling_params`.
+        All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is called every two
+        seconds. If no turn is completed for ten, the logger `rose.client` warns why. The first failure ends all turns:
+        raises the errors of `TurnClient.turn`, and RunTakenError or RunEndedError."""
+        for field, ids in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
+            if ids is not None and len(ids) != len(prompts):
+                raise ClientError(f"{field} has {len(ids)} names for {len(prompts)} prompts: give one for each")
         names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
         groups: Sequence[str | None] = group_ids or [group_id] * len(prompts)
-        client, loop = self._turn_client()
+        background = self._background_turns()
         limit = asyncio.Semaphore(turns_max)
 
         async def one(prompt: Sequence[int], name: str, group: str | None) -> Generation:
             async with limit:
-                return await client.turn(
+                return await background.client.turn(
                     prompt, sampling, trajectory_id=name, group_id=group, step=step, turn=0, version_min=version_min
                 )
 
-        pending = [loop.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
-        waiting, told, stalls = set(pending), time.monotonic(), Stalls()
+        pending = [background.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
+        waiting, shown_s, stalls = set(pending), time.monotonic(), Stalls()
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
@@ -234,8 +212,8 @@ class Run:
                 for future in done:
                     future.result()
                 stalls.look(self.address, len(waiting), moved=bool(done))
-                if progress is not None and waiting and time.monotonic() - told >= PROGRESS_S:
-                    told = time.monotonic()
+                if progress is not None and waiting and time.monotonic() - shown_s >= PROGRESS_S:
+                    shown_s = time.monotonic()
                     progress(len(pending) - len(waiting), len(pending))
         finally:
             for future in waiting:
@@ -243,40 +221,35 @@ class Run:
         return [future.result() for future in pending]
 
     async def turn(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Any
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """One turn; arguments and errors of `TurnClient.turn`. May be awaited in any event loop."""
-        client, loop = self._turn_client()
-        return await asyncio.wrap_future(loop.submit(client.turn(input_ids, sampling, **labels)))
+        """Return one turn; arguments and errors of `TurnClient.turn`. May be awaited in any event loop."""
+        background = self._background_turns()
+        return await asyncio.wrap_future(background.submit(background.client.turn(input_ids, sampling, **labels)))
 
     async def stream(
-        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Any
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """One turn as its tokens are made; arguments and errors of `TurnClient.stream`."""
-        client, loop = self._turn_client()
-        async for part in loop.iterate(client.stream(input_ids, sampling, **labels)):
+        """Yield one turn's tokens as they are made; arguments and errors of `TurnClient.stream`."""
+        background = self._background_turns()
+        async for part in background.iterate(background.client.stream(input_ids, sampling, **labels)):
             yield part
 
-    # ------------------------------------------------------------------ weights
-
     def publish(self, tensors: Mapping[str, torch.Tensor], version: int | None = None) -> int:
-        """Publish weights under the names of the model's checkpoint; returns their version, by default the next one.
-
-        Returns once engines can fetch them, which they do by themselves; the tensors may change then. The newest
-        `version` of the folder, given again, is not written again: engines are told anew where it is.
-
-        Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError, and ClientError for a version that the
-        run has published with other weights, or newer ones.
-        """
+        """Publish weights under the names of the model's checkpoint; return their version, by default the next one.
+        Engines can fetch them by then, and the tensors may change. Raises TransferError, RunTakenError,
+        RunEndedError, ControllerAwayError, and ClientError for a version that the run has published with other
+        weights, or exceeded."""
         self.check()
         origin = self._weights()
         if version is None:
-            version = max(-1 if known is None else known for known in (origin.latest(), self.version)) + 1
+            newest = [number for number in (origin.latest(), self.version) if number is not None]
+            version = max(newest, default=-1) + 1
         try:
             origin.publish(version, tensors)
         except UserError:
             if origin.fenced:
-                # Whether the publisher that has the folder has the run too is the controller's to say.
+                # Only the controller knows whether that publisher also has the run.
                 self._call("POST", "/renew", {"expires_s": self._expires_s})
             raise
         message = {"version": version, "url": origin.url, "token": origin.token}
@@ -284,11 +257,9 @@ class Run:
         self.version = version
         return version
 
-    # ------------------------------------------------------------------ the ledger
-
     def record(self, *events: Trajectory | Verdict | Step) -> None:
-        """Have events recorded in the run's name; returns once they are. Recorded twice, an event counts once: by its
-        `event_id`, or else its step, its trajectory, or its trajectory and verifier."""
+        """Record events durably. A repeated event counts once: by `event_id`, else by step, trajectory, or
+        trajectory and verifier."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
             self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
@@ -297,17 +268,12 @@ class Run:
                 self.last_step = event.step
 
     def judge(self, generations: Sequence[Generation], rewards: Sequence[float], *, verifier: str, **more: Any) -> None:
-        """Record what a verifier says of turns that are whole trajectories; arguments of `rose.client.judged`."""
+        """Record verdicts on single-turn trajectories; arguments of `rose.client.judged`."""
         version = 0 if self.version is None else self.version
         self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
 
-    # ------------------------------------------------------------------ its end
-
     def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
-        """Say that the run is over, and free what it has here. Safe to call twice.
-
-        Raises ControllerAwayError if nobody could be told: the run then expires by itself.
-        """
+        """End the run. Safe to call twice. Raises ControllerAwayError; the run then expires by itself."""
         if self._left.is_set():
             return
         try:
@@ -319,15 +285,13 @@ class Run:
             self.leave()
 
     def leave(self) -> None:
-        """Go without a word to the controller: the run expires by itself, and can be resumed. Safe to call twice."""
+        """Release resources without telling the controller: the run expires, and can be resumed. Safe to call twice."""
         self._left.set()
         with self._lock:
             background, self._background = self._background, None
             origin, self._origin = self._origin, None
             own_folder, self._own_folder = self._own_folder, None
         if background is not None:
-            assert self._turns is not None
-            background.submit(self._turns.__aexit__(None, None, None)).result()
             background.close()
         if origin is not None:
             origin.close()
@@ -337,17 +301,14 @@ class Run:
             self._renewing.join()
 
     def check(self) -> None:
-        """Raise RunTakenError or RunEndedError if the controller has said that the run is this client's no more, and
-        ClientError if it was closed or left here."""
+        """Raise RunTakenError or RunEndedError if the run is no longer this client's, ClientError if it was closed
+        here."""
         if self._lost is not None:
             raise self._lost
         if self._left.is_set():
             raise ClientError(f"run {self.run_id} was closed by this client: open it again with resume={self.run_id!r}")
 
-    # ------------------------------------------------------------------ inside
-
     def _call(self, method: str, path: str, message: Mapping[str, Any], away_s: float | None = None) -> dict[str, Any]:
-        """A call in this client's name, which has the newest fence as far as it knows."""
         while True:
             self.check()
             address = self.address
@@ -359,7 +320,7 @@ class Run:
                     {"fence": address.fence, **message},
                     token=address.token,
                     away_s=address.away_s if away_s is None else away_s,
-                    # The end of the run is not to wait for somebody who sees to a disk.
+                    # Closing must not wait until somebody mends a disk.
                     waits=away_s is None,
                     going_on=lambda: self._lost is None and not self._left.is_set(),
                 )
@@ -370,8 +331,7 @@ class Run:
                 self._go_on(error, address.fence, address.away_s, waits=away_s is None)
 
     def _renew(self) -> None:
-        """Keep the run open. A controller that is away is asked again the next time: what the trainer itself wants of
-        it says in the end that it is."""
+        """Keep the run open. The trainer's own calls report a controller that stays away."""
         while not self._left.wait(self._expires_s / _RENEWALS) and self._lost is None:
             address = self.address
             message = {"fence": address.fence, "expires_s": self._expires_s}
@@ -386,12 +346,9 @@ class Run:
     def _go_on(
         self, error: RunTakenError | RunEndedError | RunExpiredError, fence: int, away_s: float, *, waits: bool
     ) -> None:
-        """With the run, after this client was refused by `error`, having said `fence`. Raises why it cannot.
-
-        A run that expired while this client was not heard is resumed. It says the fence that it had: a client that has
-        resumed the run meanwhile keeps it, however late this comes. Where the answer to that was lost, whoever has
-        taken the run over may be this client itself, and is if what it asked is answered again under the same key.
-        """
+        """Continue with the run after `error` refused this client's `fence`, or raise why that is impossible. An
+        expired run is resumed under its old fence, so a client that resumed it meanwhile keeps it. If the answer was
+        lost, this client itself may be the newer one: it is if the same key gets an answer again."""
         with self._resuming:
             address = self.address
             if address.fence != fence:
@@ -418,16 +375,14 @@ class Run:
             self._unheard = None
             self.address = replace(address, fence=answer["fence"])
 
-    def _turn_client(self) -> tuple[TurnClient, BackgroundLoop]:
+    def _background_turns(self) -> BackgroundTurns:
         self.check()
         if self.version is None:
             raise ClientError(f"run {self.run_id} has published no version yet: publish one before its first turn")
         with self._lock:
             if self._background is None:
-                self._background, self._turns = BackgroundLoop(), TurnClient(self.address)
-                self._background.submit(self._turns.__aenter__()).result()
-            assert self._turns is not None
-            return self._turns, self._background
+                self._background = BackgroundTurns(self.address)
+            return self._background
 
     def _weights(self) -> WeightOrigin:
         with self._lock:
@@ -442,7 +397,6 @@ class Run:
 
 
 def _message(event: Event) -> dict[str, Any]:
-    """An event as the controller is sent it."""
     if not isinstance(event, (Trajectory, Verdict, Step)):
         raise ClientError(f"a client records trajectory, verdict and step events, no {event.kind!r}")
     event = replace(event, event_id=event.event_id or _event_id(event))
@@ -451,7 +405,7 @@ def _message(event: Event) -> dict[str, Any]:
 
 
 def _event_id(event: Trajectory | Verdict | Step) -> str:
-    """What it is among the events of its run and kind, so that it is the same whoever sends it again."""
+    """Return a stable id among the run's events of one kind, so that a repeated event counts once."""
     if isinstance(event, Step):
         return f"step-{event.step}"
     if event.trajectory_id is None:
@@ -460,24 +414,24 @@ def _event_id(event: Trajectory | Verdict | Step) -> str:
 
 
 _T = TypeVar("_T")
-#: What ends an iteration, in its queue.
 _END = object()
 
 
-class BackgroundLoop:
-    """Runs coroutines until `close`."""
+class BackgroundTurns:
+    """A `TurnClient` in a thread of its own, which runs coroutines until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: RunAddress) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rose-client", daemon=True)
         self._thread.start()
+        self.client = TurnClient(address)
+        self.submit(self.client.__aenter__()).result()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def iterate(self, items: AsyncIterator[_T]) -> AsyncIterator[_T]:
-        """What `items` yields in the background, in the caller's loop. It is not waited for whether it is taken: a turn
-        bounds it."""
+        """Yield in the caller's loop what `items` yields in the background. Unread items queue up."""
         here = asyncio.get_running_loop()
         queue: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -497,7 +451,8 @@ class BackgroundLoop:
             running.cancel()
 
     def close(self) -> None:
-        """Give up what runs, and end the thread."""
+        """Cancel all tasks, and end the thread."""
+        self.submit(self.client.__aexit__(None, None, None)).result()
         self.submit(_cancel_others()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

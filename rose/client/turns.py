@@ -1,4 +1,4 @@
-"""Turns of a run over asyncio: whole, or as they are made."""
+"""Turns of a run over asyncio, whole or streamed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from rose.client.address import ClientError, RunAddress, RunExpiredError, notice_gone, refusal
+from rose.client.address import (
+    ClientError,
+    RunAddress,
+    RunExpiredError,
+    authorization,
+    notice_gone,
+    refusal,
+)
 from rose.client.control import RETRIED, Failure, Patience, retried
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 
@@ -20,20 +27,25 @@ if TYPE_CHECKING:
     import aiohttp
 
 _CONNECT_S = 5.0
-#: Where nothing was heard of a turn for so long, or half of `away_s`, the controller is asked whether it is there, and
-#: the turn is sent again. A process that was stopped, or hangs on its disk, keeps its connections: the kernel answers.
+#: After this silence, or half of `away_s`, the controller's health is checked and the turn is sent again: a stopped
+#: process, or one that hangs on its disk, keeps its connections.
 _UNHEARD_S, _ANSWER_S = 60.0, 10.0
-#: Answers that are about the turn, and not about who asks or for which run.
 _TURN_LOST = frozenset({400, 503})
 
 
-class TurnClient:
-    """Generates turns of the run at `address`; an async context manager, of one event loop.
+class TurnLabels(TypedDict, total=False):
+    """What a turn belongs to. `version_min`: the oldest policy version allowed; default: by the run's bound."""
 
-    A turn whose answer does not come is sent again under the same key, for `address.away_s`, or for as long as the
-    controller says that it is busy: one that has it, or has just completed it, answers that one, and one that was
-    started again takes it anew.
-    """
+    trajectory_id: str | None
+    group_id: str | None
+    step: int | None
+    turn: int | None
+    version_min: int | None
+
+
+class TurnClient:
+    """Generates turns of the run at `address`; an async context manager of one event loop. A turn without an answer
+    is sent again under its key, for `address.away_s` or while the controller is busy."""
 
     def __init__(self, address: RunAddress) -> None:
         self.address = address
@@ -47,7 +59,7 @@ class TurnClient:
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=_CONNECT_S, sock_read=min(_UNHEARD_S, self.address.away_s / 2)
             ),
-            headers=self.address.headers,
+            headers=authorization(self.address.token),
         )
         return self
 
@@ -58,23 +70,11 @@ class TurnClient:
         await self._session.close()
 
     async def turn(
-        self,
-        input_ids: Sequence[int],
-        sampling: Mapping[str, Any] | None = None,
-        *,
-        trajectory_id: str | None = None,
-        group_id: str | None = None,
-        step: int | None = None,
-        turn: int | None = None,
-        version_min: int | None = None,
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> Generation:
-        """One turn, whole. `sampling` is SGLang's `sampling_params`; `version_min` is the oldest policy version that
-        may make a token, by default what the run's staleness bound allows.
-
-        Raises GenerationLost with what the controller said when the turn could not be completed anywhere,
-        ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a request that it refused.
-        """
-        body = _body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min)
+        """Return one whole turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could
+        complete it, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
+        body = _body(input_ids, sampling, **labels)
         patience = self._patience()
         while True:
             try:
@@ -83,33 +83,23 @@ class TurnClient:
                 await self._pause(patience, error)
 
     async def stream(
-        self,
-        input_ids: Sequence[int],
-        sampling: Mapping[str, Any] | None = None,
-        *,
-        trajectory_id: str | None = None,
-        group_id: str | None = None,
-        step: int | None = None,
-        turn: int | None = None,
-        version_min: int | None = None,
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
-        """One turn as its tokens are made; the last part has the whole `generation`. Arguments and errors of `turn`.
-
-        A stream that breaks off is taken up again where it was. A controller that has lost the turn makes it once more,
-        with other tokens: a part that is `anew` says so, and replaces all parts before it.
-        """
-        body = {**_body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min), "stream": True}
+        """Yield one turn's tokens as they are made, at last with the whole `generation`; arguments and errors of
+        `turn`. A broken stream continues where it was; a part that is `anew` replaces all earlier ones, which the
+        controller lost."""
+        body = {**_body(input_ids, sampling, **labels), "stream": True}
         patience = self._patience()
-        given = Part(output_ids=[], logprobs=[], versions=[])
+        previous = Part(output_ids=[], logprobs=[], versions=[])
         while True:
             try:
                 answer: dict[str, Any] | None = None
                 async for answer in self._chunks(body):
-                    made = _part(answer)
-                    anew = not _goes_on(made, given, whole=answer["meta_info"].get("finish_reason") is not None)
-                    tokens = 0 if anew else len(given.output_ids)
-                    if anew or len(made.output_ids) > tokens:
-                        given = made
+                    part = _part(answer)
+                    anew = not _continues(part, previous, whole=answer["meta_info"].get("finish_reason") is not None)
+                    tokens = 0 if anew else len(previous.output_ids)
+                    if anew or len(part.output_ids) > tokens:
+                        previous = part
                         patience.begin()
                         yield _part(answer, tokens, anew)
                 if answer is None or not answer["meta_info"].get("finish_reason"):
@@ -134,23 +124,21 @@ class TurnClient:
         )
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        async with self._request(body) as request:
-            answer = await request.answer()
-        self._check(request.response.status, answer)
-        result: dict[str, Any] = answer
-        return result
+        async with self._request(body) as response:
+            answer: dict[str, Any] = await response.json()
+        self._check(response.status, answer)
+        return answer
 
     async def _chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The server-sent events of a turn: each says all that is made until then."""
-        async with self._request(body) as request:
-            if request.response.content_type != "text/event-stream":
-                self._check(request.response.status, await request.answer())
+        async with self._request(body) as response:
+            if response.content_type != "text/event-stream":
+                self._check(response.status, await response.json())
                 raise ClientError(
-                    f"{self.address.base}/generate streams {request.response.content_type!r}, no server-sent events"
+                    f"{self.address.base}/generate streams {response.content_type!r}, no server-sent events"
                 )
             text = b""
-            # Not by lines, whose length a reader bounds: a turn of a hundred thousand tokens is one.
-            while more := await request.more():
+            # A line reader's limit is too short: a turn of a hundred thousand tokens is one line.
+            while more := await response.content.readany():
                 *whole, text = (text + more).split(b"\n")
                 for line in whole:
                     if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
@@ -159,9 +147,22 @@ class TurnClient:
                             raise GenerationLost(str(answer["error"]), attempts_of(answer))
                         yield answer
 
-    def _request(self, body: dict[str, Any]) -> _Request:
+    @asynccontextmanager
+    async def _request(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """POST a turn. Connection failures are raised as `_AwayError`, also while the answer is read inside `with`."""
+        import aiohttp
+
         assert self._session is not None, "`async with` opens it"
-        return _Request(self._session, f"{self.address.base}/generate", body)
+        sent_s = time.monotonic()
+        try:
+            async with self._session.post(f"{self.address.base}/generate", json=body) as response:
+                yield response
+        except aiohttp.SocketTimeoutError:
+            raise _AwayError("silent", "it stands still", unheard=True) from None
+        except (aiohttp.ClientError, OSError, json.JSONDecodeError) as error:
+            broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
+            held_s = time.monotonic() - sent_s if broke else 0.0
+            raise _AwayError("silent", str(error) or type(error).__name__, held_s) from None
 
     def _check(self, status: int, answer: Any) -> None:
         if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
@@ -170,14 +171,13 @@ class TurnClient:
             raise _AwayError(*retried(status, answer))
         if status != 200:
             error = refusal(self.address.url, status, answer)
-            # Whoever opened the run resumes it.
             raise _AwayError("expired", str(error)) if isinstance(error, RunExpiredError) else error
 
     def _patience(self) -> Patience:
         return Patience(self.address.url, self.address.away_s, waits=True)
 
     async def _pause(self, patience: Patience, error: _AwayError) -> None:
-        """Wait before the turn is sent again. Raises ControllerAwayError when it is not to be."""
+        """Wait before the turn is sent again. Raises ControllerAwayError when it is given up."""
         if error.unheard and await self._is_there():
             patience.begin()
         else:
@@ -195,65 +195,16 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came, or none that is about the turn; `held_s` is how long one was waited for until it broke.
-
-    `unheard`: nothing broke, and nothing was heard either.
-    """
+    """No answer came; `held_s` is the time until the connection broke. `unheard`: it did not break, but nothing
+    arrived."""
 
     def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
         super().__init__(reason)
         self.failure, self.held_s, self.unheard = failure, held_s, unheard
 
 
-class _Request:
-    """A POST whose failures on the way are `_AwayError`, also those of what is read of its answer inside."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:
-        self._call = session.post(url, json=body)
-        self._sent = time.monotonic()
-        self._response: aiohttp.ClientResponse | None = None
-
-    async def __aenter__(self) -> Self:
-        try:
-            self._response = await self._call.__aenter__()
-        except Exception as error:
-            raise self._away(error) from None
-        return self
-
-    @property
-    def response(self) -> aiohttp.ClientResponse:
-        assert self._response is not None, "`async with` waits for it"
-        return self._response
-
-    async def answer(self) -> Any:
-        """All of it."""
-        return await self.response.json()
-
-    async def more(self) -> bytes:
-        """What came of it since, nothing at its end."""
-        return await self.response.content.readany()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._call.__aexit__(kind, error, trace)
-        if error is not None:
-            raise self._away(error) from None
-
-    def _away(self, error: BaseException) -> BaseException:
-        import aiohttp
-
-        if not isinstance(error, (aiohttp.ClientError, OSError, json.JSONDecodeError)):
-            return error
-        if isinstance(error, aiohttp.SocketTimeoutError):
-            return _AwayError("silent", "it stands still", unheard=True)
-        broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
-        held_s = time.monotonic() - self._sent if broke else 0.0
-        return _AwayError("silent", str(error) or type(error).__name__, held_s)
-
-
 def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket on which an answer may be waited for long, and whose connection breaks once its host is gone."""
+    """Return a socket that waits for long answers, and breaks once the peer's host is gone."""
     family, kind, protocol, *_ = address
     connection = socket.socket(family, kind, protocol)
     notice_gone(connection)
@@ -263,11 +214,12 @@ def watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 def _body(
     input_ids: Sequence[int],
     sampling: Mapping[str, Any] | None,
-    trajectory_id: str | None,
-    group_id: str | None,
-    step: int | None,
-    turn: int | None,
-    version_min: int | None,
+    *,
+    trajectory_id: str | None = None,
+    group_id: str | None = None,
+    step: int | None = None,
+    turn: int | None = None,
+    version_min: int | None = None,
 ) -> dict[str, Any]:
     labels = {
         "trajectory_id": trajectory_id or uuid.uuid4().hex,
@@ -285,7 +237,6 @@ def _body(
 
 
 def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
-    """What is in an answer beyond the first `tokens`."""
     meta = answer["meta_info"]
     ids: list[int] = answer.get("output_ids") or []
     logprobs = [float(item[0]) for item in (meta.get("output_token_logprobs") or [])[tokens:]]
@@ -293,12 +244,12 @@ def _part(answer: dict[str, Any], tokens: int = 0, anew: bool = False) -> Part:
     return Part(output_ids=ids[tokens:], logprobs=logprobs, versions=versions, anew=anew)
 
 
-def _goes_on(made: Part, given: Part, *, whole: bool) -> bool:
-    """Whether what is made so far of a turn, or all of it, can be the turn that the parts so far gave. Not by versions:
-    while an engine is at it, they are those that it had as it began."""
-    length = min(len(made.output_ids), len(given.output_ids))
+def _continues(part: Part, previous: Part, *, whole: bool) -> bool:
+    """Return whether `part` has the tokens of `previous`. Versions are not compared: while an engine works, they are
+    those that it had at the start."""
+    length = min(len(part.output_ids), len(previous.output_ids))
     return (
-        (length == len(given.output_ids) or not whole)
-        and made.output_ids[:length] == given.output_ids[:length]
-        and made.logprobs[:length] == given.logprobs[:length]
+        (length == len(previous.output_ids) or not whole)
+        and part.output_ids[:length] == previous.output_ids[:length]
+        and part.logprobs[:length] == previous.logprobs[:length]
     )

@@ -1,4 +1,4 @@
-"""A host that vanishes without a word: whoever waits for it, or works for it, notices."""
+"""A host that vanishes is noticed by its peers."""
 
 from __future__ import annotations
 

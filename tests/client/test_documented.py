@@ -22,11 +22,11 @@ def test_the_programs_of_the_documents_run(tmp_path, tiny_policy, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ROSE_TOKEN", "token-of-the-tests")
     (tmp_path / "policy").symlink_to(tiny_policy)
-    with fleet(tmp_path, token="token-of-the-tests") as there:
+    with fleet(tmp_path, token="token-of-the-tests") as service:
         for program in PROGRAMS:
-            exec(program.replace("http://127.0.0.1:30100", there.url), {})
+            exec(program.replace("http://127.0.0.1:30100", service.url), {})
         printed = capsys.readouterr().out.splitlines()
-        states = [run.facts.state for run in there.gateway.controller.runs]
+        states = [run.facts.state for run in service.gateway.controller.runs]
     assert sum(line.startswith("ended") for line in printed) == len(PROGRAMS)
     assert states == ["closed"] * len(PROGRAMS)
 

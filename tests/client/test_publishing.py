@@ -1,5 +1,3 @@
-"""Weights published by a run's client, fetched as engines fetch them."""
-
 from __future__ import annotations
 
 import json
@@ -30,32 +28,31 @@ def weights(seed):
 def test_engines_fetch_each_version_and_it_names_its_run(tmp_path):
     fetching = Fetching(tmp_path / "staging")
     with (
-        fleet(tmp_path / "state", Engine(fetch=fetching)) as there,
-        client.open_run(there.url, name="n", model=MODEL, folder=tmp_path / "weights") as run,
+        fleet(tmp_path / "state", Engine(fetch=fetching)) as service,
+        client.open_run(service.url, name="n", model=MODEL, folder=tmp_path / "weights") as run,
     ):
         for version in range(3):
             assert run.publish(weights(version)) == version
-            # Only an engine that holds it makes the turn.
             (generation,) = run.generate([[1]], {"max_new_tokens": 1}, version_min=version)
             assert generation.versions == [version]
     assert fetching.fetched == [(run.run_id, version, {run.run_id}) for version in range(3)]
 
 
 def test_a_resumed_client_serves_what_was_published_where_it_was(tmp_path):
-    with fleet(tmp_path / "state", Engine(fetch=Fetching(tmp_path / "staging"))) as there:
+    with fleet(tmp_path / "state", Engine(fetch=Fetching(tmp_path / "staging"))) as service:
         fields = {"name": "n", "model": MODEL, "folder": tmp_path / "weights"}
-        first = client.open_run(there.url, **fields)
+        first = client.open_run(service.url, **fields)
         first.publish(weights(0))
         origin = (first._origin.url, first._origin.token)
         first.leave()
-        with client.open_run(there.url, resume=first.run_id, **fields) as second:
+        with client.open_run(service.url, resume=first.run_id, **fields) as second:
             assert second.publish(weights(0), version=0) == 0
             assert (second._origin.url, second._origin.token) == origin
             assert second.publish(weights(1)) == 1
             with pytest.raises(TransferError, match=r"version 0 is not newer"):
                 second.publish(weights(2), version=0)
             # A client that does not know yet that it was taken over cannot write beside its successor either.
-            third = client.open_run(there.url, resume=first.run_id, **fields)
+            third = client.open_run(service.url, resume=first.run_id, **fields)
             third.publish(weights(2))
             with pytest.raises(TransferError, match="taken over by a newer publisher"):
                 second._origin.publish(3, weights(3))
@@ -65,69 +62,51 @@ def test_a_resumed_client_serves_what_was_published_where_it_was(tmp_path):
     assert (tmp_path / "weights" / "origin.json").stat().st_mode & 0o077 == 0
 
 
-def test_another_run_s_folder_is_refused(tmp_path):
-    with fleet(tmp_path / "state") as there:
-        with client.open_run(there.url, name="one", model=MODEL, folder=tmp_path / "weights") as one:
+def test_another_run_s_folder_is_refused_and_an_impossible_one_before_the_run_is_opened(tmp_path):
+    (tmp_path / "file").touch()
+    with fleet(tmp_path / "state") as service:
+        for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(client.ClientError, match=f"folder {str(folder)!r} cannot be made .*: give another"):
+                client.open_run(service.url, name="n", model=MODEL, folder=folder)
+        assert list(service.gateway.controller.runs) == []
+        with client.open_run(service.url, name="one", model=MODEL, folder=tmp_path / "weights") as one:
             one.publish(weights(0))
-        with client.open_run(there.url, name="two", model=MODEL, folder=tmp_path / "weights") as two:
-            # 0 is the newest there, too.
+        with client.open_run(service.url, name="two", model=MODEL, folder=tmp_path / "weights") as two:
             for version in (5, 0):
                 with pytest.raises(TransferError, match="give each run a folder of its own"):
                     two.publish(weights(0), version=version)
-            assert there.gateway.controller.runs.get(two.run_id).facts.version is None
-
-
-def test_a_folder_that_cannot_be_made_is_named_before_the_run_is_opened(tmp_path):
-    (tmp_path / "file").touch()
-    with fleet(tmp_path / "state") as there:
-        for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-            with pytest.raises(client.ClientError, match=f"folder {str(folder)!r} cannot be made .*: give another"):
-                client.open_run(there.url, name="n", model=MODEL, folder=folder)
-        assert list(there.gateway.controller.runs) == []
+            assert service.gateway.controller.runs.get(two.run_id).facts.version is None
 
 
 def test_a_version_that_is_published_again_must_be_the_same(tmp_path):
-    with fleet(tmp_path / "state") as there:
+    with fleet(tmp_path / "state") as service:
         fields = {"name": "n", "model": MODEL, "folder": tmp_path / "weights"}
-        first = client.open_run(there.url, **fields)
+        first = client.open_run(service.url, **fields)
         first.publish(weights(0))
         first.leave()
-        with client.open_run(there.url, resume=first.run_id, **fields) as second:
+        with client.open_run(service.url, resume=first.run_id, **fields) as second:
             with pytest.raises(TransferError, match=r"version 0 .* already .* 'a\.weight' .* publish a newer version"):
                 second.publish(weights(1), version=0)
             with pytest.raises(TransferError, match=r"differ from version 0 in \['b\.weight'\]"):
                 second.publish({"a.weight": weights(0)["a.weight"]}, version=0)
             assert second.publish(weights(0), version=0) == 0
             assert second.publish(weights(1)) == 1
-
-
-def test_nor_may_it_be_another_from_another_folder(tmp_path):
-    """As where a trainer goes on without the folder that it had: what engines hold is known by its version alone."""
-    with fleet(tmp_path / "state") as there:
-        fields = {"name": "n", "model": MODEL}
-        first = client.open_run(there.url, folder=tmp_path / "first", **fields)
-        first.publish(weights(0))
-        first.publish(weights(1))
-        first.leave()
-        with client.open_run(there.url, resume=first.run_id, folder=tmp_path / "second", **fields) as second:
+        # Nor from other folders: an engine knows its weights by their version alone.
+        fields.pop("folder")
+        with client.open_run(service.url, resume=first.run_id, folder=tmp_path / "second", **fields) as second:
             with pytest.raises(client.ClientError, match=r"version is 1, which run .* published with other weights"):
                 second.publish(weights(2), version=1)
-        with client.open_run(there.url, resume=first.run_id, folder=tmp_path / "third", **fields) as third:
-            # Here it is whole, and was a delta there.
+        with client.open_run(service.url, resume=first.run_id, folder=tmp_path / "third", **fields) as third:
+            # It is whole in this folder, and a delta in the first.
             assert third.publish(weights(1), version=1) == 1
-            assert there.gateway.controller.runs.get(first.run_id).facts.url == third._origin.url
+            assert service.gateway.controller.runs.get(first.run_id).facts.url == third._origin.url
             assert third.publish(weights(2)) == 2
+        with client.open_run(service.url, host="203.0.113.7", **fields) as run:
+            with pytest.raises(client.ClientError, match=r"host '203\.0\.113\.7' cannot be bound"):
+                run.publish(weights(0))
 
 
-def test_a_host_that_is_not_this_one_s_is_named(tmp_path):
-    with fleet(tmp_path) as there, client.open_run(there.url, name="n", model=MODEL, host="203.0.113.7") as run:
-        with pytest.raises(client.ClientError, match=r"host '203\.0\.113\.7' cannot be bound"):
-            run.publish(weights(0))
-
-
-class Given:
-    """Stands for the publisher: keeps what it is given."""
-
+class StandIn:
     def publish(self, version, tensors):
         self.tensors = tensors
 
@@ -137,14 +116,14 @@ class Given:
 
 def test_tensors_are_given_to_the_store_where_they_lie(tmp_path):
     origin = WeightOrigin(tmp_path, "127.0.0.1", run_id="r", fence=1)
-    origin._publisher = given = Given()
-    # What has no memory cannot be copied from where it is.
+    origin._publisher = publisher = StandIn()
     tensors = weights(0) | {"c.weight": torch.nn.Parameter(torch.empty(4, device="meta"))}
     origin.publish(0, tensors)
     origin.close()
-    assert given.tensors["c.weight"].is_meta
-    assert [given.tensors[name].data_ptr() for name in tensors] == [tensor.data_ptr() for tensor in tensors.values()]
-    assert not any(tensor.requires_grad for tensor in given.tensors.values())
+    published = publisher.tensors
+    assert published["c.weight"].is_meta
+    assert [published[name].data_ptr() for name in tensors] == [tensor.data_ptr() for tensor in tensors.values()]
+    assert not any(tensor.requires_grad for tensor in published.values())
 
 
 @pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -154,7 +133,6 @@ def test_tied_tensors_have_one_name_and_may_change_once_they_are_published(tmp_p
     with torch.cuda.stream(torch.cuda.Stream()) if where == "cuda" else nullcontext():
         for version in range(3):
             if where == "cuda":
-                # The update is not over when it is published.
                 torch.cuda._sleep(100_000_000)
             tied += 1
             origin.publish(version, {"embed_tokens.weight": tied, "lm_head.weight": tied})
@@ -184,7 +162,7 @@ def test_what_a_killed_trainer_published_is_removed_by_the_next_client(tmp_path,
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with fleet(tmp_path / "state") as there:
+    with fleet(tmp_path / "state") as service:
         environment = os.environ | {"TMPDIR": str(temporary)}
         with subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, env=environment) as killed:
             assert killed.stdout.readline() == b"published\n"
@@ -192,12 +170,12 @@ def test_what_a_killed_trainer_published_is_removed_by_the_next_client(tmp_path,
         (left,) = temporary.iterdir()
         # One that is as young as this may not be locked yet.
         os.utime(left, (0, 0))
-        with client.open_run(there.url, name="n", model=MODEL) as living:
+        with client.open_run(service.url, name="n", model=MODEL) as living:
             living.publish(weights(0))
             (kept,) = temporary.iterdir()
             assert kept != left
             os.utime(kept, (0, 0))
-            with client.open_run(there.url, name="n", model=MODEL) as another:
+            with client.open_run(service.url, name="n", model=MODEL) as another:
                 another.publish(weights(0))
                 assert len(list(temporary.iterdir())) == 2
                 assert (kept / "versions").exists()

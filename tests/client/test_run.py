@@ -1,5 +1,3 @@
-"""A run against the real controller; engines are small servers, and nothing publishes torch's tensors."""
-
 from __future__ import annotations
 
 import asyncio
@@ -54,7 +52,7 @@ def open_run(fleet, **more):
 
 def test_prompts_come_back_as_generations_in_their_order(tmp_path):
     recorded, engine = Recorded(), Engine()
-    with fleet(tmp_path, engine, writer=recorded) as there, open_run(there) as run:
+    with fleet(tmp_path, engine, writer=recorded) as service, open_run(service) as run:
         assert run.publish({}) == 0
         generations = run.generate([[1], [1, 2], [1, 2, 3]], {"max_new_tokens": 2}, group_id="g0", step=0)
         assert [generation.output_ids for generation in generations] == [[1, 2], [2, 3], [3, 4]]
@@ -63,11 +61,9 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
         assert (generations[2].prompt_ids, generations[2].group_id) == ([1, 2, 3], "g0")
         run.judge(generations, [0.0, 1.0, 1.0], verifier="tests", threshold=0.5)
         assert run.publish({}) == 1
-        step = client.step_over(
-            0, generations, [0.0, 1.0, 1.0], policy_version=1, rollout_ns=5, train_ns=6, publish_ns=7
-        )
-        run.record(step)
-        run.record(step)
+        times_ns = {"rollout_ns": 5, "train_ns": 6, "publish_ns": 7}
+        for _ in range(2):
+            run.record(client.step_over(0, generations, [0.0, 1.0, 1.0], policy_version=1, **times_ns))
         assert engine.held[0] == (run.run_id, 0)
     turns, verdicts = recorded.of("turn"), recorded.of("verdict")
     assert {turn.run_id for turn in turns} == {run.run_id}
@@ -82,23 +78,22 @@ def test_prompts_come_back_as_generations_in_their_order(tmp_path):
 
 
 def test_a_client_whose_turns_wait_is_told_what_for(tmp_path, monkeypatch, caplog):
-    """As where the weights that it published are not those of the fleet's model."""
+    """As where the published weights are not those of the fleet's model."""
     monkeypatch.setattr(control, "STALLED_S", 0.3)
     engine = Engine()
     engine.failed = "version 0 and the engine differ in tensors"
-    with fleet(tmp_path, engine) as there, open_run(there) as run, ThreadPoolExecutor(1) as pool:
+    with fleet(tmp_path, engine) as service, open_run(service) as run, ThreadPoolExecutor(1) as pool:
         run.publish({})
-        made = pool.submit(run.generate, [[1], [1, 2]], {"max_new_tokens": 2}, progress=None)
-        while not (said := [record.getMessage() for record in caplog.records if record.name == "rose.client"]):
+        generating = pool.submit(run.generate, [[1], [1, 2]], {"max_new_tokens": 2}, progress=None)
+        while not (warnings := [record.getMessage() for record in caplog.records if record.name == "rose.client"]):
             time.sleep(0.05)
-        assert said == [
+        assert warnings == [
             f"2 turns of run {run.run_id} wait: no engine holds its run's weights yet "
             "(e0: version 0 and the engine differ in tensors)"
         ]
         time.sleep(0.5)
         engine.failed = None
-        assert [generation.output_ids for generation in made.result(20)] == [[1, 2], [2, 3]]
-        # Once for the same reason.
+        assert [generation.output_ids for generation in generating.result(20)] == [[1, 2], [2, 3]]
         assert len([record for record in caplog.records if record.name == "rose.client"]) == 1
 
 
@@ -108,7 +103,7 @@ def test_a_turn_is_awaited_and_streamed_in_the_caller_s_loop(tmp_path):
         parts = [part async for part in run.stream([7, 1, 2, 3], {"max_new_tokens": 2}, trajectory_id="t", turn=1)]
         return generation, parts
 
-    with fleet(tmp_path, Engine(pause_s=0.05)) as there, open_run(there) as run:
+    with fleet(tmp_path, Engine(pause_s=0.05)) as service, open_run(service) as run:
         run.publish({})
         generation, parts = asyncio.run(scenario(run))
     assert generation.output_ids == [1, 2, 3]
@@ -117,37 +112,41 @@ def test_a_turn_is_awaited_and_streamed_in_the_caller_s_loop(tmp_path):
     assert parts[-1].generation.versions == [0, 0]
 
 
-def test_turns_wait_for_a_controller_that_is_away_and_are_made_once(tmp_path):
+def test_a_run_outlives_a_restart_of_its_controller_and_its_own_expiry(tmp_path):
     engine = Engine(pause_s=0.5)
-    with fleet(tmp_path, engine) as there, open_run(there) as run:
+    with fleet(tmp_path, engine) as service, open_run(service) as run:
         run.publish({})
 
         def away():
-            there.stop()
+            service.stop()
             time.sleep(0.3)
-            there.start()
+            service.start()
 
         threading.Timer(0.3, away).start()
         (generation,) = run.generate([[1, 2]], {"max_new_tokens": 2})
         assert generation.output_ids == [2, 3]
         assert run.publish({}) == 1  # the new one knows the run
+        expire(service, run)
+        assert run.publish({}) == 2
+        assert run.fence == 2
+        assert run.generate([[1]], {"max_new_tokens": 1})
 
 
 def test_a_controller_that_stays_away_is_given_up_with_what_to_do(tmp_path):
-    with fleet(tmp_path) as there:
-        run = open_run(there, away_s=0.3)
+    with fleet(tmp_path) as service:
+        run = open_run(service, away_s=0.3)
         run.publish({})
-        there.stop()
+        service.stop()
         with pytest.raises(client.ControllerAwayError, match=r"did not answer for 0 s.*resume"):
             run.generate([[1]], {"max_new_tokens": 1})
-        with pytest.raises(client.ControllerAwayError, match=there.url):
+        with pytest.raises(client.ControllerAwayError, match=service.url):
             run.publish({})
         run.leave()
 
 
 class Between(BaseHTTPRequestHandler):
-    """Stands between a client and a controller. The answers to `lost` POSTs that open or resume a run do not come back;
-    while it is not `clear`, such POSTs do not get there."""
+    """A proxy. The answers to `lost` POSTs that open or resume a run do not come back; while it is not `clear`, such
+    POSTs wait."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -172,37 +171,39 @@ class Between(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def between(there):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Between) as server:
-        server.behind, server.lost = there.url, 0
-        server.came, server.clear = threading.Event(), threading.Event()
-        server.clear.set()
+def serving(handler):
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.url = f"http://127.0.0.1:{server.server_address[1]}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.clear.set()
-            server.shutdown()
+        yield server
+        server.shutdown()
+
+
+@contextmanager
+def between(service):
+    with serving(Between) as server:
+        server.behind, server.lost = service.url, 0
+        server.came, server.clear = threading.Event(), threading.Event()
+        server.clear.set()
+        yield server
+        server.clear.set()
 
 
 def test_a_run_whose_opening_was_not_heard_is_not_opened_twice(tmp_path):
     recorded = Recorded()
-    with fleet(tmp_path, writer=recorded) as there, between(there) as line:
+    with fleet(tmp_path, writer=recorded) as service, between(service) as line:
         line.lost = 2
         run = client.open_run(line.url, name="grpo", model=MODEL)
         line.lost = 1
         resumed = client.open_run(line.url, name="grpo", model=MODEL, resume=run.run_id)
         assert (line.lost, run.fence, resumed.fence) == (0, 1, 2)
-        assert [known.run_id for known in there.gateway.controller.runs] == [run.run_id]
+        assert [opened.run_id for opened in service.gateway.controller.runs] == [run.run_id]
         run.leave()
         resumed.leave()
     assert [event.action for event in recorded.of("run")] == ["started"]
 
 
 class FullDisk(Recorded):
-    """Its disk is full until `room`."""
-
     def __init__(self):
         super().__init__()
         self.room = threading.Event()
@@ -219,7 +220,7 @@ def step():
 
 def test_a_controller_that_says_what_keeps_it_is_waited_for_longer_than_one_that_is_silent(tmp_path, caplog):
     ledger = FullDisk()
-    with fleet(tmp_path, writer=ledger) as there, open_run(there, away_s=0.2) as run:
+    with fleet(tmp_path, writer=ledger) as service, open_run(service, away_s=0.2) as run:
         threading.Timer(1.2, ledger.room.set).start()
         run.record(step())
         assert ledger.room.is_set()
@@ -229,7 +230,7 @@ def test_a_controller_that_says_what_keeps_it_is_waited_for_longer_than_one_that
 
 
 def test_turns_of_a_run_with_too_many_wait_until_others_are_answered(tmp_path, monkeypatch, caplog):
-    with fleet(tmp_path) as there, open_run(there, away_s=0.2) as run:
+    with fleet(tmp_path) as service, open_run(service, away_s=0.2) as run:
         run.publish({})
         monkeypatch.setattr(paths, "TURNS_MAX", 0)
         threading.Timer(1.2, monkeypatch.undo).start()
@@ -237,63 +238,38 @@ def test_turns_of_a_run_with_too_many_wait_until_others_are_answered(tmp_path, m
     assert f"run {run.run_id!r} has 0 turns, as many as a run may have" in caplog.text
 
 
-def test_a_run_that_is_taken_over_waits_for_no_disk(tmp_path):
-    with fleet(tmp_path, writer=FullDisk()) as there, open_run(there, expires_s=1.0) as first:
-        taking = threading.Timer(0.5, lambda: open_run(there, resume=first.run_id).leave())
-        taking.start()
-        with pytest.raises(client.RunTakenError, match="taken over"):
-            first.record(step())
-        taking.join()
-
-
-def read_only(there, on):
-    """Whether the controller's disk takes no change of its state."""
-    state = there.gateway.controller.state
-
-    async def set_it():
-        state._connection.execute(f"PRAGMA query_only = {int(on)}")
-
-    there.call(set_it())
-
-
 def test_a_controller_that_cannot_open_a_run_says_why(tmp_path):
-    with fleet(tmp_path) as there:
-        read_only(there, True)
+    async def make_read_only():
+        service.gateway.controller.state._connection.execute("PRAGMA query_only = 1")
 
-        with pytest.raises(
-            client.ControllerAwayError, match=r"busy or refuses for 1 s: .*readonly.*see to its disk; open the run once"
-        ) as away:
-            open_run(there, away_s=1.0)
+    reason = r"busy or refuses for 1 s: .*readonly.*see to its disk; open the run once"
+    with fleet(tmp_path) as service:
+        service.call(make_read_only())
+        with pytest.raises(client.ControllerAwayError, match=reason) as away:
+            open_run(service, away_s=1.0)
         assert "did not answer" not in str(away.value)
 
 
-def test_who_finds_no_controller_to_open_a_run_at_is_told_to_open_it_and_not_to_resume_it():
+def test_a_client_that_finds_no_controller_is_told_to_open_or_to_resume_its_run():
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(client.ControllerAwayError, match=r"start it, or correct the URL, and open the run$"):
         client.open_run(url, name="grpo", model=MODEL, away_s=0.1)
     with pytest.raises(client.ControllerAwayError, match=r"start it, or correct the URL, and resume the run$"):
         client.open_run(url, name="grpo", model=MODEL, away_s=0.1, resume="grpo-1")
 
-
-def test_something_in_between_that_has_no_controller_is_told_from_one_that_is_busy():
-    class Proxy(BaseHTTPRequestHandler):
+    class Proxy(Between):
         def do_POST(self):
             self.send_error(503)
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    with serving(Proxy) as proxy:
         with pytest.raises(client.ControllerAwayError, match=r"did not answer for 1 s \(status 503\): start it"):
-            client.open_run(f"http://127.0.0.1:{proxy.server_address[1]}", name="n", model=MODEL, away_s=0.6)
-        proxy.shutdown()
+            client.open_run(proxy.url, name="n", model=MODEL, away_s=0.6)
 
 
 def test_a_newer_client_of_a_run_takes_it_over(tmp_path):
-    with fleet(tmp_path) as there, open_run(there) as first:
+    with fleet(tmp_path) as service, open_run(service) as first:
         first.publish({})
-        with open_run(there, resume=first.run_id) as second:
+        with open_run(service, resume=first.run_id) as second:
             assert (second.run_id, second.version, second.last_step) == (first.run_id, 0, None)
             assert second.fence > first.fence
             with pytest.raises(client.RunTakenError, match=f"{first.run_id}.*taken over"):
@@ -304,43 +280,39 @@ def test_a_newer_client_of_a_run_takes_it_over(tmp_path):
             assert second.publish({}) == 1
 
 
-def test_a_client_that_waits_for_turns_hears_that_its_run_was_taken(tmp_path):
-    with fleet(tmp_path) as there, open_run(there, expires_s=1.0) as first:
+@pytest.mark.parametrize(
+    "wait",
+    [lambda run: run.generate([[1]], version_min=9), lambda run: run.record(step())],
+    ids=["for weights that nobody publishes", "for a full disk"],
+)
+def test_a_client_that_waits_hears_that_its_run_was_taken(tmp_path, wait):
+    with fleet(tmp_path, writer=FullDisk()) as service, open_run(service, expires_s=1.0) as first:
         first.publish({})
-        taking = threading.Timer(0.5, lambda: open_run(there, resume=first.run_id).leave())
+        taking = threading.Timer(0.5, lambda: open_run(service, resume=first.run_id).leave())
         taking.start()
         with pytest.raises(client.RunTakenError, match="taken over"):
-            first.generate([[1]], version_min=9)  # which nobody publishes
+            wait(first)
         taking.join()
 
 
-def expire(there, run):
-    known = there.gateway.controller.runs.get(run.run_id)
+def expire(service, run):
+    controller = service.gateway.controller
+    record = controller.runs.get(run.run_id)
 
     async def pass_time():
-        known.heard_ns -= int(3600e9)
-        there.gateway.controller.pass_time(time.monotonic_ns())
-        assert known.facts.state == "expired"
+        record.heard_ns -= int(3600e9)
+        controller.pass_time(time.monotonic_ns())
+        assert record.facts.state == "expired"
 
-    there.call(pass_time())
-
-
-def test_a_run_that_expired_unheard_is_resumed_by_its_own_client(tmp_path):
-    with fleet(tmp_path) as there, open_run(there) as run:
-        run.publish({})
-        fence = run.fence
-        expire(there, run)
-        assert run.publish({}) == 1
-        assert run.fence == fence + 1
-        assert run.generate([[1]], {"max_new_tokens": 1})
+    service.call(pass_time())
 
 
 def test_a_publisher_whose_folder_and_run_were_taken_over_hears_of_its_run(tmp_path):
-    with fleet(tmp_path / "state") as there:
-        opened = {"token": there.token, "folder": tmp_path / "weights", "host": "127.0.0.1"}
-        first = client.open_run(there.url, name="grpo", model=MODEL, **opened)
+    with fleet(tmp_path / "state") as service:
+        opened = {"token": service.token, "folder": tmp_path / "weights", "host": "127.0.0.1"}
+        first = client.open_run(service.url, name="grpo", model=MODEL, **opened)
         first.publish({"w": torch.ones(2)})
-        second = client.open_run(there.url, name="grpo", model=MODEL, resume=first.run_id, **opened)
+        second = client.open_run(service.url, name="grpo", model=MODEL, resume=first.run_id, **opened)
         second.publish({"w": torch.zeros(2)})
         with pytest.raises(client.RunTakenError, match="taken over"):
             first.publish({"w": torch.ones(2)})
@@ -351,14 +323,14 @@ def test_a_publisher_whose_folder_and_run_were_taken_over_hears_of_its_run(tmp_p
 
 
 def test_a_client_whose_resumption_comes_late_does_not_take_the_run_from_its_successor(tmp_path):
-    with ThreadPoolExecutor(1) as pool, fleet(tmp_path) as there, between(there) as line:
+    with ThreadPoolExecutor(1) as pool, fleet(tmp_path) as service, between(service) as line:
         first = client.open_run(line.url, name="grpo", team="research", model=MODEL)
-        expire(there, first)
+        expire(service, first)
         line.came.clear()
         line.clear.clear()
         recording = pool.submit(first.record, step())
         assert line.came.wait(20)
-        with open_run(there, resume=first.run_id) as second:
+        with open_run(service, resume=first.run_id) as second:
             line.clear.set()
             with pytest.raises(client.RunTakenError, match="taken over by a newer client"):
                 recording.result(20)
@@ -370,10 +342,10 @@ def test_a_client_whose_resumption_comes_late_does_not_take_the_run_from_its_suc
 
 
 def test_a_client_that_did_not_hear_that_it_has_resumed_its_run_keeps_it(tmp_path):
-    with fleet(tmp_path) as there, between(there) as line:
+    with fleet(tmp_path) as service, between(service) as line:
         run = client.open_run(line.url, name="grpo", model=MODEL, expires_s=1.0)
         line.lost = 1
-        expire(there, run)  # and the run is renewed within a quarter of a second
+        expire(service, run)  # and the run is renewed within a quarter of a second
         while run.fence == 1:
             run.check()
             time.sleep(0.02)
@@ -382,45 +354,43 @@ def test_a_client_that_did_not_hear_that_it_has_resumed_its_run_keeps_it(tmp_pat
         run.leave()
 
 
-def test_a_run_is_renewed_while_its_trainer_is_busy(tmp_path):
-    with fleet(tmp_path) as there, open_run(there, expires_s=0.3) as run:
-        time.sleep(0.6)
-        assert there.gateway.controller.runs.get(run.run_id).is_open
-
-
-def test_a_run_is_closed_with_what_ended_it(tmp_path):
+def test_a_run_is_renewed_while_its_trainer_is_busy_and_closed_with_what_ended_it(tmp_path):
     recorded = Recorded()
-    with fleet(tmp_path, writer=recorded) as there:
-        with pytest.raises(ValueError, match="no such reward"), open_run(there):
+    with fleet(tmp_path, writer=recorded) as service:
+        with open_run(service, expires_s=0.3) as busy:
+            time.sleep(0.6)
+            assert service.gateway.controller.runs.get(busy.run_id).is_open
+        with pytest.raises(ValueError, match="no such reward"), open_run(service):
             raise ValueError("no such reward")
-        with open_run(there) as left:
+        with open_run(service) as left:
             left.leave()
     reasons = [(event.action, event.reason) for event in recorded.of("run")]
-    assert reasons == [("started", None), ("failed", "ValueError: no such reward"), ("started", None)]
+    failed = ("failed", "ValueError: no such reward")
+    assert reasons == [("started", None), ("ended", None), ("started", None), failed, ("started", None)]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"url": "127.0.0.1:30100"}, "url '127.0.0.1:30100' must be the controller's root"),
-        ({"away_s": 0.0}, "away_s 0.0 must be above 0"),
-        ({"name": ""}, "name is '': "),
-        ({"staleness_max": -1}, "staleness_max is -1: "),
-        ({"weight": 0.0}, "weight is 0.0: "),
-        ({"model": "another"}, "'another'.*'frozenlake-tiny'"),
-        ({"resume": "nobody"}, "there is no run 'nobody'"),
-        ({"token": "wrong"}, "wants its token"),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_value(tmp_path, change, message):
-    with fleet(tmp_path, token="the-right-token-of-it") as there:
-        fields = {"name": "n", "model": MODEL, "token": "the-right-token-of-it"} | change
-        with pytest.raises(client.ClientError, match=message):
-            client.open_run(fields.pop("url", there.url), **fields)
+WRONG = [
+    ({"url": "127.0.0.1:30100"}, "url '127.0.0.1:30100' must be the controller's root"),
+    ({"away_s": 0.0}, "away_s 0.0 must be above 0"),
+    ({"name": ""}, "name is '': "),
+    ({"staleness_max": -1}, "staleness_max is -1: "),
+    ({"weight": 0.0}, "weight is 0.0: "),
+    ({"model": "another"}, "'another'.*'frozenlake-tiny'"),
+    ({"resume": "nobody"}, "there is no run 'nobody'"),
+    ({"token": "wrong"}, "wants its token"),
+]
+
+
+def test_what_is_wrong_is_named_with_its_value(tmp_path):
+    with fleet(tmp_path, token="the-right-token-of-it") as service:
+        for change, message in WRONG:
+            fields = {"url": service.url, "name": "n", "model": MODEL, "token": service.token} | change
+            with pytest.raises(client.ClientError, match=message):
+                client.open_run(**fields)
 
 
 def test_what_cannot_be_recorded_or_judged_is_refused_here(tmp_path):
-    with fleet(tmp_path) as there, open_run(there) as run:
+    with fleet(tmp_path) as service, open_run(service) as run:
         with pytest.raises(client.ClientError, match="publish one before its first turn"):
             run.generate([[1]])
         run.publish({})

@@ -1,5 +1,3 @@
-"""A streamed turn whose line breaks off, against the real controller."""
-
 from __future__ import annotations
 
 import asyncio
@@ -18,14 +16,12 @@ from tests.client.fleet import MODEL, Engine, fleet
 
 
 @asynccontextmanager
-async def turns_of(there):
-    """A client of a run that has published."""
-
+async def turns_of(service):
     def opened():
-        run = call(there.url, "POST", "/runs", {"name": "grpo", "model": MODEL})
+        run = call(service.url, "POST", "/runs", {"name": "grpo", "model": MODEL})
         version = {"fence": run["fence"], "version": 7, "url": "http://store"}
-        call(there.url, "POST", f"/runs/{run['run_id']}/versions", version)
-        return RunAddress(url=there.url, run_id=run["run_id"], fence=run["fence"])
+        call(service.url, "POST", f"/runs/{run['run_id']}/versions", version)
+        return RunAddress(url=service.url, run_id=run["run_id"], fence=run["fence"])
 
     async with TurnClient(await asyncio.to_thread(opened)) as turns:
         yield turns
@@ -36,7 +32,7 @@ def test_a_turn_whose_line_breaks_off_is_taken_up_where_it_was(tmp_path):
 
     async def scenario():
         parts = []
-        async with turns_of(there) as turns:
+        async with turns_of(service) as turns:
             async for part in turns.stream([7], {"max_new_tokens": 6}):
                 parts.append(part)
                 if len(parts) == 3:
@@ -44,7 +40,7 @@ def test_a_turn_whose_line_breaks_off_is_taken_up_where_it_was(tmp_path):
                     connection.transport.abort()
         return parts
 
-    with fleet(tmp_path, engine) as there:
+    with fleet(tmp_path, engine) as service:
         *parts, last = asyncio.run(scenario())
     assert len(engine.requests) == 1
     assert not any(part.anew for part in parts)
@@ -55,20 +51,20 @@ def test_a_turn_whose_line_breaks_off_is_taken_up_where_it_was(tmp_path):
 
 
 class Still(BaseHTTPRequestHandler):
-    """A controller that opens a run, and then keeps its connections and answers nothing but that it is `there`."""
+    """A controller that opens a run, and then keeps its connections silent; if `healthy`, it answers health checks."""
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/runs":
             self.answer({"run_id": "r", "fence": 1, "version": 0})
-        elif self.server.there and len(self.server.keys) == 2:
+        elif self.server.healthy and len(self.server.keys) == 2:
             self.answer({"output_ids": [5], "meta_info": {"finish_reason": {"type": "length"}}})
         else:
             self.server.keys.append(body["rose"]["key"])
             self.server.over.wait(20)
 
     def do_GET(self):
-        if self.server.there:
+        if self.server.healthy:
             self.answer({})
         else:
             self.server.over.wait(20)
@@ -83,19 +79,18 @@ class Still(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_controller_that_stands_still_is_given_up_and_one_that_is_there_is_waited_for(there):
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_controller_that_stands_still_is_given_up_and_a_healthy_one_is_waited_for(healthy):
     with ThreadingHTTPServer(("127.0.0.1", 0), Still) as server:
-        server.there, server.keys, server.over = there, [], threading.Event()
+        server.healthy, server.keys, server.over = healthy, [], threading.Event()
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
         run = client.open_run(url, name="n", model=MODEL, away_s=0.6)
-        if there:
+        if healthy:
             assert run.generate([[1]], progress=None)[0].output_ids == [5]
         else:
             with pytest.raises(client.ControllerAwayError, match=r"did not answer for 1 s \(it stands still\).*resume"):
                 run.generate([[1]], progress=None)
-        # The same turn, however often it is sent.
         assert len(set(server.keys)) == 1
         server.over.set()
         run.leave()

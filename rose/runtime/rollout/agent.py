@@ -1,14 +1,10 @@
-"""One trajectory from first prompt to last turn, against anything that generates tokens.
-
-The agent knows nothing of engines: a `Generate` callable (the gateway's client, or a model in this process) takes a
-prompt and returns tokens.
-"""
+"""Play one trajectory with a `Generate` callable (the gateway's client, or a model in this process)."""
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import Literal
+from typing import Any, Literal
 
 from rose import events
 from rose.client.generation import Generate, GenerationLost
@@ -17,20 +13,13 @@ from rose.runtime.rollout.trajectory import Loss, Trajectory
 
 logger = logging.getLogger(__name__)
 
-#: The environment itself says whether the goal was reached, so its verdict is ground truth.
+#: The environment knows whether the goal was reached, so its verdict is ground truth.
 VERIFIER = "frozenlake-goal"
 THRESHOLD = 1.0
 
 
-async def play(
-    episode: Episode,
-    generate: Generate,
-    *,
-    trajectory_id: str,
-    group_id: str,
-    step: int,
-) -> Trajectory:
-    """Play `episode` to its end. A lost turn ends the trajectory with outcome "lost", keeping the turns before it."""
+async def play(episode: Episode, generate: Generate, *, trajectory_id: str, group_id: str, step: int) -> Trajectory:
+    """Play `episode` to its end. A lost turn ends the trajectory as "lost" with the turns before it."""
     began_ns = time.monotonic_ns()
     loss: Loss | None = None
     while not episode.done:
@@ -42,6 +31,13 @@ async def play(
             loss = Loss(reason=str(error), attempts=len(error.attempts), failed=failed)
             break
         episode.apply(generation.output_ids, generation.logprobs, generation.versions)
+    duration_ns = time.monotonic_ns() - began_ns
+    return trajectory_of(episode, trajectory_id, group_id, step, duration_ns=duration_ns, loss=loss)
+
+
+def trajectory_of(
+    episode: Episode, trajectory_id: str, group_id: str, step: int, *, duration_ns: int, loss: Loss | None = None
+) -> Trajectory:
     outcome: Literal["finished", "truncated", "lost"] = "finished" if episode.terminated else "truncated"
     return Trajectory(
         trajectory_id=trajectory_id,
@@ -57,18 +53,15 @@ async def play(
         correct=episode.reward >= THRESHOLD,
         turns=episode.turns,
         answer_tokens=episode.answer_tokens,
-        duration_ns=time.monotonic_ns() - began_ns,
+        duration_ns=duration_ns,
         loss=loss,
     )
 
 
 def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
-    """What the ledger keeps of a trajectory; `trainer_version` is of the weights that learn from it."""
+    """Return the ledger's event of a trajectory; `trainer_version` is of the weights that learn from it."""
     return events.Trajectory(
-        trajectory_id=trajectory.trajectory_id,
-        policy_version=trajectory.version,
-        group_id=trajectory.group_id,
-        step=trajectory.step,
+        **_labels(trajectory),
         task=trajectory.task,
         outcome=trajectory.outcome,
         turns=trajectory.turns,
@@ -81,12 +74,9 @@ def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Tra
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
-    """The verifier's word on a trajectory; `stale` says that the trainer dropped it for age."""
+    """Return the verifier's verdict; `stale`: the trainer dropped the trajectory for age."""
     return events.Verdict(
-        trajectory_id=trajectory.trajectory_id,
-        policy_version=trajectory.version,
-        group_id=trajectory.group_id,
-        step=trajectory.step,
+        **_labels(trajectory),
         verifier=VERIFIER,
         reward=trajectory.reward,
         threshold=THRESHOLD,
@@ -94,3 +84,8 @@ def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
         correct=trajectory.correct,
         stale=stale,
     )
+
+
+def _labels(trajectory: Trajectory) -> dict[str, Any]:
+    fields = {name: getattr(trajectory, name) for name in ("trajectory_id", "group_id", "step")}
+    return {**fields, "policy_version": trajectory.version}

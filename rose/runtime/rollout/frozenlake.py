@@ -1,9 +1,7 @@
-"""FrozenLake played in turns by a language model: a pure state machine between token ids and Gymnasium's environment.
-
-Each turn the policy sees the whole conversation so far, so a turn's prompt always extends the one before it and an
-engine's prefix cache holds all of it but the last reply. The policy writes the four tiles around it (its reasoning),
-then one move (its answer), then EOT. Output without a move before EOT moves nothing, and costs the turn.
-"""
+"""FrozenLake played in turns by a language model: a pure state machine between token ids and Gymnasium's
+environment. Each prompt extends the last one, so a prefix cache holds all but the last reply. The policy writes the
+four tiles around it (its reasoning), one move (its answer), then EOT. Output without a move before EOT costs the
+turn."""
 
 from __future__ import annotations
 
@@ -17,10 +15,9 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
 
-#: What an engine may generate in one turn; a little slack, so that a policy may ramble and recover.
+#: Most tokens of a turn; a little slack, so that a policy may ramble and recover.
 MAX_NEW_TOKENS = 8
 
-#: Token ids at which an engine stops a turn.
 STOP_TOKEN_IDS: tuple[int, ...] = (v.EOT,)
 
 #: Version of a token that no policy generated.
@@ -32,12 +29,9 @@ STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 @dataclass
 class Episode:
-    """One trajectory in the making.
-
-    `seed` gives the board: episodes of a group share it. `slip_seed` gives the ice its luck: they differ in it.
-    `ids`, `mask`, `logprobs` and `versions` are always of one length; `mask` is True for generated tokens, and the
-    others have logprob 0.0 and version `NOT_GENERATED`.
-    """
+    """One trajectory in progress. `seed` gives the board, which episodes of a group share; `slip_seed` gives the ice
+    its luck. `ids`, `mask`, `logprobs` and `versions` have one length; tokens not generated have mask False, logprob
+    0.0 and version `NOT_GENERATED`."""
 
     task: TaskConfig
     seed: int
@@ -48,7 +42,7 @@ class Episode:
     versions: list[int] = field(default_factory=list, init=False)
     turns: int = field(default=0, init=False)
     answer_tokens: int = field(default=0, init=False)
-    #: The lake itself ended it: the goal or a hole. False at the turn limit.
+    #: The goal or a hole ended it. False at the turn limit.
     terminated: bool = field(default=False, init=False)
     reward: float = field(default=0.0, init=False)
 
@@ -64,7 +58,6 @@ class Episode:
 
     @property
     def position(self) -> tuple[int, int]:
-        """The player's row and column."""
         return divmod(self._state, self.task.size)
 
     @property
@@ -72,17 +65,15 @@ class Episode:
         return self.terminated or self.turns >= self.task.turns_max
 
     def prompt_ids(self) -> list[int]:
-        """The whole conversation so far: the prompt of the next turn. Raises ValueError when the episode is done."""
+        """Return the conversation so far, the next turn's prompt. Raises ValueError when the episode is done."""
         if self.done:
             raise ValueError(f"episode is done after {self.turns} turns: there is no next prompt")
         return list(self.ids)
 
     def apply(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> int | None:
         """Append one turn's output, move the player and append the lake's reply; return Gymnasium's action, or None.
-
-        `logprobs` and `versions` are per output token: the log probability under the distribution it was sampled
-        from, and the policy version that made it. Raises ValueError when done or when the lengths differ.
-        """
+        `logprobs` (of the sampling distribution) and `versions` are per output token. Raises ValueError when done or
+        when the lengths differ."""
         if self.done:
             raise ValueError(f"episode is done after {self.turns} turns: it takes no more output")
         if not len(output_ids) == len(logprobs) == len(versions):
@@ -102,7 +93,7 @@ class Episode:
         return move
 
     def around(self) -> list[int]:
-        """Tokens of the tiles to the left, below, to the right and above: the true reasoning of this turn."""
+        """Return tokens of the tiles left, below, right and above: the true reasoning of this turn."""
         row, col = self.position
         return [self._tile(row + down, col + right) for down, right in STEPS]
 
@@ -111,7 +102,6 @@ class Episode:
         return v.TILES[self.board[row][col]] if 0 <= row < size and 0 <= col < size else v.WALL
 
     def _move(self, move: int) -> int:
-        """Step the lake and return the token of what happened."""
         row, col = self.position
         meant = (row + STEPS[move][0], col + STEPS[move][1])
         state, reward, terminated, _, _ = self._lake.step(move)
@@ -121,7 +111,6 @@ class Episode:
         return v.BLOCKED if self.position == (row, col) else v.SLIPPED
 
     def _read(self, ids: list[int]) -> None:
-        """Append tokens that the environment wrote."""
         self.ids += ids
         self.mask += [False] * len(ids)
         self.logprobs += [0.0] * len(ids)
@@ -129,17 +118,14 @@ class Episode:
 
 
 def parse(output_ids: Sequence[int]) -> int | None:
-    """Gymnasium's action for an output that ends in a move and EOT, else None."""
+    """Return Gymnasium's action for an output that ends in a move and EOT, else None."""
     if len(output_ids) < 2 or output_ids[-1] != v.EOT or output_ids[-2] not in v.MOVES:
         return None
     return v.MOVES.index(output_ids[-2])
 
 
 def sampling_params(temperature: float) -> dict[str, object]:
-    """Return SGLang's `sampling_params` for a turn: the whole distribution at `temperature`.
-
-    Cutting it (top_p, top_k) would make the engine's logprobs those of another distribution than the trainer's.
-    """
+    """Return SGLang's parameters. With top_p or top_k, logprobs would be of another distribution than the trainer's."""
     return {
         "temperature": temperature,
         "top_p": 1.0,
@@ -150,12 +136,12 @@ def sampling_params(temperature: float) -> dict[str, object]:
 
 
 def seed_of(*parts: int) -> int:
-    """One 32-bit seed from several non-negative numbers, such as (run seed, step, group); streams do not overlap."""
+    """Return one 32-bit seed of several non-negative numbers; streams do not overlap."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
 def distances(board: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Moves to the goal from each tile that reaches it without a hole, by breadth-first search on dry ice."""
+    """Return moves to the goal from each tile that reaches it without a hole, by breadth-first search on dry ice."""
     size = len(board)
     goal = next((r, c) for r, c in itertools.product(range(size), repeat=2) if board[r][c] == "G")
     steps = {goal: 0}

@@ -1,4 +1,4 @@
-"""Plays the games of a run, many at once, in a thread beside the trainer's."""
+"""Play many games of a run at once, in a thread beside the trainer's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from rose.client import Generation, RunAddress, TurnClient
-from rose.client.run import BackgroundLoop
+from rose.client import Generation, RunAddress
+from rose.client.run import BackgroundTurns
 from rose.config import TaskConfig, TrainingConfig
 from rose.runtime.rollout.agent import play
 from rose.runtime.rollout.frozenlake import Episode, sampling_params
@@ -30,14 +30,12 @@ class Game:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """A game that is over."""
-
     game: Game
     trajectory: Trajectory
 
 
 def games_of(step: int, training: TrainingConfig, prefix: str) -> list[Game]:
-    """Return all games of a step; their names begin with `prefix`. A step has the same maps whoever plays it."""
+    """Return all games of a step; their names begin with `prefix`. The maps depend only on step and training."""
     return [
         Game(
             trajectory_id=f"{prefix}-s{step}-g{group}-{number}",
@@ -51,55 +49,47 @@ def games_of(step: int, training: TrainingConfig, prefix: str) -> list[Game]:
 
 
 def first_name(trajectory_id: str) -> str:
-    """Return the name of a game before it was played again."""
     return trajectory_id.partition("~")[0]
 
 
 class Players:
-    """Plays games of the run at `address`. A context manager: what is still played at its end is given up."""
+    """Plays games of the run at `address`; a context manager that cancels running games at its end."""
 
     def __init__(self, address: RunAddress, task: TaskConfig, temperature: float) -> None:
         self._task, self._sampling = task, sampling_params(temperature)
         self._over: queue.SimpleQueue[Future[Played]] = queue.SimpleQueue()
         self._repeated = itertools.count(1)
-        self._background, self._turns = BackgroundLoop(), TurnClient(address)
-        self._background.submit(self._turns.__aenter__()).result()
-        # First come, first served: trajectories of a step begin before those of the next one.
+        self._background = BackgroundTurns(address)
         self._room = asyncio.Semaphore(task.trajectories_max)
 
     def play(self, step: int, version_min: int, games: Sequence[Game]) -> None:
-        """Have games of a step played; turns may be generated with weights of `version_min` or newer."""
+        """Start games of a step; turns accept weights of `version_min` or newer."""
         for game in games:
             self._background.submit(self._play(step, version_min, game)).add_done_callback(self._over.put)
 
     def play_again(self, step: int, version_min: int, games: Sequence[Game]) -> None:
-        """Play lost games under other names: what was made of them is in the ledger under the names that they had."""
+        """Play lost games under other names: the ledger has their earlier tries under the old ones."""
         tries = next(self._repeated)
         again = [replace(game, trajectory_id=f"{first_name(game.trajectory_id)}~{tries}") for game in games]
         self.play(step, version_min, again)
 
     def collect(self, timeout_s: float) -> Iterator[Played]:
-        """Yield the games that are over, after at most `timeout_s` if none is. Raises the ClientError of a call."""
+        """Yield finished games, after at most `timeout_s` if there is none. Raises the ClientError of a call."""
         with suppress(queue.Empty):
             over = self._over.get(timeout=timeout_s)
             while True:
                 yield over.result()
                 over = self._over.get_nowait()
 
-    def close(self) -> None:
-        """End the thread, and give up what it plays."""
-        self._background.submit(self._turns.__aexit__(None, None, None)).result()
-        self._background.close()
-
     def __enter__(self) -> Players:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._background.close()
 
     async def _play(self, step: int, version_min: int, game: Game) -> Played:
         async def generate(input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation:
-            return await self._turns.turn(
+            return await self._background.client.turn(
                 input_ids,
                 self._sampling,
                 trajectory_id=trajectory_id,

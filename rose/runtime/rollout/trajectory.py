@@ -1,7 +1,4 @@
-"""The record of a finished trajectory, as it travels from the rollout side to the trainer.
-
-Plain Python values only: it crosses processes by pickle, and needs no torch on either side.
-"""
+"""A finished trajectory in plain Python values: it crosses processes by pickle, and needs no torch."""
 
 from __future__ import annotations
 
@@ -11,21 +8,16 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
-    """Why a trajectory was lost: what the controller said of the turn that it ended with."""
-
     reason: str
-    #: Engines that worked on that turn, and whether one of them failed at it or refused it.
+    #: Attempts at that turn, and whether an engine failed at it or refused it.
     attempts: int
     failed: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trajectory:
-    """Tokens of one finished trajectory and what became of it.
-
-    `ids`, `mask`, `logprobs` and `versions` have one length. `mask` is True for generated tokens; `logprobs` are
-    those of the engine that sampled them (behaviour policy), 0.0 elsewhere; `versions` is -1 elsewhere.
-    """
+    """Tokens of one finished trajectory and its result. `ids`, `mask`, `logprobs` and `versions` have one length.
+    `mask` is True for generated tokens; elsewhere `logprobs` (of the sampling engine) are 0.0 and `versions` -1."""
 
     trajectory_id: str
     group_id: str
@@ -37,12 +29,10 @@ class Trajectory:
     logprobs: list[float]
     versions: list[int]
     reward: float
-    #: Ground truth: the goal was reached.
     correct: bool
     turns: int
     answer_tokens: int
     duration_ns: int
-    #: Of one that is lost.
     loss: Loss | None = None
 
     def __post_init__(self) -> None:
@@ -55,19 +45,18 @@ class Trajectory:
 
     @property
     def output_tokens(self) -> int:
-        """Tokens the policy generated."""
         return sum(self.mask)
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the conversation that the policy did not generate, each counted once."""
+        """Return the tokens that the policy did not generate, each counted once."""
         return len(self.ids) - self.output_tokens
 
     @property
     def version(self) -> int | None:
-        """The oldest policy version that made one of its tokens; None if none was made."""
+        """Return the oldest version of a generated token; None: there is none."""
         return min((version for version, made in zip(self.versions, self.mask, strict=True) if made), default=None)
 
     def staleness(self, trainer_version: int) -> int:
-        """The trainer's version minus the oldest that made a token (0 if none was made)."""
+        """Return the trainer's version minus the oldest of a generated token; 0: there is none."""
         return 0 if self.version is None else trainer_version - self.version

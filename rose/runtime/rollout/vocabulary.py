@@ -1,4 +1,4 @@
-"""The tokens of the built-in policy: its own small vocabulary, so that engines run on token ids alone.
+"""The tokens of the built-in policy: a small vocabulary, so that engines run on token ids alone.
 
 A conversation reads, in names (see `text`):
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Side of the largest lake that can be written.
 SIDE_MAX = 8
 
 _CELLS = [f"{row}{col}" for row in range(SIDE_MAX) for col in range(SIDE_MAX)]
@@ -28,7 +27,7 @@ NAMES: tuple[str, ...] = (
     *(f"{kind}{cell}" for kind in ("AT", "F", "H") for cell in _CELLS),
 )
 
-#: Rows of the embedding table: the names, rounded up to what tensor kernels like.
+#: Rows of the embedding table: the names, rounded up for tensor kernels.
 SIZE = 256
 
 _ID = {name: index for index, name in enumerate(NAMES)}
@@ -36,23 +35,21 @@ _ID = {name: index for index, name in enumerate(NAMES)}
 PAD, BOS, EOT, WALL = (_ID[name] for name in ("PAD", "BOS", "EOT", "WALL"))
 MOVED, BLOCKED, SLIPPED, MALFORMED = (_ID[name] for name in ("MOVED", "BLOCKED", "SLIPPED", "MALFORMED"))
 
-#: Letter of a tile to its token in the policy's reasoning.
 TILES: dict[str, int] = {"S": _ID["START"], "F": _ID["F"], "H": _ID["H"], "G": _ID["GOAL"]}
 
-#: Move tokens in the order of Gymnasium's actions: 0 left, 1 down, 2 right, 3 up.
+#: Move tokens in Gymnasium's order: 0 left, 1 down, 2 right, 3 up.
 MOVES: tuple[int, int, int, int] = (_ID["LEFT"], _ID["DOWN"], _ID["RIGHT"], _ID["UP"])
 
 
 def at(row: int, col: int) -> int:
-    """The token for the player standing at (row, col)."""
     return _ID[f"AT{row}{col}"]
 
 
 def on_board(tile: str, row: int, col: int) -> int:
-    """The token of tile `tile` ("S", "F", "H" or "G") at (row, col) when the board is shown."""
+    """Return the token of tile `tile` ("S", "F", "H" or "G") at (row, col) when the board is shown."""
     return _ID[f"{tile}{row}{col}"] if tile in "FH" else TILES[tile]
 
 
 def text(ids: Sequence[int]) -> str:
-    """The names of `ids` with blanks between them; an id without a name is shown as `<id>`."""
+    """Return the names of `ids` with blanks between them; an id without a name is shown as `<id>`."""
     return " ".join(NAMES[i] if 0 <= i < len(NAMES) else f"<{i}>" for i in ids)

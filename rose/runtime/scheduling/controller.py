@@ -1,20 +1,15 @@
-"""The controller: which engines there are, which runs want them, and where every turn goes. It knows no HTTP.
-
-A turn that is preempted keeps the tokens it has and goes on elsewhere. An engine that fails is avoided and the turn
-tried again; an engine that refuses a turn (4xx) has the last word. Prefixes of old weights are kept apart from new
-ones by the engine itself. Turns of a run go only to engines that are assigned to it and hold its weights.
-
-Turns that wait or run are what makes the controller want devices; when there are none, it wants none. Nothing that was
-asked for lasts without being asked for again.
-"""
+"""Decide which engines work for which runs and where each turn goes. Knows no HTTP. A preempted turn keeps its
+tokens and continues elsewhere; after an engine fails, others are tried; a refusal (4xx) is final. Only turns that
+wait or run make the controller want devices, and a demand that is not repeated lapses."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rose.clock import both_ns, monotonic_ns
 from rose.errors import did_you_mean
@@ -24,7 +19,7 @@ from rose.runtime.scheduling.demand import Answers, Demand, Wanted
 from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
 from rose.runtime.scheduling.engines.assignment import Assignment, Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
-from rose.runtime.scheduling.engines.workers import UnknownEngineError, Worker, WorkerTable
+from rose.runtime.scheduling.engines.workers import InFlight, UnknownEngineError, Worker, WorkerTable
 from rose.runtime.scheduling.messages import (
     CloseRun,
     Heartbeat,
@@ -34,10 +29,9 @@ from rose.runtime.scheduling.messages import (
     PreemptRequest,
     PublishVersion,
     RunEvents,
-    Target,
 )
 from rose.runtime.scheduling.runs.answers import AnswerStore
-from rose.runtime.scheduling.runs.recorder import EventWriter, Recorder
+from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.registry import Run, RunRefusedError, Runs
 from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.scheduling.status import why_waiting
@@ -46,20 +40,17 @@ from rose.runtime.scheduling.turns.turn_service import TurnService
 from rose.runtime.scheduling.turns.turns import Trajectories
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
-#: How often it is looked after what only time changes: while turns wait, and while none does.
+if TYPE_CHECKING:
+    from rose.ledger.writer import LedgerWriter
+
+#: Interval of `pass_time`: while turns wait, and while none waits.
 TICK_S, CALM_TICK_S = 0.1, 0.25
 
 
 class Controller:
-    """State and decisions; `start` and `stop` inside a running loop. One asyncio loop, no locks.
-
-    `policy` names one of `rose.runtime.policy.policies.POLICIES`: its `place` puts turns on engines. `model` is the
-    fleet's rollout model; None: any. `state` is the folder of what is kept; None: nothing is. `writer` is the ledger's,
-    for events of runs; None: nothing is recorded. `devices` are the hosts of those that the fleet is to have, by id;
-    none named: any may report. `origins` are its rules on where versions may be published.
-
-    Raises StateError if the state cannot be read.
-    """
+    """Hold state and decisions on one asyncio loop, without locks; `start` and `stop` inside a running loop.
+    `policy` names one of `POLICIES`. None: `model` any, `state` in memory, `writer` records nothing. `devices` maps
+    the fleet's device ids to hosts (none: any device may report). Raises StateError if the state cannot be read."""
 
     def __init__(
         self,
@@ -67,7 +58,7 @@ class Controller:
         *,
         model: str | None = None,
         state: Path | None = None,
-        writer: EventWriter | None = None,
+        writer: LedgerWriter | None = None,
         fleet_run_id: str | None = None,
         devices: Mapping[str, str] | None = None,
         origins: OriginRules = STRICT,
@@ -88,9 +79,9 @@ class Controller:
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.trajectories = Trajectories()
         self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
-        self._assignment = Assignment(self.workers, self.runs, self.loads)
+        self.assignment = Assignment(self.workers, self.runs, self.loads)
         self._demand = Demand()
-        self._wanted = self._announced = Wanted()
+        self.wanted = self._announced = Wanted()
         self._polls = Answers()
         self._news = asyncio.Event()
         self._engines: EngineCalls | None = None
@@ -100,7 +91,7 @@ class Controller:
         self._passed_ns = now_ns
 
     async def start(self) -> None:
-        """Record what was not recorded before the last process of this state died, and look after time."""
+        """Record what an earlier process of this state could not record, and start the clock."""
         self._engines = EngineCalls()
         self.turns = TurnService(
             self._engines,
@@ -116,12 +107,11 @@ class Controller:
         self._ticking = asyncio.create_task(self._tick())
 
     def release_polls(self) -> None:
-        """Answer every heartbeat that waits, and hold none from now on."""
+        """Answer every waiting heartbeat, and hold none from now on."""
         self._stopping = True
         self.tell()
 
     async def stop(self) -> None:
-        """Give up turns. What is kept stays for the next one."""
         self.release_polls()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -134,13 +124,11 @@ class Controller:
         self.answers.close()
         self.state.close()
 
-    # ------------------------------------------------------------------ runs
-
     def open_run(self, request: OpenRun) -> Run:
-        device_id, known = request.trainer_device, self._device_ids()
-        if device_id is not None and self.devices.expected and device_id not in known:
+        device_id, names = request.trainer_device, self._device_ids()
+        if device_id is not None and self.devices.expected and device_id not in names:
             raise RunRefusedError(
-                f"trainer_device is {device_id!r}, no device of the fleet{did_you_mean(device_id, known)}"
+                f"trainer_device is {device_id!r}, no device of the fleet{did_you_mean(device_id, names)}"
             )
         run = self.runs.open(request, monotonic_ns())
         self._changed()
@@ -152,7 +140,7 @@ class Controller:
         return run
 
     async def record(self, run_id: str, request: RunEvents) -> None:
-        """Record a client's events. Raises EventRefusedError for the first that is none, and then records none."""
+        """Record a client's events. Raises EventRefusedError for the first bad event, and then records none."""
         run = self.runs.hear(run_id, monotonic_ns(), request.fence)
         step = await self.recorder.record(run_id, request.events)
         if step is not None:
@@ -165,44 +153,41 @@ class Controller:
         return run
 
     def _end_turns(self, run: Run) -> None:
-        assert self._engines is not None
         for turn in self.loads[run.run_id].turns:
             turn.ended = f"run {run.run_id!r} is {run.facts.state}"
         self.queue.end(run.run_id)
-        for worker in self.workers:
-            for item in worker.in_flight.values():
-                if item.run_id == run.run_id and not item.taken_off:
-                    self._engines.take_off_later(worker, item)
+        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run.run_id)
+
+    def _take_off(self, turns: Iterable[tuple[Worker, InFlight]]) -> None:
+        for worker, item in turns:
+            if not item.taken_off:
+                assert self._engines is not None
+                self._engines.take_off_later(worker, item)
 
     def _changed(self) -> None:
-        """What runs there are, or what they have published."""
         self._forget()
         self.recorder.record_due()
         self.pass_time(monotonic_ns())
         self.tell()
 
     def _forget(self) -> None:
-        """Let go of runs that ended too long ago."""
         for run_id in self.runs.forget():
             self.loads.pop(run_id, None)
 
-    # ------------------------------------------------------------------ devices
-
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Answer once the agent has seen another answer than this, or after `hold_s`. Raises HeartbeatRefusedError."""
-        assert self._engines is not None
+        """Answer once the demand differs from the answer that the agent has seen, or after `hold_s`. Raises
+        HeartbeatRefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
         if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:
             self.recorder.note(clock)
         self.workers.hear(heartbeat, now)
         self._adopt(heartbeat, now)
-        for worker, item in self.workers.unleased(heartbeat):
-            self._engines.take_off_later(worker, item)
+        self._take_off(self.workers.unleased(heartbeat))
         self.queue.dispatch(now)
         self._assess(now)
         try:
-            while not self._polls.due(heartbeat.device_id, heartbeat.seen, wanted := self._wanted_of(heartbeat)):
+            while not self._polls.due(heartbeat.device_id, heartbeat.seen, demand := self._wanted_of(heartbeat)):
                 left_s = (deadline - monotonic_ns()) / 1e9
                 if left_s <= 0 or self._stopping:
                     break
@@ -212,25 +197,20 @@ class Controller:
                     break
         finally:
             self.workers.answered(heartbeat, monotonic_ns())
-        wanted = self._wanted_of(heartbeat)
-        workers = [self.workers[report.engine_id] for report in heartbeat.engines]
+        demand = self._wanted_of(heartbeat)
         return HeartbeatReply(
-            seq=self._polls.give(heartbeat.device_id, heartbeat.seen, wanted),
-            renew=[
-                worker.lease_id
-                for worker in workers
-                if worker.lease_id is not None and worker.report.engine_id in wanted.engines_ns
-            ],
-            wanted_ns=dict(wanted.engines_ns),
-            step=wanted.step,
-            targets=dict(wanted.targets),
-            drained=wanted.drained,
-            train_run_id=wanted.train_run_id,
-            rollout_run_ids=dict(wanted.rollout_run_ids),
+            seq=self._polls.give(heartbeat.device_id, heartbeat.seen, demand),
+            renew=[lease_id for name in demand.engines_ns if (lease_id := self.workers[name].lease_id) is not None],
+            wanted_ns=dict(demand.engines_ns),
+            step=demand.step,
+            targets=dict(demand.targets),
+            drained=demand.drained,
+            train_run_id=demand.train_run_id,
+            rollout_run_ids=dict(demand.rollout_run_ids),
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
-        """Engines that were not known before stay with the run whose weights they hold."""
+        """Leave newly reported engines with the runs whose weights they hold."""
         drained = heartbeat.device_id in self.drained
         live = {run.run_id for run in self.runs if run.is_open}
         for report in heartbeat.engines:
@@ -240,39 +220,27 @@ class Controller:
                 worker.assign(report.run_id, now_ns)
 
     def _wanted_of(self, heartbeat: Heartbeat) -> Wanted:
-        """What is wanted of the engines that an agent reports."""
-        times = self._wanted.engines_ns
         workers = [self.workers[report.engine_id] for report in heartbeat.engines]
-        step: int | None = None
-        for worker in workers:
-            if worker.assigned is not None and worker.report.engine_id in times:
-                step = self.loads[worker.assigned].step
+        run_ids = {worker.report.engine_id: worker.assigned for worker in workers}
+        engines_ns = {name: self.wanted.engines_ns[name] for name in run_ids if name in self.wanted.engines_ns}
+        steps = [self.loads[run_id].step for name in engines_ns if (run_id := run_ids[name]) is not None]
         trainer = self.runs.trainer_of(heartbeat.device_id)
         return Wanted(
-            step,
-            {
-                worker.report.engine_id: times[worker.report.engine_id]
-                for worker in workers
-                if worker.report.engine_id in times
-            },
-            {
-                worker.report.engine_id: target
-                for worker in workers
-                if (target := self._assignment.target(worker)) is not None
-            },
-            heartbeat.device_id in self.drained,
-            None if trainer is None else trainer.run_id,
-            {worker.report.engine_id: worker.assigned for worker in workers},
+            step=steps[-1] if steps else None,
+            engines_ns=engines_ns,
+            targets=self.assignment.targets(workers),
+            drained=heartbeat.device_id in self.drained,
+            train_run_id=None if trainer is None else trainer.run_id,
+            rollout_run_ids=run_ids,
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:
-        """Take turns off an engine; returns once it was asked to give them up. Raises UnknownEngineError."""
+        """Take turns off an engine; return once it was asked to give them up. Raises UnknownEngineError."""
         assert self._engines is not None
         if request.engine_id not in self.workers:
             raise UnknownEngineError(f"no engine {request.engine_id!r} has reported here")
         worker = self.workers[request.engine_id]
         if request.kv_tokens is None:
-            # Nothing new is placed there until its agent reports another lease.
             worker.withdraw()
         chosen = self.workers.youngest(request.engine_id, request.kv_tokens)
         await self._engines.take_off(worker, chosen)
@@ -286,7 +254,7 @@ class Controller:
         self._drains_changed()
 
     def undrain(self, device_id: str) -> bool:
-        """Lend of the device again; returns whether it was drained. Raises UnknownDeviceError."""
+        """Lend the device again; return whether it was drained. Raises UnknownDeviceError."""
         self._check_device(device_id)
         was_drained = device_id in self.drained
         self.state.undrain(device_id)
@@ -295,39 +263,23 @@ class Controller:
         return was_drained
 
     def _device_ids(self) -> set[str]:
-        return {device.device_id for device in self.devices} | self.drained.keys() | self.devices.expected.keys()
+        return self.devices.keys() | self.drained.keys() | self.devices.expected.keys()
 
     def _check_device(self, device_id: str) -> None:
-        if device_id not in (known := self._device_ids()):
-            raise UnknownDeviceError(f"there is no device {device_id!r}{did_you_mean(device_id, known)}")
+        if device_id not in (names := self._device_ids()):
+            raise UnknownDeviceError(f"there is no device {device_id!r}{did_you_mean(device_id, names)}")
 
     def _drains_changed(self) -> None:
-        assert self._engines is not None
-        for worker in self.workers:
+        for worker in self.workers.values():
             worker.drained = worker.report.device_id in self.drained
-            if worker.drained:
-                for item in worker.in_flight.values():
-                    if not item.taken_off:
-                        self._engines.take_off_later(worker, item)
+        self._take_off(pair for pair in self.workers.running() if pair[0].drained)
         self.pass_time(monotonic_ns())
         self.tell()
 
-    @property
-    def wanted_ns(self) -> Mapping[str, int]:
-        """Device time wanted of engines, by their ids."""
-        return self._wanted.engines_ns
-
-    def target(self, worker: Worker) -> Target | None:
-        """What the engine is to hold; None: what it holds."""
-        return self._assignment.target(worker)
-
-    # ------------------------------------------------------------------ time and demand
-
     def moved(self, run_id: str) -> None:
-        """A turn of the run came in, or left its engine."""
-        if run_id not in self._assignment.assigned:
+        if run_id not in self.assignment.assigned:
             self._assign(monotonic_ns())
-        if not self._wanted.engines_ns:
+        if not self.wanted.engines_ns:
             self._assess(monotonic_ns())
 
     async def _tick(self) -> None:
@@ -336,15 +288,15 @@ class Controller:
             self.pass_time(monotonic_ns())
 
     def pass_time(self, now_ns: int) -> None:
-        """What only time changes: what expires, agents that fall silent, engines that may be tried again."""
-        # Whoever asked for this may have stood still before, as on a slow disk.
+        """Act on what only time changes: expiry, silent agents, engines that may be tried again."""
+        # This process may have stood still before, as on a slow disk.
         late_ns, self._passed_ns = now_ns - self._passed_ns - round(CALM_TICK_S * 1e9), now_ns
         excuse(late_ns, now_ns, self.workers, self.devices, self.runs)
         for run_id, load in self.loads.items():
             if load.turns:
                 # Its client holds a connection open.
                 self.runs.get(run_id).heard_ns = now_ns
-        # Runs that should have expired while the disk refuses will once it takes it.
+        # Runs that should expire while the disk refuses expire once it accepts writes.
         with suppress(StateError):
             if self.runs.expire(now_ns):
                 self._forget()
@@ -356,19 +308,15 @@ class Controller:
             item.give_up()
         self._assign(now_ns)
         self.queue.dispatch(now_ns)
-        # With turns that wait, nobody has room; those that run are moved once it is others that are idle.
-        if self._engines is not None and not len(self.queue):
-            for worker, item in self.workers.stalled(now_ns):
-                self._engines.take_off_later(worker, item)
+        # While turns wait, no engine has room. Stalled turns move once other engines are idle.
+        if not len(self.queue):
+            self._take_off(self.workers.stalled(now_ns))
         self._assess(now_ns)
 
     def _assign(self, now_ns: int) -> None:
-        for worker, item in self._assignment.update(now_ns):
-            assert self._engines is not None
-            self._engines.take_off_later(worker, item)
+        self._take_off(self.assignment.update(now_ns))
 
     def _assess(self, now_ns: int) -> None:
-        """Look anew at what is wanted, and wake the polls if that changed."""
         engines_ns: dict[str, int] = {}
         for run_id, load in self.loads.items():
             if load.turns:
@@ -380,41 +328,34 @@ class Controller:
                     waited_ns=self.queue.waited_ns(run_id, now_ns),
                 )
                 engines_ns |= wanted_ns(facts, self.workers.serving(run_id), now_ns)
-        wanted = Wanted(
-            engines_ns=self._demand.assess(engines_ns, now_ns),
-            targets={
-                worker.report.engine_id: target
-                for worker in self.workers
-                if (target := self._assignment.target(worker)) is not None
-            },
+        self.wanted = Wanted(
+            engines_ns=self._demand.assess(engines_ns, now_ns), targets=self.assignment.targets(self.workers.values())
         )
-        self._wanted = wanted
-        if wanted.differs(self._announced):
-            self._announced = wanted
+        if self.wanted.differs(self._announced):
+            self._announced = self.wanted
             self.tell()
 
     def tell(self) -> None:
-        """Have every poll look again."""
         self._news.set()
         self._news = asyncio.Event()
 
 
-#: A controller that looks at the time late by no more than this was only busy.
+#: A delay of `pass_time` up to this counts as busy, not as a stall.
 _STALL_NS = 1_000_000_000
 
 
 def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
-    """When somebody was, or is to be, heard of, less the silence of the last `late_ns`: at most until now."""
+    """Return `at_ns` moved forward by a stall of `late_ns`, at most to `now_ns`."""
     return max(at_ns, min(at_ns + late_ns, now_ns))
 
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
-    """Who looks at the time comes late by so much: hold that against nobody. What is left of leases is not longer."""
+    """Hold a stall of the controller against nobody. Leases are not extended."""
     if late_ns <= _STALL_NS:
         return
-    for worker in workers:
+    for worker in workers.values():
         worker.expect(excused_ns(worker.due_ns, late_ns, now_ns))
-    for device in devices:
+    for device in devices.values():
         device.due_ns = excused_ns(device.due_ns, late_ns, now_ns)
     for run in runs:
         run.heard_ns = excused_ns(run.heard_ns, late_ns, now_ns)

@@ -1,4 +1,4 @@
-"""What is wanted of devices, held for a moment after the last turn, and what each device's agent was answered."""
+"""Hold the demand for devices a moment after the last turn, and number the answers to each agent."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from dataclasses import dataclass, field
 from rose.clock import utc_us
 from rose.runtime.scheduling.messages import Target
 
-#: An engine stays wanted for this long after it was last wanted: turns of a trajectory follow one another, and a device
-#: that is given back in between is missed a moment later.
+#: An engine stays wanted for this long: the next turn of a trajectory follows soon and would miss the device.
 HOLD_NS = 1_000_000_000
-#: Devices whose last answer is remembered at most; one that asked longest ago is forgotten first.
+#: Devices whose last answer is remembered; the one that polled longest ago is forgotten first.
 DEVICES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Device time wanted of engines, in nanoseconds and never 0, the RL step that it is for, and what they are to hold.
-
-    `drained`: nothing is to be lent. `train_run_id` is the run that trains on the device, and
-    `rollout_run_ids` are those that its engines are assigned to.
-    """
+    """Device time wanted of engines (nanoseconds, never 0), its RL step, and what the engines must hold. `drained`: the
+    device must lend nothing. `train_run_id` trains on the device, and `rollout_run_ids` are the runs of its engines."""
 
     step: int | None = None
     engines_ns: Mapping[str, int] = field(default_factory=dict)
@@ -32,7 +28,7 @@ class Wanted:
     rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
 
     def differs(self, before: Wanted) -> bool:
-        """Whether somebody who knows `before` needs to know: anything else is wanted, or twice the time."""
+        """Return whether an agent that knows `before` must be told: of any change, but of time only if it doubles."""
         return (
             (self.step, self.drained, self.train_run_id) != (before.step, before.drained, before.train_run_id)
             or (self.targets, self.rollout_run_ids) != (before.targets, before.rollout_run_ids)
@@ -42,13 +38,13 @@ class Wanted:
 
 
 class Demand:
-    """The demand of now and of the moment before. Times are monotonic nanoseconds, given by the caller."""
+    """The present demand and that of the moment before. Times are monotonic nanoseconds, given by the caller."""
 
     def __init__(self) -> None:
         self._held: dict[str, tuple[int, int]] = {}  # engine: what was wanted last, until when it counts
 
     def assess(self, engines_ns: Mapping[str, int], now_ns: int) -> dict[str, int]:
-        """What is wanted at `now_ns`, when `engines_ns` is what turns want at this moment."""
+        """Return what is wanted at `now_ns`, when turns want `engines_ns` at this moment."""
         for engine_id, value in engines_ns.items():
             self._held[engine_id] = (value, now_ns + HOLD_NS)
         self._held = {engine_id: held for engine_id, held in self._held.items() if held[1] > now_ns}
@@ -56,22 +52,19 @@ class Demand:
 
 
 class Answers:
-    """The last answer to each device, numbered so that an agent can say which one it has seen.
-
-    Numbers begin at the time of day, so that they go on where those of a gateway that died left off.
-    """
+    """The last answer to each device. Numbers start at the time of day, so that they rise across restarts."""
 
     def __init__(self, first: int | None = None) -> None:
         self._number = utc_us() if first is None else first
         self._last: OrderedDict[str, tuple[int, Wanted]] = OrderedDict()
 
     def due(self, device_id: str, seen: int, wanted: Wanted) -> bool:
-        """Whether what is wanted differs from answer `seen`, or that was not the last one."""
+        """Return whether `seen` is not the last answer, or `wanted` differs from it."""
         last = self._last.get(device_id)
         return last is None or last[0] != seen or wanted.differs(last[1])
 
     def give(self, device_id: str, seen: int, wanted: Wanted) -> int:
-        """The number of the answer `wanted`: `seen`, if it says the same as that one did."""
+        """Return the number of the answer `wanted`: `seen` if nothing differs."""
         if self.due(device_id, seen, wanted):
             self._number += 1
             self._last[device_id] = (self._number, wanted)

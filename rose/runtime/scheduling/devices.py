@@ -1,9 +1,9 @@
-"""Devices as their agents report them, and how far the clocks of their hosts are off."""
+"""Track devices as their agents report them, and the clock offsets of their hosts."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rose.errors import UserError
@@ -11,15 +11,14 @@ from rose.event_fields import INSTANT_NS_MAX
 from rose.events import Clock
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 
-#: Readings that an offset is taken from: of those, one was delayed least. Each is the quickest message of a second, so
-#: that those of a busy moment, all of them delayed, do not drive out all others.
+#: Readings that an offset is taken from; the least delayed one counts. Each is the quickest message of a second, so
+#: that the delayed messages of a busy moment do not drive out all others.
 _READINGS = 16
 _READING_NS = 1_000_000_000
-#: A host's clock was set when it moved by more than this against the host's monotonic one; less is not worth an event.
+#: A larger jump of a host's wall clock against its monotonic clock means that it was set; less is not worth an event.
 _STEP_NS = 5_000_000
-#: How often is told at most that clocks drifted apart.
+#: Minimum time between two events about clock drift.
 _MOVED_NS = 60_000_000_000
-#: A device that was not heard of for so long is forgotten.
 FORGET_NS = 3600 * 1_000_000_000
 
 
@@ -28,7 +27,7 @@ class UnknownDeviceError(UserError):
 
 
 class HeartbeatRefusedError(UserError):
-    """A heartbeat is of a device, or from a host, that the fleet file does not name so."""
+    """The fleet file does not name this device or host."""
 
 
 @dataclass(slots=True)
@@ -40,30 +39,24 @@ class Device:
     due_ns: int
     host: str | None = None
     host_facts: HostFacts | None = None
-    #: Why its agent lends nothing.
     fault: str | None = None
     engine_ids: tuple[str, ...] = ()
-    #: How often its host's clock was set.
     clock_steps: int = 0
-    #: UTC minus monotonic of its host and of this one.
     _anchors_ns: tuple[int, int] | None = None
-    #: When a reading began, and the offset.
     _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
-    #: The clock that the device's time is recorded by, less its host's wall clock.
     _device_time_ahead_ns: int | None = None
-    #: What was last recorded of its clock, whether either clock was set since, and when it last was that they drifted.
+    #: The last recorded event, whether either clock was set since, and when drift was last recorded.
     _recorded: Clock | None = None
     _was_set: bool = False
     _moved_ns: int | None = None
 
     @property
     def clock_offset_ns(self) -> int | None:
-        """The host's UTC minus the controller's. The measured offset is too low by the delay of the quickest recent
-        message."""
+        """Return the host's UTC minus the controller's, too low by the delay of the quickest recent message."""
         return max((offset_ns for _, offset_ns in self._offsets_ns), default=None)
 
     def read_clock(self, reading: ClockReading, now_ns: int, utc_ns: int) -> None:
-        """`now_ns` and `utc_ns` are monotonic and UTC here as the reading came in."""
+        """Take a reading; `now_ns` and `utc_ns` are this host's monotonic and UTC time of arrival."""
         anchors_ns = (reading.utc_ns - reading.monotonic_ns, utc_ns - now_ns)
         if self._anchors_ns is not None:
             theirs_set, ours_set = (
@@ -83,13 +76,13 @@ class Device:
             self._device_time_ahead_ns = reading.device_time_ns - reading.utc_ns
 
     def clock_news(self) -> Clock | None:
-        """What is to be recorded of its clock: told once, and again when it is off by another 5 ms."""
+        """Return the clock event to record: one at first, then one whenever the offset changes by another 5 ms."""
         offset_ns, recorded = self.clock_offset_ns, self._recorded
         if offset_ns is None:
             return None
         if recorded is not None:
             if abs(offset_ns - recorded.offset_ns) <= _STEP_NS:
-                # All readings are later than the step, and it came to nothing.
+                # All readings are later than the jump, and the offset did not change.
                 self._was_set = self._was_set and len(self._offsets_ns) < _READINGS
                 return None
             if not self._was_set:
@@ -99,7 +92,7 @@ class Device:
         device_time_offset_ns = None
         if self._device_time_ahead_ns is not None:
             sum_ns = offset_ns + self._device_time_ahead_ns
-            # The readings may be of different moments; an event cannot hold more.
+            # The two readings may be of different moments; an event holds no more.
             device_time_offset_ns = max(-INSTANT_NS_MAX, min(INSTANT_NS_MAX, sum_ns))
         self._recorded = Clock(
             device_id=self.device_id,
@@ -112,39 +105,27 @@ class Device:
         return self._recorded
 
 
-class Devices:
-    """All devices that were heard of, by id. `expected` are the hosts of the fleet file's devices, by id: no other is
-    heard. Where it names none, any is."""
+class Devices(dict[str, Device]):
+    """All devices by id. `expected` maps the fleet file's devices to hosts; if empty, any device may report."""
 
     def __init__(self, expected: Mapping[str, str] | None = None) -> None:
+        super().__init__()
         self.expected = dict(expected or {})
-        self._devices: dict[str, Device] = {}
-        #: Of each engine the device.
         self._owners: dict[str, str] = {}
-
-    def __iter__(self) -> Iterator[Device]:
-        return iter(self._devices.values())
-
-    def __contains__(self, device_id: str) -> bool:
-        return device_id in self._devices
-
-    def __getitem__(self, device_id: str) -> Device:
-        return self._devices[device_id]
 
     @property
     def hosts(self) -> list[str]:
-        """Those that they are on, by name, as far as agents say so."""
-        return sorted({device.host for device in self if device.host is not None})
+        return sorted({device.host for device in self.values() if device.host is not None})
 
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
-        """Take up what a device's agent reports. Raises HeartbeatRefusedError."""
+        """Take up an agent's report. Raises HeartbeatRefusedError."""
         if self.expected:
             self._check_named(heartbeat)
             self._check_engines(heartbeat)
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
-        device = self._devices.get(heartbeat.device_id)
+        device = self.get(heartbeat.device_id)
         if device is None:
-            device = self._devices[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
+            device = self[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
         device.heard_ns, device.due_ns = now_ns, due_ns
         device.host, device.fault, device.host_facts = heartbeat.host, heartbeat.fault, heartbeat.host_facts
         self._own(device, tuple(report.engine_id for report in heartbeat.engines))
@@ -153,7 +134,6 @@ class Devices:
         return device
 
     def _check_named(self, heartbeat: Heartbeat) -> None:
-        """Raises HeartbeatRefusedError for a device or a host that the fleet file does not have so."""
         device_id = heartbeat.device_id
         if device_id not in self.expected:
             raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")
@@ -163,7 +143,7 @@ class Devices:
             )
 
     def _check_engines(self, heartbeat: Heartbeat) -> None:
-        """Raises HeartbeatRefusedError for an engine of another device, which would draw that engine's turns here."""
+        """Raise HeartbeatRefusedError for an engine of another device, which would draw that engine's turns here."""
         device_id = heartbeat.device_id
         for report in heartbeat.engines:
             owner = report.device_id
@@ -181,8 +161,7 @@ class Devices:
         self._owners.update(dict.fromkeys(engine_ids, device.device_id))
 
     def forget(self, now_ns: int) -> None:
-        """Those that nobody speaks for any more."""
-        for device_id, device in list(self._devices.items()):
+        for device_id, device in list(self.items()):
             if now_ns - device.due_ns > FORGET_NS:
                 self._own(device, ())
-                del self._devices[device_id]
+                del self[device_id]

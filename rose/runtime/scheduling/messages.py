@@ -1,4 +1,4 @@
-"""What agents, clients and the controller say to each other: JSON over HTTP, validated where it arrives."""
+"""Messages between agents, clients and the controller: JSON over HTTP, validated where it arrives."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ class Message(BaseModel):
 
 
 class Report(BaseModel):
-    """Fields of a later version are ignored: agents and controller are replaced one after the other."""
+    """Ignores fields of a later version: agents and controller are replaced one after the other."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class EngineReport(Report):
-    """One rollout engine, as its agent sees it at a heartbeat."""
-
     engine_id: Id
     device_id: Id
     url: Address
-    #: What it asks for there.
     token: Token | None = Field(default=None, repr=False)
     borrowed: bool
     alive: bool
@@ -37,47 +34,39 @@ class EngineReport(Report):
     lease_id: Id | None
     lease_left_ns: Nanoseconds | None
     slack_ok: bool
-    #: The run whose weights it holds; None: weights that belong to no run.
+    #: The run whose weights it holds; None: weights of no run.
     run_id: Id | None = None
-    #: Why it is not at its target, if it was tried.
+    #: Why the last sync to its target failed.
     failed: Failure | None = None
-    #: Why no turn can run on it, if its agent knows.
+    #: Why no turn can run on it, if the agent knows.
     fault: Failure | None = None
 
 
 class ClockReading(Report):
-    """Both clocks of a host, read at once."""
-
     monotonic_ns: InstantNs
     utc_ns: InstantNs
-    #: UTC by which the agent records its device's time: it goes on from the host's boot, whatever the wall clock is
-    #: set to.
+    #: UTC by which the agent records device time; it continues from the host's boot, whatever the wall clock is set to.
     device_time_ns: InstantNs | None = None
 
 
 class HostFacts(Report):
-    """A host, as the process of its agents knows it. None: it does not know, or its ledger is no spool."""
+    """A host, as its agents' process knows it. None: unknown, or its ledger is not forwarded."""
 
     #: Events that its writer merged or only counted since the process began.
     events_dropped: Count | None = None
-    #: Segments of events that the ledger's gateway lacks, and how long the oldest of them has been on disk.
+    #: Segments that the ledger's gateway lacks, and how long the oldest has been on disk.
     segments_waiting: Count | None = None
     waiting_s: Seconds | None = None
-    #: Why events do not come to the ledger.
     problem: Failure | None = None
 
 
 class Heartbeat(Report):
-    """Sent by a device's agent; `engines` is all its rollout engines.
-
-    It is answered as soon as what is wanted of them differs from answer number `seen`, or after `hold_s`.
-    """
+    """All rollout engines of a device. The answer comes once it differs from number `seen`, or after `hold_s`."""
 
     device_id: Id
     engines: Few[EngineReport]
     seen: Count = 0
     hold_s: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
-    #: Why nothing of the device is lent.
     fault: Failure | None = None
     host: Id | None = None
     host_facts: HostFacts | None = None
@@ -85,38 +74,31 @@ class Heartbeat(Report):
 
 
 class Target(Report):
-    """What an engine must hold: a version of a run's weights, and where they are fetched."""
-
     run_id: Id
     version: Count
     url: Address
     token: Token | None = Field(default=None, repr=False)
-    #: Where the client was that published the URL; None: not known.
+    #: Address of the client that published the URL; None: unknown.
     client_address: Name | None = None
 
 
 class HeartbeatReply(Report):
-    """What the controller wants of a device. A lease that is not named in `renew` is not renewed.
-
-    `wanted_ns` is the device time expected to be wanted of each engine; absent or 0, nothing is wanted. `step` is the
-    RL step that turns are made for, if they say one. An engine that `targets` does not name stays as it is.
-    """
+    """What the controller wants of a device. Leases that `renew` omits are not renewed. `wanted_ns` is the device
+    time wanted of each engine; absent or 0: none. An engine that `targets` omits keeps its weights."""
 
     seq: Count
     renew: Few[Id]
     wanted_ns: ByName[Nanoseconds]
     step: Count | None
     targets: ByName[Target] = {}
-    #: Nothing of the device may be lent.
     drained: bool = False
-    #: The run that trains on the device.
     train_run_id: Id | None = None
-    #: The run that each engine is assigned to, None: to none. One that is not named stays with its run.
+    #: The run of each engine (None: no run). An engine that is absent stays with its run.
     rollout_run_ids: ByName[Id | None] = {}
 
 
 class PreemptRequest(Message):
-    """Take turns off an engine: the youngest that together free `kv_tokens`, or all of them if None."""
+    """Take turns off an engine: the youngest that together free `kv_tokens`, or all if None."""
 
     engine_id: Id
     kv_tokens: Count | None = None
@@ -133,32 +115,26 @@ Expiry = Annotated[float, Field(gt=0, le=EXPIRES_S_MAX, allow_inf_nan=False)]
 
 
 class OpenRun(Message):
-    """A client opens a run, or takes it up again with `resume`: then what is given here holds from now on."""
-
     name: Id
-    #: The fleet's rollout model.
     model: Address = Field(min_length=1)
     team: Id | None = None
     tags: Tags = {}
     task: Name | None = None
-    #: How many versions a turn's weights may be behind the newest, where the turn says nothing else.
+    #: Default bound on how many versions behind the newest a turn's weights may be.
     staleness_max: Count = 1
-    #: Its share of engines beside that of other runs of the same priority.
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
-    #: Runs of a higher one are served first.
     priority: int = Field(default=0, ge=-1000, le=1000)
-    #: Not heard of for so long, it ends.
     expires_s: Expiry = 60.0
     trainer_device: Id | None = None
     resume: Id | None = None
-    #: With `resume`, of a client that goes on with what it had itself: the run must still have this fence.
+    #: With `resume`: the run must still have this fence.
     fence: Fence | None = None
-    #: What comes again with its key is answered as before: nothing is opened, or taken over, twice.
+    #: A request repeated with its key gets the same answer: nothing is opened or taken over twice.
     key: Id | None = None
 
 
 class OpenedRun(Report):
-    """`version` is the newest that was published, `step` the last that was recorded; None: none was."""
+    """`version` is the newest published one, `step` the last recorded one; None: none yet."""
 
     run_id: Id
     fence: Fence
@@ -174,14 +150,10 @@ class RenewRun(Message):
 
 
 class PublishVersion(Message):
-    """The weights of a version can be fetched at `url`, with `token` if one is given."""
-
     fence: Fence
     version: Count
-    #: The controller checks it by the rules of the fleet.
     url: Address
     token: Token | None = Field(default=None, repr=False)
-    #: What tells them from other weights, if the client says it.
     weights_sha256: str | None = Field(default=None, max_length=64, pattern="^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
@@ -196,8 +168,6 @@ class PublishVersion(Message):
 
 
 class RunEvents(Message):
-    """Events of the run, each with its `kind`, an `event_id` and the fields of its kind."""
-
     fence: Fence
     events: list[dict[str, Any]] = Field(min_length=1, max_length=_EVENTS_MAX)
 
@@ -217,7 +187,6 @@ REASON_LENGTH_MAX = 1024
 _ADDRESS_LENGTH_MAX = 4096
 _NAMES_MAX = 1024
 _TAGS_MAX = 64
-#: A leap year.
 _SECONDS_MAX = 366 * 86400.0
 
 T = TypeVar("T")
@@ -227,10 +196,9 @@ def _cut(value: object) -> object:
     return value[:REASON_LENGTH_MAX] if isinstance(value, str) else value
 
 
-#: A number that an event of the ledger can hold.
+#: A number that an event can hold.
 Count = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
 Nanoseconds = Count
-#: UTC or monotonic.
 InstantNs = Annotated[int, Field(ge=0, le=INSTANT_NS_MAX)]
 Fence = Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
 #: A process may run for years.
@@ -238,9 +206,8 @@ Seconds = Annotated[float, Field(ge=0, le=100 * _SECONDS_MAX, allow_inf_nan=Fals
 Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH_MAX)]
 Name = Annotated[str, Field(max_length=ID_LENGTH_MAX)]
 Reason = Annotated[str, Field(max_length=REASON_LENGTH_MAX)]
-#: What a host reports of a failure. A long one is cut: its host must stay heard.
+#: A host's failure text. A long one is cut, so that the host stays heard.
 Failure = Annotated[str, BeforeValidator(_cut), Field(max_length=REASON_LENGTH_MAX)]
-#: A URL, or the path of a model.
 Address = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
 Token = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
 Tags = Annotated[dict[Name, Name], Field(max_length=_TAGS_MAX)]

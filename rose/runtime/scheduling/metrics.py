@@ -1,4 +1,4 @@
-"""The controller's figures in Prometheus' text format, gathered when somebody asks."""
+"""Export the controller's figures in Prometheus' text format, gathered on request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from rose.clock import monotonic_ns, utc_us
-from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import hosts, missing, run_status
 
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-#: A run that ended has its figures for so long, so that the last of them are read; then no more.
+#: Figures of an ended run are shown for this long, so that the last of them are scraped.
 _ENDED_SHOWN_US = 3600 * 1_000_000
-#: Name, less `rose_`, of each figure, its labels and what it is. Those that count up are told apart by their type.
+#: Name without `rose_`, labels and help text of each figure.
 _COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "turns": (("run", "outcome"), "Turns that ended."),
     "output_tokens": (("run",), "Tokens of completed turns."),
@@ -44,7 +43,6 @@ _GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def exposition(controller: Controller) -> tuple[bytes, str]:
-    """(text, content type)."""
     registry = CollectorRegistry()
     registry.register(_Figures(controller))
     ProcessCollector(registry=registry)
@@ -57,13 +55,9 @@ class _Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
-            **{
-                name: CounterMetricFamily(f"rose_{name}", text, labels=labels)
-                for name, (labels, text) in _COUNTERS.items()
-            },
-            **{
-                name: GaugeMetricFamily(f"rose_{name}", text, labels=labels) for name, (labels, text) in _GAUGES.items()
-            },
+            name: kind(f"rose_{name}", text, labels=labels)
+            for kind, table in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES))
+            for name, (labels, text) in table.items()
         }
         for name, labels, value in _samples(self._controller, monotonic_ns()):
             if value is not None:
@@ -72,9 +66,9 @@ class _Figures(Collector):
 
 
 def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[str], float | None]]:
-    """Name, labels and value of each; None: not known."""
     for run_id, load in controller.loads.items():
-        if not _ended_long_ago(controller.runs.get(run_id)):
+        run = controller.runs.get(run_id)
+        if run.is_open or utc_us() - (run.facts.closed_us or 0) <= _ENDED_SHOWN_US:
             yield "turns_open", [run_id], len(load.turns)
             yield "turns", [run_id, "completed"], load.completed
             yield "turns", [run_id, "failed"], load.failed
@@ -86,13 +80,13 @@ def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[st
             shown = run_status(controller, run)
             yield "run_version", [run.run_id], shown["version"]
             yield "run_engines", [run.run_id], len(shown["engines"])
-    for worker in controller.workers:
+    for worker in controller.workers.values():
         names, facts = [worker.report.device_id, worker.report.engine_id], worker.facts
         yield "engine_alive", names, facts.alive(now_ns)
         yield "engine_leased", names, worker.report.lease_id is not None
         yield "engine_policy_version", names, worker.held_version
         yield "engine_turns", names, facts.in_flight
-    for device in controller.devices:
+    for device in controller.devices.values():
         offset_ns = device.clock_offset_ns
         yield "device_heard_seconds", [device.device_id], (now_ns - device.heard_ns) / 1e9
         yield "device_drained", [device.device_id], device.device_id in controller.drained
@@ -102,7 +96,3 @@ def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[st
         yield "host_segments_waiting", [host["host"]], host["segments_waiting"]
         yield "host_waiting_seconds", [host["host"]], host["waiting_s"]
     yield "controller_ready", [], not missing(controller, now_ns)
-
-
-def _ended_long_ago(run: Run) -> bool:
-    return not run.is_open and utc_us() - (run.facts.closed_us or 0) > _ENDED_SHOWN_US

@@ -1,4 +1,4 @@
-"""What the fleet is doing, for people and programs that ask."""
+"""Describe the fleet's state for people and programs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.devices import Device
+from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, Worker
 from rose.runtime.scheduling.messages import HostFacts
 from rose.runtime.scheduling.runs.registry import Run
@@ -14,16 +15,16 @@ from rose.runtime.scheduling.turns.turns import Turn
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-
-#: Events that waited on a host for longer are warned of: by then their gateway was asked some twenty times.
+_RUN_FACTS = (
+    *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
+    *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
+)
+#: Longest wait of a host's events without a warning: by then their gateway was tried some twenty times.
 WAITING_MAX_S = 300.0
 
 
 def status(controller: Controller, now_ns: int) -> dict[str, Any]:
-    """Devices with their engines and why nothing is lent, hosts, runs, and what is missing or warned of.
-
-    Durations in seconds.
-    """
+    """Return devices with their engines and why they lend nothing, hosts, runs, and problems. Durations in seconds."""
     return {
         "fleet_run_id": controller.fleet_run_id,
         "model": controller.model,
@@ -31,79 +32,54 @@ def status(controller: Controller, now_ns: int) -> dict[str, Any]:
         "missing": missing(controller, now_ns),
         "warnings": warnings(controller),
         "hosts": hosts(controller),
-        "devices": [_device(controller, device, now_ns) for device in controller.devices],
+        "devices": [_device(controller, device, now_ns) for device in controller.devices.values()],
         "runs": [run_status(controller, run) for run in controller.runs if run.facts.state != "closed"],
     }
 
 
 def run_status(controller: Controller, run: Run) -> dict[str, Any]:
-    """How a run stands; nothing secret is in it."""
-    facts = run.facts
-    in_flight = sum(item.run_id == facts.run_id for worker in controller.workers for item in worker.in_flight.values())
-    load = controller.loads.get(facts.run_id)
-    turns = 0 if load is None else len(load.turns)
-    first = controller.queue.first(facts.run_id)
-    return {
-        "run_id": facts.run_id,
-        "name": facts.name,
-        "team": facts.team,
-        "tags": facts.tags,
-        "task": facts.task,
-        "model": facts.model,
-        "state": facts.state,
-        "outcome": facts.outcome,
-        "reason": facts.reason,
-        "version": facts.version,
-        "step": facts.step,
-        "fence": facts.fence,
-        "staleness_max": facts.staleness_max,
-        "weight": facts.weight,
-        "priority": facts.priority,
-        "trainer_device": facts.trainer_device,
-        "turns_queued": max(0, turns - in_flight),
+    in_flight = sum(item.run_id == run.run_id for _, item in controller.workers.running())
+    load = controller.loads.get(run.run_id) or Load()
+    first = controller.queue.first(run.run_id)
+    return {name: getattr(run.facts, name) for name in _RUN_FACTS} | {
+        "turns_queued": max(0, len(load.turns) - in_flight),
         "turns_in_flight": in_flight,
-        # What the first of those that are queued waits for.
         "waits": None if first is None else why_waiting(controller, first),
-        "turns_completed": 0 if load is None else load.completed,
-        "tokens": 0 if load is None else load.tokens,
-        "engines": [worker.report.engine_id for worker in controller.workers if worker.assigned == facts.run_id],
-        "opened_us": facts.opened_us,
-        "closed_us": facts.closed_us,
+        "turns_completed": load.completed,
+        "tokens": load.tokens,
+        "engines": [worker.report.engine_id for worker in controller.workers.values() if worker.assigned == run.run_id],
         "expires_in_s": _seconds(run.left_ns(monotonic_ns())) if run.is_open else None,
     }
 
 
 def missing(controller: Controller, now_ns: int) -> list[str]:
-    """What the fleet lacks to be ready, in words; empty: nothing."""
-    silent = [device for device in controller.devices if now_ns - device.due_ns > SILENCE_MAX_NS]
-    known = {device.device_id for device in controller.devices}
+    silent = [device for device in controller.devices.values() if now_ns - device.due_ns > SILENCE_MAX_NS]
+    names = controller.devices.keys()
     lacking = [
-        f"device {name}: its agent has not reported" for name in controller.devices.expected if name not in known
+        f"device {name}: its agent has not reported" for name in controller.devices.expected if name not in names
     ]
-    if not known and not lacking:
+    if not names and not lacking:
         lacking.append("no agent has reported")
     lacking += [
         f"device {device.device_id}: its agent was not heard of for {(now_ns - device.heard_ns) / 1e9:.0f} s"
         for device in silent
     ]
-    if len(controller.workers) and not any(worker.facts.alive(now_ns) for worker in controller.workers):
+    if len(controller.workers) and not any(worker.facts.alive(now_ns) for worker in controller.workers.values()):
         lacking.append("no rollout engine is alive")
     failures = (controller.state.check(), controller.answers.failure, controller.recorder.failure)
-    # Of a state that refuses, its recorder says the same.
+    # The recorder repeats the state's own failure.
     lacking += dict.fromkeys(failure for failure in failures if failure is not None)
     return lacking
 
 
 def hosts(controller: Controller) -> list[dict[str, Any]]:
-    """Hosts whose agents say how they are, as they last said it; `waits`: why their events do not come to the ledger,
-    in words. Durations in seconds."""
-    heard = sorted(controller.devices, key=lambda device: device.heard_ns)
+    """Return hosts' newest facts; `waits` says why their events do not reach the ledger. Durations in seconds."""
+    heard = sorted(controller.devices.values(), key=lambda device: device.heard_ns)
     newest = {device.host or device.device_id: device.host_facts for device in heard if device.host_facts is not None}
     return [{"host": name, **facts.model_dump(), "waits": _waits(facts)} for name, facts in sorted(newest.items())]
 
 
 def warnings(controller: Controller) -> list[str]:
-    """What wants looking after although turns can be played, in words."""
     late = [host for host in hosts(controller) if (host["waiting_s"] or 0) > WAITING_MAX_S]
     return [f"host {host['host']}: {host['waits']}" for host in late]
 
@@ -118,12 +94,11 @@ def _waits(facts: HostFacts) -> str | None:
 
 
 def why_waiting(controller: Controller, turn: Turn) -> str:
-    """What keeps a turn from being placed, in words."""
     if controller.runs.get(turn.run_id).facts.version is None:
         return f"run {turn.run_id!r} has published no version"
     if not len(controller.workers):
         return "there is no engine"
-    assigned = [worker for worker in controller.workers if worker.assigned == turn.run_id]
+    assigned = [worker for worker in controller.workers.values() if worker.assigned == turn.run_id]
     if not assigned:
         return "no engine is assigned to its run"
     holders = [worker.report for worker in assigned if worker.serves(turn.run_id)]
@@ -139,7 +114,7 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
 
 
 def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, Any]:
-    table = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
+    workers = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
     return {
         "device_id": device.device_id,
         "host": device.host,
@@ -147,16 +122,16 @@ def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, An
         "drained": device.device_id in controller.drained,
         "drain_reason": controller.drained.get(device.device_id),
         "fault": device.fault,
-        "not_lent": _not_lent(controller, device, table, now_ns),
+        "not_lent": _not_lent(controller, device, workers, now_ns),
         "clock_offset_ns": device.clock_offset_ns,
         "clock_steps": device.clock_steps,
-        "engines": [_engine(controller, worker, now_ns) for worker in table],
+        "engines": [_engine(controller, worker, now_ns) for worker in workers],
     }
 
 
 def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, Any]:
     facts = worker.facts
-    target = controller.target(worker)
+    target = controller.assignment.target(worker)
     return {
         "engine_id": facts.engine_id,
         "alive": facts.alive(now_ns),
@@ -175,19 +150,18 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
     }
 
 
-def _not_lent(controller: Controller, device: Device, table: list[Worker], now_ns: int) -> str | None:
-    """Why no turn can run on the device, in words; None: one can, or it is nobody's to lend."""
+def _not_lent(controller: Controller, device: Device, workers: list[Worker], now_ns: int) -> str | None:
     if device.device_id in controller.drained:
         reason = controller.drained[device.device_id]
         return "drained" if reason is None else f"drained: {reason}"
     if device.fault is not None:
         return device.fault
-    if not table:
+    if not workers:
         return "it has no rollout engine"
     if now_ns - device.due_ns > SILENCE_MAX_NS:
         return "its agent is silent"
-    reasons = [reason for worker in table if (reason := _idle(controller, worker, now_ns)) is not None]
-    return "; ".join(reasons) if len(reasons) == len(table) else None
+    reasons = [reason for worker in workers if (reason := _idle(controller, worker, now_ns)) is not None]
+    return "; ".join(reasons) if len(reasons) == len(workers) else None
 
 
 def _idle(controller: Controller, worker: Worker, now_ns: int) -> str | None:
@@ -201,7 +175,9 @@ def _idle(controller: Controller, worker: Worker, now_ns: int) -> str | None:
     if worker.assigned is None and report.run_id is not None:
         return "no run wants it"
     if report.borrowed and worker.lease_id is None:
-        return "nothing is wanted of it" if report.engine_id not in controller.wanted_ns else "it has no lease yet"
+        return (
+            "nothing is wanted of it" if report.engine_id not in controller.wanted.engines_ns else "it has no lease yet"
+        )
     if not report.slack_ok:
         return "serving leaves it no slack"
     return None

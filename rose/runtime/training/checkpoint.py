@@ -1,13 +1,12 @@
-"""What a trainer keeps of its run, so that one that was killed at any moment goes on from its last update.
+"""A trainer's checkpoint, from which a trainer that was killed at any moment continues after its last update.
 
-    run.json         which run it is, and the tables it was begun with
-    trainer.pt       policy, optimiser, and what the last update gave; written before its version is published
+    run.json         the run's id, and its tables at the start
+    trainer.pt       policy, optimiser and results of the last update; written before its version is published
     step.json        the last step's event, written before it is recorded
     weights/         the published versions
-    lock             held by the trainer that is at work
+    lock             held by the working trainer
 
-Each file is replaced whole. What is recorded again after a restart is byte for byte what was recorded before, and
-counts once.
+Each file is replaced whole. Events recorded again after a restart are identical, and count once.
 """
 
 from __future__ import annotations
@@ -26,17 +25,16 @@ from rose.ledger.layout import replace_file
 if TYPE_CHECKING:
     from rose.runtime.training.trainer import StepStats, Trainer
 
-#: What a resumed run may have otherwise: it is the same learning.
+#: Fields that a resumed run may change: learning stays the same.
 _MAY_DIFFER = {"steps", "threads"}
 
 
 class CheckpointError(UserError):
-    """The folder is another trainer's, another run's, holds none, or cannot be used."""
+    """The folder belongs to another trainer or run, holds no run, or cannot be used."""
 
 
 class Checkpoint:
-    """The folder of one trainer, locked until `close`. Raises CheckpointError if another process has it, or it
-    cannot be made or written to."""
+    """The folder of one trainer, locked until `close`. Raises CheckpointError if it is taken or cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,23 +48,20 @@ class Checkpoint:
 
     @property
     def weights(self) -> Path:
-        """The folder to publish from."""
         return self.folder / "weights"
 
     def close(self) -> None:
         self._lock.close()
 
     def run_id(self) -> str | None:
-        """The run that lies here; None if none was begun."""
         kept = self._read("run.json")
         return None if kept is None else str(kept["run_id"])
 
     def begin(self, run_id: str, task: TaskConfig, training: TrainingConfig) -> None:
-        """Note which run this is."""
         self._write("run.json", {"run_id": run_id, "task": task.model_dump(), "training": training.model_dump()})
 
     def check_same(self, task: TaskConfig, training: TrainingConfig) -> None:
-        """Raise CheckpointError naming the first field in which the run was begun otherwise."""
+        """Raise CheckpointError naming the first field that differs from the run's begin."""
         kept = self._read("run.json") or {}
         for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
             before = kept.get(table, now)
@@ -78,22 +73,18 @@ class Checkpoint:
                     )
 
     def tables(self) -> tuple[TaskConfig, TrainingConfig] | None:
-        """Those that the run was begun with."""
         kept = self._read("run.json")
         if kept is None:
             return None
         return TaskConfig.model_validate(kept["task"]), TrainingConfig.model_validate(kept["training"])
 
-    # ------------------------------------------------------------------ updates
-
     def save_update(self, trainer: Trainer, step: int, stats: StepStats, verdicts: list[Verdict], event: Step) -> None:
-        """Keep an update, and what is to be recorded of it; `event` lacks what is only known once it is published."""
+        """Keep an update and what to record of it; `event` lacks what is only known after publication."""
         pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}
         trainer.save(self.folder / "trainer.pt", step, stats, json.dumps(pending))
 
     def load_update(self, trainer: Trainer) -> tuple[list[Verdict], Step] | None:
-        """Bring a trainer to the last update that was kept, and say what was to be recorded of it; None: there was
-        none."""
+        """Restore a trainer's last update, and return what to record of it; None: there was none."""
         path = self.folder / "trainer.pt"
         if not path.exists():
             return None
@@ -102,11 +93,9 @@ class Checkpoint:
         return [Verdict(**verdict) for verdict in pending["verdicts"]], Step(**pending["step"])
 
     def save_step(self, event: Step) -> None:
-        """Keep the event of a step that is published."""
         self._write("step.json", asdict(event))
 
     def load_step(self, step: int) -> Step | None:
-        """The event of that step, if it was published."""
         kept = self._read("step.json")
         return None if kept is None or kept["step"] != step else Step(**kept)
 

@@ -1,4 +1,4 @@
-"""`rose train`: the built-in FrozenLake loop, as a client of a fleet that is already there."""
+"""`rose train`: the built-in FrozenLake loop, as a client of an existing fleet."""
 
 from __future__ import annotations
 

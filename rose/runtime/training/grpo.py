@@ -1,9 +1,7 @@
-"""Group-relative policy optimisation as pure functions: advantages and the clipped loss.
-
-Sources: GRPO (Shao et al. 2024, arXiv 2402.03300) for group-relative advantages; DAPO (Yu et al. 2025, arXiv
-2503.14476) for the asymmetric clip and the mean over tokens; Dr. GRPO (Liu et al. 2025, arXiv 2503.20783) for leaving
-out the division by the group's standard deviation; Schulman's k3 estimator for the KL divergence.
-"""
+"""Group-relative policy optimisation as pure functions: advantages and the clipped loss. Sources: GRPO (Shao et al.
+2024, arXiv 2402.03300) for group-relative advantages; DAPO (Yu et al. 2025, arXiv 2503.14476) for the asymmetric clip
+and the mean over tokens; Dr. GRPO (Liu et al. 2025, arXiv 2503.20783) for omitting the division by the group's standard
+deviation; Schulman's k3 estimator for the KL divergence."""
 
 from __future__ import annotations
 
@@ -17,22 +15,19 @@ from torch import Tensor
 
 
 def advantages(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
-    """Return each reward minus the mean of its group.
-
-    A group of equal rewards gives zeros: it says nothing about which trajectory was better.
-    """
+    """Return each reward minus its group's mean; exact zeros for a group of equal rewards, which carries no signal."""
     members: dict[str, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         members[group].append(reward)
     mean = {group: statistics.fmean(of_group) for group, of_group in members.items()}
-    # A mean of equal numbers may be off by a rounding.
+    # A mean of equal numbers may have a rounding error.
     equal = {group for group, of_group in members.items() if min(of_group) == max(of_group)}
     return [0.0 if group in equal else reward - mean[group] for reward, group in zip(rewards, groups, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenLoss:
-    """Sums over tokens, so that micro-batches add up; divide by the token count of the whole mini-batch."""
+    """Sums over tokens, so that micro-batches add up; divide by the mini-batch's token count."""
 
     loss: Tensor
     #: k3 estimate of KL(behaviour || policy), detached.
@@ -40,30 +35,19 @@ class TokenLoss:
 
 
 def token_loss(
-    logprobs: Tensor,
-    behaviour: Tensor,
-    advantage: Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
+    logprobs: Tensor, behaviour: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float
 ) -> TokenLoss:
-    """The clipped surrogate of each generated token, summed.
-
-    All tensors are [tokens]: `logprobs` under the policy being trained (with gradient), `behaviour` as the engine
-    returned them when it sampled, `advantage` of the token's trajectory. The ratio is clipped to
-    [1 - clip_low, 1 + clip_high].
-    """
+    """Return the clipped surrogate, summed over generated tokens. All tensors are [tokens]: `logprobs` under the
+    trained policy (with gradient), `behaviour` as sampled by the engine, `advantage` of the token's trajectory. The
+    ratio is clipped to [1 - clip_low, 1 + clip_high]."""
     log_ratio = logprobs - behaviour
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
-    return TokenLoss(
-        loss=-surrogate.sum(),
-        kl=(ratio - 1 - log_ratio).detach().sum(),
-    )
+    return TokenLoss(loss=-surrogate.sum(), kl=(ratio - 1 - log_ratio).detach().sum())
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats of each row of `logits` [tokens, vocab], detached, as [tokens]."""
+    """Return the entropy in nats of each row of `logits` [tokens, vocab], detached, as [tokens]."""
     logprobs = torch.log_softmax(logits.detach(), -1)
     return -(logprobs.exp() * logprobs).sum(-1)

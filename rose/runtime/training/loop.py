@@ -1,14 +1,7 @@
-"""The built-in RL loop: rollouts, an update, a version, step after step, as a client of a fleet.
-
-Steps overlap as far as staleness allows. The update of step k makes version k + 1 of version k, so the rollouts of step
-k may begin as soon as version k - `staleness_max` is published: with 0 once the step before is over, with 1 while it
-is trained. Engines take a version by themselves; each turn says how old its weights may be.
-
-What is kept of an update is kept before its version is published, and what is recorded of a step only after: a loop
-that is killed at any moment makes no update twice, and publishes and records what it had not.
-
-A trajectory that was lost is played again: while no engine is lent, no step is spent.
-"""
+"""The built-in RL loop as a client of a fleet. The update of step k turns version k into k + 1, so rollouts of step
+k may begin once version k - `staleness_max` is published. An update is kept before its version is published, and a
+step is recorded after that: a loop killed at any moment repeats no update, and publishes and records what is
+missing."""
 
 from __future__ import annotations
 
@@ -32,25 +25,24 @@ from rose.runtime.training.trainer import StepStats, Trainer
 
 _WAIT_S = 0.2
 _PROGRESS_S = 5.0
-#: Trajectories are recorded so often, or when their step is trained.
+#: Trajectories are recorded at this interval, and when their step is trained.
 _RECORD_S = 1.0
-#: Games that were lost are played again so often, ...
+#: Lost games are played again at this interval, ...
 _AGAIN_S = 5.0
-#: ... but one that engines failed at so many times only as long as its step has no other to train on.
+#: ... but a game that engines failed at this often counts as lost once its step has others to train on.
 _FAILED_MAX = 3
 
 
 @dataclass(slots=True)
 class _Rollouts:
-    """The rollouts of one step, which the update from version `step` will take."""
+    """The rollouts of one step, for the update of version `step`."""
 
     step: int
     games: int
     began_ns: int
     ended_ns: int | None = None
-    #: Those that are over, lost ones only if they were given up.
     trajectories: list[PlayedTrajectory] = field(default_factory=list)
-    #: What is to be played again, and how often engines failed at each game, whatever its name was then.
+    #: Games to play again, and how often engines failed at each, by first name.
     lost: list[Played] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
 
@@ -59,7 +51,6 @@ class _Rollouts:
         return len(self.trajectories) == self.games
 
     def take(self, played: Played) -> None:
-        """A game that is over, or was lost."""
         loss = played.trajectory.loss
         if loss is None:
             self.end(played.trajectory)
@@ -73,7 +64,7 @@ class _Rollouts:
             self.ended_ns = monotonic_ns()
 
     def take_lost(self) -> list[Played]:
-        """What is to be played again now. A game may be what engines fail at: it is given up if there are others."""
+        """Return the games to play again. A game that engines keep failing at is given up if the step has others."""
         lost, self.lost = self.lost, []
         others = any(trajectory.outcome != "lost" for trajectory in self.trajectories)
         again = []
@@ -85,17 +76,12 @@ class _Rollouts:
         return again
 
 
-@dataclass(frozen=True, slots=True)
-class _Updated:
-    """What an update left to record, and the time that its publication took."""
-
-    verdicts: list[Verdict]
-    step: Step
-    publish_ns: int
+#: What an update leaves to record.
+_Updated = tuple[list[Verdict], Step]
 
 
 class TrainLoop:
-    """`run` plays the steps that are left. `say` is told of progress, `done` of each step that is over."""
+    """Plays the remaining steps in `run`. `say` gets progress, `done` each finished step."""
 
     def __init__(
         self,
@@ -113,14 +99,14 @@ class TrainLoop:
         self._players, self._checkpoint, self._train_time = players, checkpoint, train_time
         self._say, self._done = say, done
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-train")
-        #: Trajectories of a client before this one that were not trained are in the ledger under other names.
+        #: Trajectories of an earlier client that were not trained are in the ledger under other names.
         self._prefix = run.run_id if run.fence <= 1 else f"{run.run_id}-r{run.fence}"
         self._rollouts: dict[int, _Rollouts] = {}
         self._unrecorded: list[Trajectory] = []
         self._recorded = self._said = self._repeated = time.monotonic()
 
     def run(self) -> None:
-        """Play the steps that are left. Raises what the run's client raises, and CheckpointError."""
+        """Play the remaining steps. Raises the errors of the run's client, and CheckpointError."""
         try:
             self._begin()
             while self._trainer.version < self._training.steps:
@@ -129,7 +115,6 @@ class TrainLoop:
             self._thread.shutdown(cancel_futures=True)
 
     def _begin(self) -> None:
-        """Go on from the last update: publish its version if that was not done, and record what was not recorded."""
         kept = self._checkpoint.load_update(self._trainer)
         version = self._trainer.version
         if self._run.version is not None and self._run.version > version:
@@ -139,11 +124,11 @@ class TrainLoop:
             )
         publish_ns = self._publish()
         if kept is not None:
-            self._say(f"going on after step {kept[1].step + 1} of {self._training.steps}")
-            self._finish(_Updated(*kept, publish_ns))
+            judgements, step = kept
+            self._say(f"going on after step {step.step + 1} of {self._training.steps}")
+            self._finish((judgements, _published(step, publish_ns)))
 
     def _run_step(self, step: int) -> None:
-        """The rest of the step's rollouts, and its update, while later steps are played."""
         for number in range(step, min(step + self._training.staleness_max + 1, self._training.steps)):
             if number not in self._rollouts:
                 self._play(number)
@@ -151,7 +136,7 @@ class TrainLoop:
         while not rollouts.complete:
             self._tend(_WAIT_S)
         del self._rollouts[step]
-        # They are in the ledger before anything says that they were trained.
+        # Trajectories are in the ledger before anything says that they were trained.
         self._record_trajectories()
         updating = self._thread.submit(self._update, rollouts)
         while not updating.done():
@@ -159,7 +144,6 @@ class TrainLoop:
         self._finish(updating.result(), rollouts)
 
     def _play(self, step: int) -> None:
-        """Have the rollouts of a step played. Their staleness counts from the version that will be trained on them."""
         games = games_of(step, self._training, self._prefix)
         self._rollouts[step] = _Rollouts(step, len(games), monotonic_ns())
         self._players.play(step, self._version_min(step), games)
@@ -168,7 +152,6 @@ class TrainLoop:
         return max(0, step - self._training.staleness_max)
 
     def _play_lost(self) -> None:
-        """Have lost games played again. A step is trained once some of its games were played, and not before."""
         self._repeated = time.monotonic()
         for rollouts in self._rollouts.values():
             if lost := rollouts.take_lost():
@@ -179,7 +162,6 @@ class TrainLoop:
                 self._players.play_again(step, self._version_min(step), [played.game for played in lost])
 
     def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
-        """Take the games that are over, have it recorded, and say how far it is."""
         self._run.check()
         for played in self._players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
             self._take(played)
@@ -196,7 +178,7 @@ class TrainLoop:
     def _take(self, played: Played) -> None:
         trajectory = played.trajectory
         self._rollouts[trajectory.step].take(played)
-        # Of a game that no engine took a turn of there is nothing to record, however often it waited for one.
+        # A game whose turns no engine took leaves nothing to record.
         if trajectory.loss is None or trajectory.loss.attempts or trajectory.turns:
             self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
 
@@ -206,12 +188,10 @@ class TrainLoop:
             self._run.record(*self._unrecorded)
             self._unrecorded.clear()
 
-    # ------------------------------------------------------------------ in the trainer's thread
-
     def _update(self, rollouts: _Rollouts) -> _Updated:
-        """One update, kept and then published."""
+        """Update, keep the update, then publish it. Runs in the trainer's thread."""
         began_ns = monotonic_ns()
-        # In one order however they ended, so that an update depends on what was played alone.
+        # A fixed order makes an update depend only on the games.
         trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
         with self._train_time.span():
             stats = self._trainer.update(trajectories)
@@ -223,34 +203,33 @@ class TrainLoop:
                 train_ns=monotonic_ns() - began_ns,
                 total_ns=monotonic_ns() - rollouts.began_ns,
             )
-            updated = _Updated(verdicts(stats, trajectories), event, publish_ns=0)
-            self._checkpoint.save_update(self._trainer, rollouts.step, stats, updated.verdicts, updated.step)
-        return replace(updated, publish_ns=self._publish())
+            judgements = verdicts(stats, trajectories)
+            self._checkpoint.save_update(self._trainer, rollouts.step, stats, judgements, event)
+        return judgements, _published(event, self._publish())
 
     def _publish(self) -> int:
-        """Have engines brought to the trainer's version; returns how long that took here."""
         began_ns = monotonic_ns()
         self._run.publish(self._trainer.weights(), self._trainer.version)
         return monotonic_ns() - began_ns
 
-    # ------------------------------------------------------------------ what is told of a step
-
     def _finish(self, updated: _Updated, rollouts: _Rollouts | None = None) -> None:
-        """Record a step that is published, and its verdicts."""
-        event = self._checkpoint.load_step(updated.step.step)
+        judgements, step = updated
+        event = self._checkpoint.load_step(step.step)
         if event is None:
-            publish_ns = updated.publish_ns
-            event = replace(updated.step, sync_ns=publish_ns, total_ns=updated.step.total_ns + publish_ns)
+            event = step
             self._checkpoint.save_step(event)
-        self._run.record(*updated.verdicts, event)
+        self._run.record(*judgements, event)
         if rollouts is not None:
             tokens = sum(trajectory.output_tokens for trajectory in rollouts.trajectories)
             self._say(step_line(event, self._training.steps, tokens))
         self._done(event)
 
 
+def _published(step: Step, publish_ns: int) -> Step:
+    return replace(step, sync_ns=publish_ns, total_ns=step.total_ns + publish_ns)
+
+
 def _place(trajectory_id: str) -> tuple[str, ...]:
-    """Of a trajectory in its step, whichever try at it this is."""
     return tuple(part.zfill(6) for part in first_name(trajectory_id).split("-"))
 
 
@@ -263,10 +242,8 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the step that the update `stats` closed. Lost trajectories are no part of it: nobody judged them.
-
-    The times are of the step's rollouts, of its update, and from the begin of the first to the end of the second.
-    """
+    """Return the step of the update `stats`, without lost trajectories: nobody judged them. `total_ns` spans both
+    phases."""
     trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,
@@ -275,7 +252,7 @@ def step_event(
         trajectories=len(trajectories),
         trajectories_accepted=sum(trajectory.correct for trajectory in trajectories),
         reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
-        # An update that diverged is no reason to stop the run that has to show it.
+        # A diverged update must not stop the run that shows it.
         loss=_finite(stats.loss),
         entropy=_finite(stats.entropy),
         kl=_finite(stats.kl),
@@ -289,13 +266,12 @@ def step_event(
 
 
 def verdicts(stats: StepStats, trajectories: Sequence[PlayedTrajectory]) -> list[Verdict]:
-    """Return one for each trajectory that was not lost, whether the update took it or dropped it for age."""
+    """Return a verdict for each trajectory that was not lost, trained or dropped for age."""
     stale = set(stats.stale)
     return [verdict(trajectory, stale=trajectory.trajectory_id in stale) for trajectory in _not_lost(trajectories)]
 
 
 def step_line(event: Step, steps: int, output_tokens: int) -> str:
-    """Return one line on a step that is over."""
     return (
         f"step {event.step + 1}/{steps}: {event.trajectories_accepted}/{event.trajectories} accepted, "
         f"{output_tokens} tokens in {event.rollout_ns / 1e9:.1f} s, update {event.train_ns / 1e9:.1f} s, "

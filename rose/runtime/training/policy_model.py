@@ -1,15 +1,13 @@
-"""The built-in policy: a small Llama, written and read as an ordinary Hugging Face checkpoint.
-
-The forward pass is our own (no transformers import, right-padded batches need no mask), with the parameter names of
-transformers' `LlamaForCausalLM`, which is also what a serving engine loads. Masters are float32, checkpoints bfloat16.
-"""
+"""The built-in policy: a small Llama, stored as an ordinary Hugging Face checkpoint. The forward pass is our own (no
+transformers import, right-padded batches need no mask), with the parameter names of transformers' `LlamaForCausalLM`,
+which serving engines load. Masters are float32, checkpoints bfloat16."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -36,20 +34,10 @@ class PolicyShape:
     rms_norm_eps: float = 1e-5
 
     def config(self) -> dict[str, object]:
-        """The checkpoint's config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "head_dim": self.head_dim,
-            "max_position_embeddings": self.max_position_embeddings,
-            "rope_theta": self.rope_theta,
-            "rms_norm_eps": self.rms_norm_eps,
+            **asdict(self),
             "hidden_act": "silu",
             "attention_bias": False,
             "mlp_bias": False,
@@ -62,7 +50,7 @@ class PolicyShape:
 
     @classmethod
     def read(cls, folder: Path) -> PolicyShape:
-        """The shape in `folder`/config.json. Raises ValueError if it is not a Llama that this class describes."""
+        """Return the shape in `folder`/config.json. Raises ValueError for a model that this class does not describe."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         shape = cls(**{name: config[name] for name in cls.__dataclass_fields__ if name in config})
         for name in ("model_type", "hidden_act", "attention_bias", "mlp_bias", "tie_word_embeddings"):
@@ -74,26 +62,11 @@ class PolicyShape:
         return shape
 
 
-class Norm(nn.Module):
-    """RMSNorm."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-
-
 class Attention(nn.Module):
     def __init__(self, shape: PolicyShape) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = (
-            shape.num_attention_heads,
-            shape.num_key_value_heads,
-            shape.head_dim,
-        )
+        self.heads, self.kv_heads = shape.num_attention_heads, shape.num_key_value_heads
+        self.head_dim = shape.head_dim
         self.q_proj = nn.Linear(shape.hidden_size, self.heads * self.head_dim, bias=False)
         self.k_proj = nn.Linear(shape.hidden_size, self.kv_heads * self.head_dim, bias=False)
         self.v_proj = nn.Linear(shape.hidden_size, self.kv_heads * self.head_dim, bias=False)
@@ -126,9 +99,9 @@ class MLP(nn.Module):
 class Layer(nn.Module):
     def __init__(self, shape: PolicyShape) -> None:
         super().__init__()
-        self.input_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.self_attn = Attention(shape)
-        self.post_attention_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.mlp = MLP(shape)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -142,7 +115,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
-        self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
 
 
 class Policy(nn.Module):
@@ -157,19 +130,13 @@ class Policy(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 # Projections back into the residual stream start smaller, as in GPT-2, so that depth does not grow it.
-                shrink = (
-                    math.sqrt(2 * shape.num_hidden_layers)
-                    if name.endswith(("o_proj.weight", "down_proj.weight"))
-                    else 1
-                )
+                residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+                shrink = math.sqrt(2 * shape.num_hidden_layers) if residual else 1
                 nn.init.normal_(parameter, std=1 / math.sqrt(shape.hidden_size) / shrink, generator=generator)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Hidden states [batch, length, hidden_size] after the last norm; `lm_head` turns them into logits.
-
-        `ids` is [batch, length], int64. Rows shorter than the batch are padded on the right: attention is causal, so
-        padding reaches no real token.
-        """
+        """Return hidden states [batch, length, hidden_size] after the last norm; `lm_head` makes logits of them. `ids`
+        is [batch, length], int64, padded on the right: attention is causal, so padding reaches no real token."""
         cos, sin = _rotations(self.shape, ids.shape[1], ids.device)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
@@ -179,14 +146,11 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are, and what `forward` is given has to be."""
         return self.lm_head.weight.device
 
     def weights(self) -> dict[str, Tensor]:
-        """A bfloat16 copy on the CPU of every parameter, by its Hugging Face name."""
-        return {
-            name: parameter.detach().to("cpu", torch.bfloat16).clone() for name, parameter in self.named_parameters()
-        }
+        """Return a bfloat16 copy on the CPU of every parameter, by its Hugging Face name."""
+        return {name: weight.detach().to("cpu", torch.bfloat16).clone() for name, weight in self.named_parameters()}
 
     def save(self, folder: Path) -> None:
         """Write config.json, generation_config.json and model.safetensors (bfloat16) into an existing folder."""
@@ -204,7 +168,7 @@ class Policy(nn.Module):
 
 
 def _rotations(shape: PolicyShape, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [length, head_dim] of the rotary embedding (Su et al. 2021)."""
+    """Return cosines and sines [length, head_dim] of the rotary embedding (Su et al. 2021)."""
     half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device) / shape.head_dim
     angles = torch.arange(length, device=device)[:, None] / shape.rope_theta**half
     angles = torch.cat([angles, angles], -1)
@@ -218,7 +182,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: torch.device | str = "cpu") -> Tensor:
-    """int64 [rows, longest], filled up on the right with `value`."""
+    """Return int64 [rows, longest], filled on the right with `value`."""
     longest = max(map(len, rows))
     filled = [[*row, *[value] * (longest - len(row))] for row in rows]
     return torch.tensor(filled, dtype=torch.int64, device=device)
@@ -227,12 +191,11 @@ def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: t
 def generated_logits(
     policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
 ) -> tuple[Tensor, Tensor]:
-    """Logits [tokens, vocab] of every generated token and its id [tokens], row after row, on the policy's device.
-
-    The token at position i is predicted from the hidden state at i - 1; only those states meet the output layer.
-    """
+    """Return the logits [tokens, vocab] and ids [tokens] of all generated tokens, row after row, on the policy's
+    device. The token at position i is predicted from the hidden state at i - 1; only those states meet the output
+    layer."""
     padded = pad(ids, device=policy.device)
-    made = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
+    generated = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])
-    picked = made[:, 1:]
+    picked = generated[:, 1:]
     return policy.lm_head(hidden[picked]), padded[:, 1:][picked]

@@ -1,4 +1,4 @@
-"""The built-in loop from its options to a run that is over: what `rose train` does."""
+"""Run the built-in loop of `rose train` from its options to the end of the run."""
 
 from __future__ import annotations
 
@@ -41,17 +41,13 @@ def train(
     device: str | None = None,
     wait_s: float = 0.0,
 ) -> str:
-    """Train to the last step; return the run's id. `say` is told of progress, `done` of each step.
-
-    `kept`: `folder` outlives this process, and `resume` goes on from there. `device` is the fleet's device that the
-    trainer works on, if it works on one. `wait_s`: for how long a fleet that is being started is waited for, seconds.
-    A kept run stays open when KeyboardInterrupt ends it, or the controller is away: it can be resumed.
-    Raises UserError of many kinds, each saying what to do.
-    """
+    """Train to the last step; return the run's id. `say` gets progress, `done` each step. `kept`: `folder` outlives
+    this process, and `resume` continues from it. `device` is the fleet's device that the trainer works on, if any.
+    `wait_s` is how long to wait for a starting fleet. A kept run stays open after KeyboardInterrupt or when the
+    controller is away, and can be resumed. Raises UserErrors that say what to do."""
     own = _device(fleet, device)
     page = None if device is None or wait_s else page_of(device)
     if fleet is not None and own is not None:
-        # This process keeps off the cores that serve on the device's host.
         os.sched_setaffinity(0, host_cores(other for other in fleet.device if other.host == own.host))
     with ExitStack() as stack:
         checkpoint = Checkpoint(folder)
@@ -59,13 +55,16 @@ def train(
         begun = checkpoint.run_id()
         if begun is not None and not resume:
             raise CheckpointError(f"{folder} holds run {begun}: give --resume to go on, or another folder")
-        task, training = _tables(fleet, checkpoint)
+        if fleet is not None:
+            task, training = fleet.task, fleet.training
+        else:
+            task, training = checkpoint.tables() or (TaskConfig(), TrainingConfig())
         if steps is not None:
             training = training.model_copy(update={"steps": steps})
         model = (RolloutConfig() if fleet is None else fleet.rollout).model
         if not resume and not wait_s:
             _check_fleet(url, token, model)
-        # Before torch is loaded, which takes the number of its threads once.
+        # torch reads the number of threads once, as it is loaded.
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
         import torch
 
@@ -113,15 +112,8 @@ def train(
         return run.run_id
 
 
-def _tables(fleet: FleetConfig | None, checkpoint: Checkpoint) -> tuple[TaskConfig, TrainingConfig]:
-    """Return those of the file, or that the run was begun with, or the default ones."""
-    if fleet is not None:
-        return fleet.task, fleet.training
-    return checkpoint.tables() or (TaskConfig(), TrainingConfig())
-
-
 def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
-    """Return what the file says of the trainer's device. Raises TrainError if it knows no such device."""
+    """Return the trainer's device in the fleet file. Raises TrainError if it is not there."""
     if name is None or fleet is None:
         return None
     devices = {device.id: device for device in fleet.device}
@@ -131,10 +123,8 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 
 
 def _check_fleet(url: str, token: str | None, model: str) -> None:
-    """See, before a model is made, which takes a minute, that the fleet is there and generates with this one.
-
-    Raises DeploymentError if it is not there, UserError if it refuses, TrainError if it has another model.
-    """
+    """Check that the fleet is there and serves this model, before a minute goes into making one. Raises DeploymentError
+    if it is away, UserError if it refuses, TrainError if it has another model."""
     fleet_model = ControllerClient(url, token).status()["model"]
     if fleet_model not in (None, model):
         raise TrainError(
@@ -146,7 +136,6 @@ def _check_fleet(url: str, token: str | None, model: str) -> None:
 def _model(
     model: str, fleet: FleetConfig | None, task: TaskConfig, training: TrainingConfig, say: Callable[[str], None]
 ) -> Path:
-    """Return the checkpoint that version 0 is."""
     cache = Path("~/.cache/rose" if fleet is None else fleet.cache).expanduser()
     if model == models.FROZENLAKE:
         return warm_start.resolve(task, cache, say, seed=training.seed)

@@ -1,4 +1,4 @@
-"""A trainer's time on a device of the fleet, told to the device's page: its account then has it as `train`."""
+"""Report a trainer's time on a device to the device's page, whose account counts it as `train`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ class NoPageError(UserError):
 
 
 class TrainTime:
-    """Writes spans to the page at `path`; None: tells nobody.
-
-    Raises NoPageError, and DeviceTakenError.
-    """
+    """Writes spans to the page at `path`; None: to none. Raises NoPageError and DeviceTakenError."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -31,8 +28,8 @@ class TrainTime:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """What is done inside is training. While the page is away, as between the end of a fleet and its next start,
-        nobody is told. Raises DeviceTakenError."""
+        """Count the time inside as training, unless the page is away, as between two starts. Raises
+        DeviceTakenError."""
         page = self._present()
         if page is None:
             yield
@@ -44,7 +41,6 @@ class TrainTime:
             page.close_span(Party.TRAINER, monotonic_ns())
 
     def _present(self) -> ArbiterPage | None:
-        """The page that lies there now, if there is one that its agent has taken."""
         if self._page is not None and self._page.replaced():
             self._page.close()
             self._page = None
@@ -64,7 +60,7 @@ def _attached(path: Path) -> ArbiterPage:
 
 
 def page_of(device_id: str) -> Path:
-    """The page of a device of this host whose agent is at work. Raises NoPageError naming those there are."""
+    """Return the page of a device of this host whose agent runs. Raises NoPageError naming the devices that exist."""
     from rose.runtime.coserving.attach.attaching import pages_in_use
 
     pages = [Path(use.page) for use in pages_in_use() if use.agent]

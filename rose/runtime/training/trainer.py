@@ -18,7 +18,7 @@ from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.grpo import advantages, entropy, token_loss
 from rose.runtime.training.policy_model import Policy, generated_logits
 
-#: Padded tokens of one forward and backward pass: bounds memory, and large enough to keep the cores busy.
+#: Padded tokens of one forward and backward pass: bounds memory, yet keeps the cores busy.
 MICRO_BATCH_TOKENS = 4096
 
 _GRAD_NORM_MAX = 1.0
@@ -28,16 +28,14 @@ _GRAD_NORM_MAX = 1.0
 class StepStats:
     """One update. Means are over trained tokens; all are 0.0 when no group had differing rewards."""
 
-    #: Of the weights after the update.
     version: int
     loss: float
     entropy: float
-    #: k3 estimate of how far the policy had moved from the one that sampled, over the update's mini-batches.
+    #: k3 estimate of the distance to the sampling policy, over the update's mini-batches.
     kl: float
     #: Largest norm before clipping over the update's mini-batches.
     grad_norm: float
     tokens_trained: int
-    #: Ids of trajectories dropped for age.
     stale: list[str]
 
 
@@ -47,25 +45,20 @@ class Trainer:
     def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
         self.policy = Policy.load(checkpoint, device)
         self.version = 0
-        #: What was kept beside the update that it goes on from.
         self.note = ""
         self._training = training
-        # A long memory of squared gradients: over a few dozen updates a short one lets noise walk parameters that carry
-        # no signal, and the policy forgets the form of a turn.
+        # A long memory of squared gradients: with a short one, noise moves parameters without a signal over a few dozen
+        # updates, and the policy forgets the form of a turn.
         self._optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=0.0
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """A bfloat16 copy on the CPU of every parameter, by Hugging Face name: what to publish as `version`."""
         return self.policy.weights()
 
     def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
-        """One pass over the trajectories in mini-batches, an optimiser step each.
-
-        Dropped first: trajectories older than `staleness_max` versions, and lost ones (their reward is not the
-        policy's doing). Groups whose rewards are all equal carry no signal and are skipped.
-        """
+        """Pass once over the trajectories in mini-batches. Drops those older than `staleness_max` versions, and lost
+        ones, whose reward is not the policy's doing. Groups of equal rewards carry no signal and are skipped."""
         stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
         dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
         kept = [t for t in trajectories if t.trajectory_id not in dropped]
@@ -94,8 +87,8 @@ class Trainer:
         )
 
     def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
-        """Keep all that the next update depends on in the file `path`, whole or not at all; it lasts when this returns.
-        `step` and `stats` are of the last one, `note` is for whoever resumes."""
+        """Keep all that the next update depends on in `path`, atomically and durably. `note` is for the resuming
+        trainer."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),
@@ -110,9 +103,8 @@ class Trainer:
         replace_file(partial, path)
 
     def resume(self, path: Path) -> tuple[int, StepStats]:
-        """Go on from what was kept in `path`, by a trainer on whatever device; returns the step and the outcome of the
-        update before it."""
-        # What it is loaded into moves each tensor to its own device; AdamW's step counts stay on the CPU.
+        """Continue from `path`, kept on any device; return the step and outcome of the last update."""
+        # Loading moves each tensor to its own device; AdamW's step counts stay on the CPU.
         state = torch.load(path, weights_only=True, map_location="cpu")
         self.version = state["version"]
         self.policy.load_state_dict(state["policy"])
@@ -121,7 +113,7 @@ class Trainer:
         return state["step"], StepStats(**state["stats"])
 
     def _optimise(self, samples: Sequence[tuple[Trajectory, float]]) -> tuple[Tensor, float]:
-        """One optimiser step; returns sums over tokens (loss, kl, entropy) and the gradient's norm."""
+        """Make one optimiser step; return sums over tokens (loss, kl, entropy) and the gradient's norm."""
         training = self._training
         tokens = sum(t.output_tokens for t, _ in samples)
         sums = torch.zeros(3, dtype=torch.float64, device=self.policy.device)
@@ -129,7 +121,7 @@ class Trainer:
         for batch in by_length([len(t.ids) for t, _ in samples], MICRO_BATCH_TOKENS):
             rows = [samples[index] for index in batch]
             logits, ids = generated_logits(self.policy, [t.ids for t, _ in rows], [t.mask for t, _ in rows])
-            # The engine's logprobs are of the distribution it sampled from, which the temperature shaped.
+            # The engine's logprobs are of the sampling distribution, which the temperature shaped.
             logits = logits / training.temperature
             logprobs = torch.log_softmax(logits, -1).gather(1, ids[:, None])[:, 0]
             sampled = [lp for t, _ in rows for lp, made in zip(t.logprobs, t.mask, strict=True) if made]
@@ -140,12 +132,12 @@ class Trainer:
             sums += torch.stack([part.loss.detach(), part.kl, entropy(logits).sum()]).double()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _GRAD_NORM_MAX)
         self._optimizer.step()
-        # Waits for the device: an update is over, and its time told, when its work is.
+        # Waits for the device, so that the update's time includes its work.
         return sums.cpu(), float(norm)
 
 
 def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
-    """Indices in batches of similar length, each of at most `tokens_max` padded tokens (or a single long row)."""
+    """Return indices in batches of similar length, each of at most `tokens_max` padded tokens (or one long row)."""
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         if not batches or (len(batches[-1]) + 1) * lengths[index] > tokens_max:

@@ -1,9 +1,5 @@
-"""The built-in policy's starting point: a short supervised start that leaves room for RL.
-
-An untrained policy never reaches the goal, so RL would have nothing to compare. This one imitates a player that knows
-the shortest way and ignores it much of the time: its reasoning is true, its moves are only somewhat good.
-Importing this module imports no torch.
-"""
+"""The built-in policy's start: a short imitation of a player whose reasoning is true and whose moves are often
+random. An untrained policy never reaches the goal, so RL would have nothing to compare. Imports no torch by itself."""
 
 from __future__ import annotations
 
@@ -21,17 +17,15 @@ from rose.runtime.engines.models import once
 from rose.runtime.rollout import vocabulary
 from rose.runtime.rollout.frozenlake import STEPS, Episode, distances, seed_of
 
-#: Raise when the same settings would give another checkpoint.
+#: Raise when the same settings give another checkpoint.
 RECIPE = 1
 
-#: First part of the seeds of warm-start maps, so that RL never trains on boards the policy imitated.
+#: Seed prefix of warm-start maps, so that RL never trains on imitated boards.
 _STREAM = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStart:
-    """Everything the checkpoint depends on."""
-
     task: TaskConfig
     seed: int = 0
     #: Share of the imitated player's moves that are uniformly random.
@@ -43,7 +37,7 @@ class WarmStart:
     shape: dict[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Hash of all that decides the weights: equal settings share a cached checkpoint."""
+        """Return a hash of all that decides the weights, which names the cached checkpoint."""
         settings = dataclasses.asdict(dataclasses.replace(self, task=None))  # type: ignore[arg-type]
         task = self.task.model_dump(include={"name", "size", "frozen_share", "slippery", "turns_max"})
         text = json.dumps([RECIPE, settings, task, vocabulary.NAMES], sort_keys=True)
@@ -51,18 +45,15 @@ class WarmStart:
 
 
 def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
-    """The checkpoint folder of the warm-started policy for `task`, made now if `cache` has none.
-
-    Made on cores on every host: it is small, and the process that asks for it lives on without a context on a GPU.
-    """
+    """Return the warm-started checkpoint for `task`, trained on CPU cores if `cache` has none: this process gets no
+    GPU context."""
     settings = WarmStart(task=task, seed=seed)
     return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
 
 
 def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
-    """Imitate the noisy player and save the policy in `folder`. The same settings give the same weights on one
-    machine and torch device at one thread count.
-    """
+    """Imitate the noisy player and save the policy in `folder`. The same settings give the same weights on one machine,
+    torch device and thread count."""
     import torch
     from torch.nn import functional
 
@@ -77,7 +68,6 @@ def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], de
         games = [
             play(settings, update * settings.batch_episodes + index, luck) for index in range(settings.batch_episodes)
         ]
-        # A short warm-up, then a line down to a tenth.
         rate = settings.learning_rate * min(1.0, (update + 1) / 20) * (1 - 0.9 * update / updates)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -93,7 +83,7 @@ def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], de
 
 
 def play(settings: WarmStart, number: int, luck: np.random.Generator) -> Episode:
-    """Game `number` of the noisy shortest-path player, with true reasoning in every turn."""
+    """Play game `number` of the noisy shortest-path player, with true reasoning in every turn."""
     episode = Episode(settings.task, seed_of(_STREAM, settings.seed, number), slip_seed=number)
     steps_left = distances(episode.board)
     while not episode.done:

@@ -74,16 +74,16 @@ def test_lost_turn_ends_the_trajectory_and_keeps_the_turns_before(caplog: pytest
     assert trajectory.loss == Loss(reason="no engine is left", attempts=1, failed=True)
 
 
-@pytest.mark.parametrize("stale", [True, False])
-def test_verdict_follows_the_goal(stale: bool) -> None:
-    won = run(Scripted([RIGHT, RIGHT, DOWN, DOWN]))
-    word = verdict(won, stale=stale)
-    assert (word.accepted, word.correct, word.stale, word.verifier) == (True, True, stale, "frozenlake-goal")
-    lost = run(Scripted([RIGHT] * TASK.turns_max))
-    assert not verdict(lost, stale=stale).accepted
-
-
-def test_a_trajectory_refuses_uneven_lists() -> None:
-    trajectory = run(Scripted([RIGHT, RIGHT, DOWN, DOWN]))
+def test_verdict_follows_the_goal_and_a_trajectory_refuses_uneven_lists() -> None:
+    won, lost = run(Scripted([RIGHT, RIGHT, DOWN, DOWN])), run(Scripted([RIGHT] * TASK.turns_max))
+    for stale in (True, False):
+        judged = verdict(won, stale=stale)
+        assert (judged.accepted, judged.correct, judged.stale, judged.verifier) == (
+            True,
+            True,
+            stale,
+            "frozenlake-goal",
+        )
+        assert not verdict(lost, stale=stale).accepted
     with pytest.raises(ValueError, match="they must match"):
-        replace(trajectory, logprobs=[])
+        replace(won, logprobs=[])

@@ -6,13 +6,7 @@ from hypothesis import strategies as st
 
 from rose.config import TaskConfig
 from rose.runtime.rollout import vocabulary as v
-from rose.runtime.rollout.frozenlake import (
-    NOT_GENERATED,
-    STEPS,
-    Episode,
-    distances,
-    parse,
-)
+from rose.runtime.rollout.frozenlake import NOT_GENERATED, STEPS, Episode, distances, parse
 
 LEFT, DOWN, RIGHT, UP = v.MOVES
 
@@ -92,20 +86,18 @@ def test_conversation_reads_as_documented() -> None:
     turn(episode, say(episode, UP))
     assert v.text(episode.ids[-8:]) == "START F F WALL UP EOT BLOCKED AT01"
     turn(episode, say(episode, DOWN))
-    # The last turn has no reply: nothing follows it.
     assert v.text(episode.ids[-6:]) == "START F F WALL DOWN EOT"
     assert episode.done
     assert not episode.terminated
     assert len(say(episode, UP)) == 6
 
 
-@pytest.mark.parametrize("output", [[], [v.EOT], [RIGHT], [RIGHT, v.BOS], [v.WALL, v.EOT], [RIGHT] * 8])
-def test_malformed_output_costs_the_turn_and_moves_nothing(output: list[int]) -> None:
-    episode = Episode(TaskConfig(), 0)
-    turn(episode, output)
-    assert episode.position == (0, 0)
-    assert (episode.turns, episode.answer_tokens, episode.reward) == (1, 0, 0.0)
-    assert episode.ids[-2:] == [v.MALFORMED, v.at(0, 0)]
+def test_malformed_output_costs_the_turn_and_moves_nothing() -> None:
+    for output in ([], [v.EOT], [RIGHT], [RIGHT, v.BOS], [v.WALL, v.EOT], [RIGHT] * 8):
+        episode = Episode(TaskConfig(), 0)
+        turn(episode, output)
+        assert (episode.position, episode.turns, episode.answer_tokens, episode.reward) == ((0, 0), 1, 0, 0.0)
+        assert episode.ids[-2:] == [v.MALFORMED, v.at(0, 0)]
 
 
 def test_seed_decides_the_board_and_slip_seed_the_slips() -> None:

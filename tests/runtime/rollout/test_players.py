@@ -1,5 +1,3 @@
-"""Games of a run, played against a real controller."""
-
 from __future__ import annotations
 
 import time
@@ -16,9 +14,8 @@ GAMES = [Game(trajectory_id=f"g{n // 4}-{n}", group_id=f"g{n // 4}", map_seed=n 
 TASK = TaskConfig(size=3, turns_max=3, trajectories_max=4)
 
 
-def announced(there):
-    """A run whose first version is where nobody fetches it."""
-    run = client.open_run(there.url, name="n", model=MODEL)
+def announced(service):
+    run = client.open_run(service.url, name="n", model=MODEL)
     run._call("POST", "/versions", {"version": 0, "url": "http://127.0.0.1:9"})
     return run
 
@@ -34,7 +31,7 @@ def collect(players, games):
 def test_games_are_played_and_played_again_under_other_names_until_the_run_is_closed(tmp_path):
     moving = engine(tmp_path / "staging")
     moving.fetch = None
-    with fleet(tmp_path / "state", moving) as there, announced(there) as run:
+    with fleet(tmp_path / "state", moving) as service, announced(service) as run:
         with Players(run.address, TASK, 1.0) as players:
             players.play(0, 0, GAMES)
             played = collect(players, len(GAMES))
@@ -52,7 +49,7 @@ def test_games_are_played_and_played_again_under_other_names_until_the_run_is_cl
 def test_what_is_still_played_is_given_up_at_the_end(tmp_path):
     moving = engine(tmp_path / "staging", pause_s=1.0)
     moving.fetch = None
-    with fleet(tmp_path / "state", moving) as there, announced(there) as run:
+    with fleet(tmp_path / "state", moving) as service, announced(service) as run:
         with Players(run.address, TASK, 1.0) as players:
             players.play(0, 0, GAMES)
             while not moving.requests:

@@ -1,4 +1,4 @@
-"""Stand-ins for the gateway's tests: engines that answer as SGLang does, and agents that do as they are asked."""
+"""Stand-ins of the gateway's tests: engines that answer as SGLang does, and agents that obey."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class FakeEngine:
             self.abort[question[1]].set()
             return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
         self.requests.append(body)
-        made, tokens = [], self.tokens(body)
+        output, tokens = [], self.tokens(body)
         self.running.add(body["rid"])
         response = None
         try:
-            while len(made) < len(tokens) and body["rid"] not in self.aborted:
-                await self.pause(body["rid"], len(made))
-                made.append(tokens[len(made)])
+            while len(output) < len(tokens) and body["rid"] not in self.aborted:
+                await self.pause(body["rid"], len(output))
+                output.append(tokens[len(output)])
                 if body.get("stream"):
                     response = response or await self.begin_stream(request)
-                    await self.send(response, self.answer(made, None))
+                    await self.send(response, self.answer(output, None))
         finally:
             self.running.discard(body["rid"])
-        answer = self.answer(made, {"type": "abort" if body["rid"] in self.aborted else "length"})
+        answer = self.answer(output, {"type": "abort" if body["rid"] in self.aborted else "length"})
         if not body.get("stream"):
             return web.json_response(answer)
         response = response or await self.begin_stream(request)
@@ -61,24 +61,22 @@ class FakeEngine:
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def pause(self, rid, made):
-        """What passes before a token, after so many."""
+    async def pause(self, rid, count):
         await asyncio.sleep(self.pause_s)
 
     def tokens(self, body):
-        """What it makes of a request."""
         first = len(body["input_ids"])
         return list(range(first, first + body["sampling_params"]["max_new_tokens"]))
 
-    def answer(self, made, finish_reason):
+    def answer(self, ids, finish_reason):
         return {
-            "output_ids": made,
+            "output_ids": ids,
             "meta_info": {
                 "finish_reason": finish_reason,
                 "cached_tokens": 1,
-                "output_token_logprobs": [[-0.5, token, None] for token in made],
-                # As SGLang: of what is not finished it does not say.
-                "weight_versions": finish_reason and [{"version": self.version, "start": 0, "end": len(made)}],
+                "output_token_logprobs": [[-0.5, token, None] for token in ids],
+                # As SGLang, which names the weights only at the end.
+                "weight_versions": finish_reason and [{"version": self.version, "start": 0, "end": len(ids)}],
             },
         }
 
@@ -106,7 +104,7 @@ async def serve(engine):
 
 
 AGENT_TOKEN = "agent-token-of-tests"
-#: What a gateway of these tests waits for less long than another, where a test does not say itself how long.
+#: Shorter times of the gateways below, unless a test sets its own.
 QUICK = {
     (controller, "TICK_S"): 0.02,
     (controller, "CALM_TICK_S"): 0.05,
@@ -118,9 +116,8 @@ QUICK = {
     (engine_calls, "_REPEAT_S"): 0.05,
 }
 USUAL = {key: getattr(*key) for key in QUICK}
-# A server that stops looks ten times a second whether its connections are closed.
-uvicorn.server.asyncio = SimpleNamespace(**vars(asyncio) | {"sleep": lambda s: asyncio.sleep(min(s, 0.005))})
-#: The gateway that was made last.
+#: For a server that stops: Uvicorn's checks ten times a second whether its connections are closed.
+QUICK_ASYNCIO = SimpleNamespace(**vars(asyncio) | {"sleep": lambda s: asyncio.sleep(min(s, 0.005))})
 SERVERS = []
 
 
@@ -131,6 +128,7 @@ async def gateway(token=None, *, policy="rose", port=None, **options):
     SERVERS[:] = [server]
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn.server, "asyncio", QUICK_ASYNCIO)
         for (module, name), value in QUICK.items():
             if getattr(module, name) == USUAL[module, name]:
                 patch.setattr(module, name, value)
@@ -143,33 +141,13 @@ async def gateway(token=None, *, policy="rose", port=None, **options):
 
 
 def report(url, engine_id="e0", **changes):
-    fields = {
-        "engine_id": engine_id,
-        "device_id": f"device-of-{engine_id}",
-        "url": url,
-        "borrowed": False,
-        "alive": True,
-        "capacity": 8,
-        "policy_version": 0,
-        "lease_id": None,
-        "lease_left_ns": None,
-        "slack_ok": True,
-    }
-    return EngineReport(**{**fields, **changes})
+    names = {"engine_id": engine_id, "device_id": f"device-of-{engine_id}", "url": url}
+    state = {"borrowed": False, "alive": True, "capacity": 8, "policy_version": 0, "slack_ok": True}
+    return EngineReport(**{**names, **state, "lease_id": None, "lease_left_ns": None, **changes})
 
 
-#: Events of a run as its client sends them.
-VERDICT = {
-    "kind": "verdict",
-    "event_id": "v1",
-    "trajectory_id": "t",
-    "group_id": "g",
-    "step": 3,
-    "verifier": "exact",
-    "reward": 1.0,
-    "threshold": 0.5,
-    "accepted": True,
-}
+VERDICT = {"kind": "verdict", "event_id": "v1", "trajectory_id": "t", "group_id": "g", "step": 3, "verifier": "exact"}
+VERDICT |= {"reward": 1.0, "threshold": 0.5, "accepted": True}
 STEP = {"kind": "step", "event_id": "s4", "step": 4, "reward_mean": 1.0} | dict.fromkeys(
     ("loss", "entropy", "kl", "grad_norm")
 )
@@ -183,7 +161,6 @@ async def beat(session, *reports, seen=0, hold_s=0.0, device_id="d", **fields):
 
 
 async def until(condition, seconds=30.0):
-    """Wait for what has to come about."""
     for _ in range(int(seconds / 0.01)):
         if condition():
             return
@@ -192,7 +169,6 @@ async def until(condition, seconds=30.0):
 
 
 async def call(session, method, path, body=None):
-    """(status, answer). Agents' paths are asked as an agent."""
     data = body if isinstance(body, str | None) else json.dumps(body)
     headers = authorization(AGENT_TOKEN) if path in AGENT_PATHS else None
     async with session.request(method, path, data=data, headers=headers) as response:
@@ -200,7 +176,6 @@ async def call(session, method, path, body=None):
 
 
 async def reported(session):
-    """Every rollout engine that was reported, as the status has it."""
     return [engine for device in (await call(session, "GET", "/status"))[1]["devices"] for engine in device["engines"]]
 
 
@@ -236,7 +211,6 @@ class Play:
         return await beat(self.session, *reports, **fields)
 
     async def post(self, body):
-        """One turn, over HTTP alone."""
         return await post(self.session, self.path, body)
 
     async def turn(self, tokens, input_ids=(1,), trajectory_id="t", *, turn=0, version_min=None, **sampling):
@@ -251,7 +225,6 @@ class Play:
 
 @asynccontextmanager
 async def play(version=0, *, port=None, run=None, **options):
-    """A gateway with a run, which `run` opens: the fields of `POST /runs`."""
     async with gateway(port=port, **options) as (session, url):
         opened = await open_run(session, **(run or {}))
         await publish(session, opened, version)
@@ -260,7 +233,6 @@ async def play(version=0, *, port=None, run=None, **options):
 
 
 async def events(response):
-    """What a stream says, until it is done."""
     async for line in response.content:
         if line == b"data: [DONE]\n":
             return
@@ -269,7 +241,7 @@ async def events(response):
 
 
 class FakeAgent:
-    """Reports one engine to the gateway again and again, and brings it to its targets after `sync_s`."""
+    """Reports one engine to the gateway repeatedly, and brings it to its targets after `sync_s`."""
 
     def __init__(self, session, engine, url, engine_id="e0", *, sync_s=0.0, **changes):
         self._session, self.engine, self._sync_s = session, engine, sync_s
@@ -300,7 +272,6 @@ class FakeAgent:
 
 @asynccontextmanager
 async def fleet(session, count=1, *, pause_s=0.0, **options):
-    """Engines and their agents, who heartbeat while this lasts."""
     async with AsyncExitStack() as stack:
         agents = []
         for number in range(count):

@@ -11,14 +11,7 @@ runs = st.dictionaries(st.sampled_from("abc"), st.none() | st.sampled_from("xy")
 wanted = st.builds(Wanted, st.none() | st.integers(0, 3), engines, rollout_run_ids=runs)
 
 
-def test_demand_lasts_a_moment_longer_than_turns():
-    demand = Demand()
-    assert demand.assess({}, 0) == {}
-    assert demand.assess({"a": 7}, 10) == {"a": 7}
-    assert demand.assess({}, 10 + HOLD_NS - 1) == {"a": 7}
-    assert demand.assess({}, 10 + HOLD_NS) == {}
-
-
+@example([(10, {"a": 7}), (HOLD_NS - 1, {}), (1, {})])
 @given(st.lists(st.tuples(st.integers(0, 2 * HOLD_NS), engines)))
 def test_what_is_wanted_is_what_turns_want_now_and_what_they_wanted_within_the_hold(history):
     demand, now, seen = Demand(), 0, {}
@@ -27,7 +20,6 @@ def test_what_is_wanted_is_what_turns_want_now_and_what_they_wanted_within_the_h
         seen |= {engine: (value, now) for engine, value in engines_ns.items()}
         assessed = demand.assess(engines_ns, now)
         assert assessed == {engine: value for engine, (value, at) in seen.items() if at > now - HOLD_NS}
-    # Nothing is wanted for ever.
     assert demand.assess({}, now + HOLD_NS) == {}
 
 
@@ -45,18 +37,18 @@ def test_what_differs_is_seen_whoever_asks(before, after):
 @example([(Wanted(None, {"a": 2}), False), (Wanted(None, {"a": 1}), True), (Wanted(None, {"a": 2}), True)])
 @given(st.lists(st.tuples(wanted, st.booleans())))
 def test_an_agent_that_polls_never_misses_a_change(history):
-    """Whenever the gateway has nothing due for an agent, what the agent saw last is still what is wanted."""
-    answers, seen, known, numbers = Answers(first=5), 0, None, []
+    """When no answer is due, the agent's last answer is still what is wanted."""
+    answers, seen, last, numbers = Answers(first=5), 0, None, []
     for now, arrives in history:
         if answers.due("d", seen, now):
             number = answers.give("d", seen, now)
             numbers.append(number)
             assert not answers.due("d", number, now)
             if arrives:  # else the answer was lost on its way
-                seen, known = number, now
+                seen, last = number, now
         else:
-            assert known is not None
-            assert not now.differs(known)
+            assert last is not None
+            assert not now.differs(last)
             assert answers.give("d", seen, now) == seen
     assert numbers == sorted(numbers)
 

@@ -1,5 +1,3 @@
-"""Devices as their agents report them: which engines, and how far their hosts' clocks are off."""
-
 from __future__ import annotations
 
 import time
@@ -19,13 +17,12 @@ from rose.runtime.scheduling.messages import ClockReading, Heartbeat
 from tests.runtime.scheduling.stand_ins import report
 
 MS = 1_000_000
-#: When a test begins.
 UTC_NS = 2**61
 
 
 def hear(devices, sent_ns, *, delay_ns, offset_ns, ours_set_ns=0, **reading):
-    """A heartbeat of a host whose clock is `offset_ns` ahead, received after `delay_ns`. UTC here is `sent_ns` after
-    UTC_NS, and `ours_set_ns` more since the clock here was set."""
+    """Hear a host whose clock is `offset_ns` ahead, after `delay_ns`. UTC here is `sent_ns` after UTC_NS, and
+    `ours_set_ns` more since this clock was set."""
     clock = ClockReading(monotonic_ns=sent_ns + 77, utc_ns=UTC_NS + sent_ns + offset_ns, **reading)
     heartbeat = Heartbeat(device_id="d", engines=[], host="node-3", clock=clock)
     return devices.hear(heartbeat, sent_ns + delay_ns, UTC_NS + sent_ns + delay_ns + ours_set_ns)
@@ -44,12 +41,9 @@ def test_a_clock_that_was_set_is_noticed_and_measured_anew():
     hear(devices, 0, delay_ns=MS, offset_ns=500 * MS)
     device = hear(devices, 1000 * MS, delay_ns=MS, offset_ns=-3600 * 1000 * MS)
     assert (device.clock_steps, device.clock_offset_ns) == (1, -3600 * 1000 * MS - MS)
-    # One that is only slewed is not.
     device = hear(devices, 2000 * MS, delay_ns=MS, offset_ns=-3600 * 1000 * MS + MS)
     assert device.clock_steps == 1
-
-
-def test_that_our_own_clock_was_set_is_noticed_at_once_and_is_no_step_of_the_host_s():
+    # Nor is a jump of the controller's own clock, which is noticed at once.
     devices = Devices()
     for number in range(4):
         hear(devices, number * 1000 * MS, delay_ns=MS, offset_ns=0)
@@ -71,7 +65,6 @@ def test_a_clock_is_told_of_once_and_again_when_it_was_set_or_has_moved():
     was_set = hear(devices, at_ns, delay_ns=0, offset_ns=-hour_ns, device_time_ns=UTC_NS + at_ns + 50 * MS).clock_news()
     assert (was_set.action, was_set.offset_ns, was_set.device_time_offset_ns) == ("set", -hour_ns, 50 * MS)
     assert hear(devices, 30 * MS, delay_ns=0, offset_ns=-hour_ns).clock_news() is None
-    # It is slewed, by less than a step each time.
     slewed = [
         hear(devices, (30 + 9 * at) * MS, delay_ns=0, offset_ns=2 * at * MS - hour_ns).clock_news()
         for at in range(1, 8)
@@ -81,16 +74,10 @@ def test_a_clock_is_told_of_once_and_again_when_it_was_set_or_has_moved():
     assert (ours.action, ours.offset_ns) == ("set", 14 * MS)
 
 
-def test_an_agent_that_says_nothing_of_its_clock_has_no_offset():
+def test_a_device_without_a_clock_reading_has_no_offset_and_a_silent_one_is_forgotten():
     devices = Devices()
-    device = devices.hear(Heartbeat(device_id="d", engines=[], fault="no page"), 0, 0)
-    assert (device.clock_offset_ns, device.fault) == (None, "no page")
-    assert device.clock_news() is None
-
-
-def test_a_device_that_nobody_speaks_for_is_forgotten():
-    devices = Devices()
-    devices.hear(Heartbeat(device_id="d", engines=[], hold_s=1.0), 0, 0)
+    device = devices.hear(Heartbeat(device_id="d", engines=[], fault="no page", hold_s=1.0), 0, 0)
+    assert (device.clock_offset_ns, device.fault, device.clock_news()) == (None, "no page", None)
     devices.forget(FORGET_NS)
     assert "d" in devices
     devices.forget(FORGET_NS + 1_000_000_001)
@@ -111,7 +98,7 @@ def test_a_step_that_nothing_came_of_is_not_told_of_what_comes_later():
 
 
 async def test_our_clocks_are_read_at_one_moment(monkeypatch):
-    """Else what is known of all hosts' clocks would be forgotten whenever another thread has its turn in between."""
+    """Otherwise all hosts' offsets are forgotten whenever another thread runs in between."""
     read = time.time_ns
 
     def late():
@@ -129,7 +116,6 @@ async def test_our_clocks_are_read_at_one_moment(monkeypatch):
                 monkeypatch.setattr(time, "time_ns", late)
             await controller.heartbeat(Heartbeat(device_id="d", engines=[], clock=clock))
         assert time.time_ns is read
-        # The quick messages are known.
         assert controller.devices["d"].clock_offset_ns > -150 * MS
     finally:
         await controller.stop()
@@ -140,16 +126,16 @@ _GAPS_NS = st.integers(10, 20_000).map(lambda ms: ms * MS)
 
 @given(st.lists(st.tuples(_GAPS_NS, st.integers(0, 3000 * MS)), min_size=1), st.integers(-(2**60), 2**60))
 def test_a_clock_that_stands_still_is_told_of_once_a_minute_at_most_however_late_messages_are(messages, offset_ns):
-    devices, sent_ns, heard, told = Devices(), 0, 0, []
+    devices, sent_ns, heard, events = Devices(), 0, 0, []
     for gap_ns, delay_ns in messages:
         sent_ns += gap_ns
         heard = max(heard, sent_ns + delay_ns)
         device = hear(devices, sent_ns, delay_ns=heard - sent_ns, offset_ns=offset_ns)
         if (news := device.clock_news()) is not None:
-            told.append((heard, news))
-    assert [news.action for _, news in told] == ["heard", *["moved"] * (len(told) - 1)]
-    assert all(later - earlier >= 60_000 * MS for (earlier, _), (later, _) in pairwise(told[1:]))
-    assert all(news.offset_ns <= offset_ns for _, news in told)
+            events.append((heard, news))
+    assert [news.action for _, news in events] == ["heard", *["moved"] * (len(events) - 1)]
+    assert all(later - earlier >= 60_000 * MS for (earlier, _), (later, _) in pairwise(events[1:]))
+    assert all(news.offset_ns <= offset_ns for _, news in events)
     assert device.clock_steps == 0
 
 
@@ -159,11 +145,11 @@ def test_a_clock_that_stands_still_is_told_of_once_a_minute_at_most_however_late
 )
 def test_late_messages_are_not_told_of_as_long_as_some_are_quick(delays_ns, offset_ns):
     """Heartbeats 10 ms apart, of which one in fifty is quick."""
-    devices, told = Devices(), []
+    devices, events = Devices(), []
     for number, delay_ns in enumerate(delays_ns):
         device = hear(devices, 10 * number * MS, delay_ns=delay_ns if number % 50 else MS, offset_ns=offset_ns)
-        told += [news] if (news := device.clock_news()) is not None else []
-    assert [(news.action, news.offset_ns) for news in told] == [("heard", offset_ns - MS)]
+        events.append(device.clock_news())
+    assert [(news.action, news.offset_ns) for news in events if news is not None] == [("heard", offset_ns - MS)]
 
 
 @pytest.mark.parametrize("utc_ns", [0, INSTANT_NS_MAX])
@@ -189,7 +175,7 @@ def test_an_engine_is_of_the_device_that_reported_it_until_that_is_forgotten():
     devices.hear(named("a", "e0", "e1", "e1"), 0, UTC_NS)
     with pytest.raises(HeartbeatRefusedError, match="engine 'e1' is of device 'a', and 'b' reports it"):
         devices.hear(named("b", "e2", "e1"), MS, UTC_NS)
-    assert [device.device_id for device in devices] == ["a"]
+    assert list(devices) == ["a"]
     devices.hear(named("a", "e0"), 2 * MS, UTC_NS)
     devices.hear(named("b", "e1"), 3 * MS, UTC_NS)
     devices.hear(named("b", "e1"), 4 * MS + FORGET_NS, UTC_NS)

@@ -1,31 +1,29 @@
-"""What turns have to do with leases: what is wanted of devices, and what becomes of turns whose lease goes."""
-
 from __future__ import annotations
 
 import asyncio
 
+from rose.clock import monotonic_ns
 from rose.runtime.scheduling.engines import workers
 from rose.runtime.scheduling.messages import PreemptRequest
 from rose.runtime.scheduling.turns import turns
 from tests.runtime.scheduling.stand_ins import SERVERS, FakeEngine, play, post, reported, serve, until
 
 
-async def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
+async def test_leases_are_renewed_only_while_there_are_turns():
     async with play() as run:
         idle = await run.beat(run.lent())
         assert (idle["renew"], idle["wanted_ns"], idle["step"]) == ([], {}, None)
-        # An open run wants nothing by itself.
         turn = asyncio.create_task(run.post({"input_ids": [1], "rose": {"step": 3}}))
         await until(lambda: len(SERVERS[0].controller.queue))
         wanted = await run.beat(run.lent())
         assert (wanted["renew"], wanted["step"]) == (["L1"], 3)
         assert wanted["wanted_ns"]["e0"] > 0
         turn.cancel()  # a client that is gone wants nothing
-        await until(lambda: not SERVERS[0].controller.wanted_ns)
+        await until(lambda: not SERVERS[0].controller.wanted.engines_ns)
         assert (await run.beat(run.lent()))["renew"] == []
 
 
-async def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_over(monkeypatch):
+async def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_over():
     async with serve(FakeEngine(pause_s=0.02)) as url, play() as run:
         first = await run.beat(run.lent(url), hold_s=9)
         assert first["wanted_ns"] == {}  # nothing was seen, so it is answered at once
@@ -53,8 +51,7 @@ async def test_an_agent_in_a_poll_is_not_silent_and_one_whose_connection_broke_i
         await asyncio.sleep(0.3)
         assert [worker["alive"] for worker in await reported(run.session)] == [True]
         poll.cancel()
-        while [worker["alive"] for worker in await reported(run.session)] != [False]:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await until(lambda: not SERVERS[0].controller.workers["e0"].facts.alive(monotonic_ns()))
 
 
 async def test_a_turn_that_is_longer_than_leases_is_borrowed_for():

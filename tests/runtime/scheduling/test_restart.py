@@ -1,4 +1,4 @@
-"""The controller's process is killed in the middle of turns, and started again on what it left."""
+"""The controller's process is killed during turns, and restarted on its state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from contextlib import ExitStack, asynccontextmanager
 
 import aiohttp
-import pytest
 
 from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
@@ -43,8 +42,6 @@ asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
 
 
 class Process:
-    """A controller in a process of its own."""
-
     def __init__(self, port, folder):
         self._arguments = (port, folder, AGENT_TOKEN)
         self._stack, self._process = ExitStack(), None
@@ -52,14 +49,14 @@ class Process:
 
     async def start(self, session):
         self._process, _ = self._stack.enter_context(programs.started(CONTROLLER, *self._arguments))
-        for _ in range(1000):
-            try:
-                await call(session, "GET", "/health")
-                return
-            except aiohttp.ClientError:
-                assert self._process.is_alive()
-                await asyncio.sleep(0.02)
-        pytest.fail("the controller does not answer")
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await call(session, "GET", "/health")
+                    return
+                except aiohttp.ClientError:
+                    assert self._process.is_alive()
+                    await asyncio.sleep(0.02)
 
     def kill(self):
         if self._process is not None:
@@ -69,8 +66,6 @@ class Process:
 
 
 class Agent(FakeAgent):
-    """Goes on when the controller is away."""
-
     async def beat(self, hold_s=0.0):
         try:
             await super().beat(hold_s)
@@ -95,7 +90,6 @@ async def controlled(folder):
 
 
 async def turn(session, run_id, number, tokens=20):
-    """One turn, sent again with its key until it is answered."""
     body = {
         "input_ids": [number],
         "sampling_params": {"max_new_tokens": tokens},
@@ -108,47 +102,40 @@ async def turn(session, run_id, number, tokens=20):
             await asyncio.sleep(0.05)
 
 
-def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
-    async def scenario():
-        async with controlled(tmp_path) as (process, session, agent):
-            opened = await open_run(session, team="research", tags={"project": "x"})
-            run_id = opened["run_id"]
-            await publish(session, opened, 6, token="of-the-store")
-            ended = await open_run(session, "ended")
-            await call(session, "DELETE", f"/runs/{ended['run_id']}", {"fence": 1})
-            resumed = await open_run(session, resume=run_id)
-            first = await turn(session, run_id, 0)
-            # Twenty turns under way: the second half was never heard of by the time of the kill.
-            turns = [asyncio.create_task(turn(session, run_id, number)) for number in range(1, 21)]
-            while not agent.engine.running:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            process.kill()
-            await process.start(session)
-            answers = [first, *[await asyncio.wait_for(task, 20) for task in turns]]
-            for status, answer in answers:
-                assert (status, answer["output_ids"]) == (200, list(range(1, 21)))
-                assert answer["meta_info"]["rose"]["versions"] == [6] * 20
-            # One that was completed before is answered and not made again.
-            asked = len(agent.engine.requests)
-            assert await turn(session, run_id, 0) == first
-            assert len(agent.engine.requests) == asked
-            _, shown = await call(session, "GET", f"/runs/{run_id}")
-            assert (shown["state"], shown["version"], shown["fence"], shown["team"]) == ("open", 6, 2, "research")
-            assert shown["tags"] == {"project": "x"}
-            status, answer = await publish(session, opened, 7)
-            assert (status, "taken over" in answer["error"]) == (409, True)
-            assert await publish(session, resumed, 7) == (200, {})
-            assert (await call(session, "GET", f"/runs/{ended['run_id']}"))[1]["state"] == "closed"
-            # The engine kept its weights: it is not brought to them again.
-            assert [target["version"] for target in agent.targets][:1] == [6]
-            assert agent.targets[0]["token"] == "of-the-store"
-            await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
-            await asyncio.sleep(0.5)  # until the ledger's flush interval is over
-            return run_id
-
-    run_id = asyncio.run(scenario())
+async def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
+    async with controlled(tmp_path) as (process, session, agent):
+        opened = await open_run(session, team="research", tags={"project": "x"})
+        run_id = opened["run_id"]
+        await publish(session, opened, 6, token="of-the-store")
+        ended = await open_run(session, "ended")
+        await call(session, "DELETE", f"/runs/{ended['run_id']}", {"fence": 1})
+        resumed = await open_run(session, resume=run_id)
+        first = await turn(session, run_id, 0)
+        # Twenty turns under way: the second half was never heard of by the time of the kill.
+        turns = [asyncio.create_task(turn(session, run_id, number)) for number in range(1, 21)]
+        await until(lambda: agent.engine.running)
+        process.kill()
+        await process.start(session)
+        answers = [first, *[await asyncio.wait_for(task, 20) for task in turns]]
+        for status, answer in answers:
+            assert (status, answer["output_ids"]) == (200, list(range(1, 21)))
+            assert answer["meta_info"]["rose"]["versions"] == [6] * 20
+        requests = len(agent.engine.requests)
+        assert await turn(session, run_id, 0) == first
+        assert len(agent.engine.requests) == requests
+        _, shown = await call(session, "GET", f"/runs/{run_id}")
+        assert (shown["state"], shown["version"], shown["fence"], shown["team"]) == ("open", 6, 2, "research")
+        assert shown["tags"] == {"project": "x"}
+        status, answer = await publish(session, opened, 7)
+        assert (status, "taken over" in answer["error"]) == (409, True)
+        assert await publish(session, resumed, 7) == (200, {})
+        assert (await call(session, "GET", f"/runs/{ended['run_id']}"))[1]["state"] == "closed"
+        # The engine kept its weights: it is not brought to them again.
+        assert [target["version"] for target in agent.targets][:1] == [6]
+        assert agent.targets[0]["token"] == "of-the-store"
+        await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
+        await asyncio.sleep(0.5)  # until the ledger's flush interval is over
     with catalog.connect(tmp_path / "ledger") as connection:
-        # Each turn was completed once, whatever died in between.
         turns = "SELECT trajectory_id, count(*) FROM turn WHERE run_id = ? AND outcome = 'completed' GROUP BY 1"
         counts = dict(connection.execute(turns, [run_id]).fetchall())
         assert counts == {f"t{number}": 1 for number in range(21)}
@@ -186,6 +173,6 @@ async def test_a_stream_whose_turn_the_controller_lost_says_that_it_is_made_anew
         generation = parts[-1].generation
         assert generation.output_ids == AFTER[number]
         for name in ("output_ids", "logprobs", "versions"):
-            given = [value for part in parts[begins:] for value in getattr(part, name)]
-            assert given == getattr(generation, name), f"{name} of {number}"
+            streamed_values = [value for part in parts[begins:] for value in getattr(part, name)]
+            assert streamed_values == getattr(generation, name), f"{name} of {number}"
         assert not any(part.anew for part in parts[begins + 1 :])

@@ -1,8 +1,5 @@
-"""Runs over HTTP: opened, published for, generated through, and closed."""
-
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +7,7 @@ from pathlib import Path
 import aiohttp
 
 from rose.runtime.scheduling.runs import registry
-from tests.runtime.scheduling.stand_ins import SERVERS, beat, call, fleet, gateway, open_run, post, publish
+from tests.runtime.scheduling.stand_ins import SERVERS, beat, call, fleet, gateway, open_run, post, publish, until
 
 
 async def test_a_run_is_opened_published_for_generated_through_and_closed():
@@ -27,12 +24,8 @@ async def test_a_run_is_opened_published_for_generated_through_and_closed():
         assert answer["meta_info"]["rose"]["versions"] == [3, 3]
         assert [target["version"] for target in agent.targets] == [3]
         status, shown = await call(session, "GET", f"/runs/{opened['run_id']}")
-        assert (shown["state"], shown["team"], shown["version"], shown["engines"]) == (
-            "open",
-            "research",
-            3,
-            ["e0"],
-        )
+        wanted = {"state": "open", "team": "research", "version": 3, "engines": ["e0"]}
+        assert {name: shown[name] for name in wanted} == wanted
         close = {"fence": 1, "outcome": "ended"}
         assert await call(session, "DELETE", f"/runs/{opened['run_id']}", close) == (200, {})
         status, answer = await post(session, f"{opened['url']}/generate", body)
@@ -40,7 +33,7 @@ async def test_a_run_is_opened_published_for_generated_through_and_closed():
 
 
 async def test_a_run_trains_on_a_device_of_the_fleet():
-    """Training time that nobody charges would be the fleet's, and nobody be told."""
+    """Otherwise nobody is charged for the training time."""
     async with gateway(model="tiny", devices={"trainer-0": "local"}) as (session, _):
         wanted = {"name": "grpo", "model": "tiny", "trainer_device": "trainer-1"}
         status, answer = await post(session, "/runs", wanted)
@@ -61,12 +54,8 @@ async def test_an_expired_run_that_is_forgotten_leaves_nothing_behind(monkeypatc
             await publish(session, opened[-1])
             body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}
             assert (await post(session, f"/runs/{opened[-1]['run_id']}/generate", body))[0] == 200
-        for _ in range(200):
-            _, shown = await call(session, "GET", "/runs")
-            if not any(run["state"] == "open" for run in shown):
-                break
-            await asyncio.sleep(0.02)
-        # Nothing but time has passed.
+        await until(lambda: not any(run.is_open for run in SERVERS[0].controller.runs))
+        _, shown = await call(session, "GET", "/runs")
         assert [(run["run_id"], run["state"]) for run in shown] == [(opened[1]["run_id"], "expired")]
         assert list(SERVERS[0].controller.loads) == [opened[1]["run_id"]]
         assert (await call(session, "GET", f"/runs/{opened[0]['run_id']}"))[0] == 404
@@ -90,7 +79,6 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "fleet.md"
 
 
 def requests():
-    """(method, path, body) of every curl there."""
     for block in re.findall(r"^```sh\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
         for line in block.splitlines():
             words = shlex.split(line)

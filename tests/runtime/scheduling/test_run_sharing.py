@@ -1,5 +1,3 @@
-"""Several runs on one fleet: whose turns an engine takes, and what moves it."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,20 +17,19 @@ async def begin(session, name, **fields):
 
 
 async def shown(session, path, holds):
-    """Return the controller's answer once it is as expected."""
     async with asyncio.timeout(30):
         while not holds(answer := (await call(session, "GET", path))[1]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return answer
 
 
-async def play(session, run_id, turns, until):
-    """Keeps `turns` turns of a run going; returns how many were completed when `until` is set."""
+async def play(session, run_id, turns, stop):
+    """Keep `turns` turns of a run going until the event; return how many were completed."""
     done = 0
 
     async def one():
         nonlocal done
-        while not until.is_set():
+        while not stop.is_set():
             status, answer = await post(session, f"/runs/{run_id}/generate", body())
             assert status == 200, answer
             assert answer["meta_info"]["rose"]["versions"] == [0, 0, 0]
@@ -45,12 +42,12 @@ async def play(session, run_id, turns, until):
 async def test_two_runs_share_engines_and_no_turn_is_made_with_the_other_s_weights():
     async with gateway() as (session, _), fleet(session, 2, pause_s=0.005, capacity=2) as agents:
         a, b = await begin(session, "a"), await begin(session, "b")
-        until = asyncio.Event()
-        playing = [asyncio.create_task(play(session, run_id, 4, until)) for run_id in (a, b)]
+        stop = asyncio.Event()
+        playing = [asyncio.create_task(play(session, run_id, 4, stop)) for run_id in (a, b)]
         await shown(session, "/runs", lambda runs: all(run["turns_completed"] > 10 for run in runs))
         runs = await shown(session, "/runs", lambda runs: [len(run["engines"]) for run in runs] == [1, 1])
         assert {run["state"] for run in runs} == {"open"}
-        until.set()
+        stop.set()
         await asyncio.gather(*playing)
         targets = [target for agent in agents for target in agent.targets]
         assert {(target["run_id"], target["url"], target["token"]) for target in targets} == {
@@ -81,8 +78,8 @@ async def test_one_engine_goes_from_run_to_run_and_takes_their_turns_along(monke
 async def test_a_higher_priority_takes_the_engine_and_gives_it_back():
     async with gateway() as (session, _), fleet(session, 1, pause_s=0.005, capacity=2):
         low, high = await begin(session, "low"), await begin(session, "high", priority=5)
-        until = asyncio.Event()
-        playing = asyncio.create_task(play(session, low, 4, until))
+        stop = asyncio.Event()
+        playing = asyncio.create_task(play(session, low, 4, stop))
         await shown(session, f"/runs/{low}", lambda run: run["turns_completed"] > 3)
         ended = asyncio.Event()
         urgent = asyncio.create_task(play(session, high, 4, ended))
@@ -90,15 +87,17 @@ async def test_a_higher_priority_takes_the_engine_and_gives_it_back():
         ended.set()
         await urgent
         await shown(session, f"/runs/{low}", lambda run: run["engines"] == ["e0"])
-        until.set()
+        stop.set()
         await playing
 
 
 async def test_what_an_expired_run_had_is_free_and_it_can_be_resumed():
-    async with gateway() as (session, _), fleet(session, 1):
+    async with gateway() as (session, _), fleet(session, 1, pause_s=0.02):
         run_id = await begin(session, "a", expires_s=0.2)
-        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
-        assert (await call(session, "GET", f"/runs/{run_id}"))[1]["engines"] == ["e0"]
+        # A turn that takes longer keeps its run open.
+        assert (await post(session, f"/runs/{run_id}/generate", body(20)))[0] == 200
+        run = (await call(session, "GET", f"/runs/{run_id}"))[1]
+        assert (run["state"], run["engines"]) == ("open", ["e0"])
         run = await shown(session, f"/runs/{run_id}", lambda run: run["state"] != "open")
         assert (run["state"], run["engines"], run["reason"]) == ("expired", [], "not heard of")
         status, answer = await post(session, f"/runs/{run_id}/generate", body())
@@ -108,17 +107,12 @@ async def test_what_an_expired_run_had_is_free_and_it_can_be_resumed():
         assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
 
 
-async def test_a_turn_that_waits_keeps_its_run_alive():
-    async with gateway() as (session, _), fleet(session, 1, pause_s=0.02):
-        run_id = await begin(session, "a", expires_s=0.2)
-        assert (await post(session, f"/runs/{run_id}/generate", body(20)))[0] == 200
-        assert (await call(session, "GET", f"/runs/{run_id}"))[1]["state"] == "open"
-
-
-async def test_the_device_that_a_run_trains_on_is_told_so():
+async def test_a_device_s_agent_is_told_which_run_trains_on_it_and_whose_its_engines_are():
     async with gateway() as (session, _), fleet(session, 1) as (agent,):
         run_id = await begin(session, "a", trainer_device=agent.device_id)
         await until(lambda: agent.reply.get("train_run_id") == run_id)
+        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
+        await until(lambda: agent.reply["rollout_run_ids"] == {"e0": run_id})
         other = await begin(session, "b", trainer_device=agent.device_id)
         await until(lambda: agent.reply["train_run_id"] == other)
         # Whoever went on with the first one left the other as it was.
@@ -126,13 +120,4 @@ async def test_the_device_that_a_run_trains_on_is_told_so():
         await until(lambda: agent.reply["train_run_id"] == run_id)
         await call(session, "DELETE", f"/runs/{other}", {"fence": 1})
         await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
-        await until(lambda: agent.reply["train_run_id"] is None)
-
-
-async def test_whose_an_engine_is_is_told_and_that_it_is_nobody_s_once_its_run_is_over():
-    async with gateway() as (session, _), fleet(session, 1) as (agent,):
-        run_id = await begin(session, "a")
-        assert (await post(session, f"/runs/{run_id}/generate", body()))[0] == 200
-        await until(lambda: agent.reply["rollout_run_ids"] == {"e0": run_id})
-        await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})
-        await until(lambda: agent.reply["rollout_run_ids"] == {"e0": None})
+        await until(lambda: (agent.reply["train_run_id"], agent.reply["rollout_run_ids"]) == (None, {"e0": None}))

@@ -1,4 +1,4 @@
-"""What the tests of the built-in loop have in common: a small task, engines that move at random, what is recorded."""
+"""A small task, engines that move at random, and recorded events for the tests of the built-in loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ training = {{ steps = {steps}, groups_per_step = 2, group_size = 4, minibatches 
 
 
 def moves():
-    """A turn that goes down or right: some trajectories reach the goal, and updates have something to learn from."""
     return [random.choice(vocabulary.MOVES[1:3]), vocabulary.EOT]
 
 
@@ -32,10 +31,8 @@ def engine(folder, **more):
 
 
 class Recorded(client_fleet.Recorded):
-    """What came with an `event_id` that was there must be the same event."""
-
     def of(self, kind):
-        """Each event once. What was sent twice was the same."""
+        """Return each event once. Repeated events must be equal."""
         by_id = {}
         for event in super().of(kind):
             assert by_id.setdefault(event.event_id, event) == event

@@ -1,4 +1,4 @@
-"""What a trainer keeps lasts through a power cut once it is kept."""
+"""A checkpoint lasts through a power cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rose.runtime.training.trainer import Trainer
 
 
 class Disk:
-    """What of a folder would be there after a power cut: names that were synced, of files whose content was."""
+    """The files of a folder that would survive a power cut: synced names of synced content."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._fsync = folder, os.fsync
@@ -30,7 +30,6 @@ class Disk:
             self.lasting = {name: inode for name, inode in names.items() if inode in self._files}
 
     def has(self, name: str) -> bool:
-        """Whether it is the file that has the name now."""
         return self.lasting.get(name) == (self._folder / name).stat().st_ino
 
 

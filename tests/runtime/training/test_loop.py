@@ -1,5 +1,3 @@
-"""The built-in loop as a client, against the real controller: steps overlap, and what ends it costs nothing twice."""
-
 from __future__ import annotations
 
 import math
@@ -14,8 +12,10 @@ import pytest
 from rose import config
 from rose.client import Run
 from rose.events import Step
+from rose.runtime.rollout.agent import trajectory_of
+from rose.runtime.rollout.frozenlake import Episode
 from rose.runtime.rollout.players import Game, Played
-from rose.runtime.rollout.trajectory import Loss, Trajectory
+from rose.runtime.rollout.trajectory import Loss
 from rose.runtime.scheduling.turns import turn_queue
 from rose.runtime.training import loop
 from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
@@ -43,13 +43,12 @@ POINTS = [
 
 
 def learn(folder, url, model, *, steps, say=lambda _: None, done=lambda _: None, **more):
-    """`train` in a small setting, kept in a folder and resumed from there unless `more` has it otherwise."""
     fleet_file = config.parse(FILE.format(cache=folder, model=model, steps=steps), "the test's")
     return train(url, None, folder / "kept", say, done, **{"fleet": fleet_file, "kept": True, "resume": True} | more)
 
 
 def end_at(monkeypatch, owner, name, when, call):
-    """End the process, so to speak, around one call of a method."""
+    """Kill the process around one call of a method."""
     method, calls = getattr(owner, name), []
 
     def wrapped(self, *arguments, **named):
@@ -72,24 +71,24 @@ def test_wherever_a_trainer_is_killed_no_step_and_no_version_is_made_twice(tmp_p
     recorded, rollouts = Recorded(), engine(tmp_path / "staging")
     # Who is killed says nothing to the controller.
     monkeypatch.setattr(Run, "__exit__", lambda run, *_: run.leave())
-    with fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as there:
+    with fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as service:
         run_ids = set()
         for point in [*points, None]:
             with monkeypatch.context() as patched:
                 if point is None:
-                    run_ids.add(learn(tmp_path, there.url, tiny_policy, steps=steps))
+                    run_ids.add(learn(tmp_path, service.url, tiny_policy, steps=steps))
                 else:
                     end_at(patched, *point)
                     with pytest.raises(Killed):
-                        learn(tmp_path, there.url, tiny_policy, steps=steps)
-        facts = there.gateway.controller.runs.get(*run_ids).facts
+                        learn(tmp_path, service.url, tiny_policy, steps=steps)
+        facts = service.gateway.controller.runs.get(*run_ids).facts
     assert (facts.version, facts.step) == (steps, steps - 1)
     assert [(step.step, step.policy_version) for step in recorded.of("step")] == [(n, n + 1) for n in range(steps)]
     check(recorded, rollouts, steps)
 
 
 def check(recorded, rollouts, steps):
-    """Each step's trajectories have a verdict each, those alone, and engines were only ever brought forward."""
+    """Each step's trajectories have one verdict each, and engines only moved forward."""
     verdicts, trajectories = recorded.of("verdict"), recorded.of("trajectory")
     assert [sum(verdict.step == step for verdict in verdicts) for step in range(steps)] == [8] * steps
     assert {verdict.trajectory_id for verdict in verdicts} <= {item.trajectory_id for item in trajectories}
@@ -102,9 +101,9 @@ def check(recorded, rollouts, steps):
 @pytest.mark.long
 def test_steps_are_played_while_the_one_before_is_trained(tmp_path, tiny_policy):
     recorded, rollouts, done = Recorded(), engine(tmp_path / "staging", pause_s=0.02), []
-    with fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as there:
-        run_id = learn(tmp_path, there.url, tiny_policy, steps=3, done=done.append, kept=False, resume=False)
-        run = there.gateway.controller.runs.get(run_id).facts
+    with fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as service:
+        run_id = learn(tmp_path, service.url, tiny_policy, steps=3, done=done.append, kept=False, resume=False)
+        run = service.gateway.controller.runs.get(run_id).facts
     assert (run.state, run.outcome, run.team, run.version, run.task) == ("closed", "ended", "research", 3, "frozenlake")
     assert [step.step for step in done] == [0, 1, 2]
     check(recorded, rollouts, 3)
@@ -113,8 +112,6 @@ def test_steps_are_played_while_the_one_before_is_trained(tmp_path, tiny_policy)
 
 
 class LentLater(Engine):
-    """It has room for turns from when it is lent."""
-
     def __init__(self, folder):
         super().__init__(tokens=moves, fetch=Fetching(folder))
         self.lent = threading.Event()
@@ -125,52 +122,46 @@ class LentLater(Engine):
 
 def test_no_step_is_spent_while_no_engine_is_lent(tmp_path, tiny_policy, monkeypatch):
     monkeypatch.setattr(loop, "_AGAIN_S", 0.0)
-    recorded, said, rollouts = Recorded(), [], LentLater(tmp_path / "staging")
+    recorded, messages, rollouts = Recorded(), [], LentLater(tmp_path / "staging")
     why = "played again: no rollout engine got on with the turn"
     with (
-        fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as there,
+        fleet(tmp_path / "state", rollouts, writer=recorded, model=str(tiny_policy)) as service,
         ThreadPoolExecutor(1) as pool,
     ):
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(turn_queue, "QUEUE_MAX_S", 0.05)
-                training = pool.submit(learn, tmp_path, there.url, tiny_policy, steps=2, say=said.append)
-                while not training.done() and sum(line.startswith("step 1:") and why in line for line in said) < 3:
+                training = pool.submit(learn, tmp_path, service.url, tiny_policy, steps=2, say=messages.append)
+                while not training.done() and sum(line.startswith("step 1:") and why in line for line in messages) < 3:
                     time.sleep(0.02)
-            (run,) = there.gateway.controller.runs
+            (run,) = service.gateway.controller.runs
             assert (run.facts.version, run.facts.step, recorded.of("step")) == (0, None, [])
         finally:
             rollouts.lent.set()
         training.result(120)
         assert (run.facts.version, run.facts.step) == (2, 1)
     check(recorded, rollouts, 2)
-    # No engine took a turn of those that were lost.
     assert {item.outcome for item in recorded.of("trajectory")} <= {"finished", "truncated"}
     assert any("~" in verdict.trajectory_id for verdict in recorded.of("verdict"))
 
 
 def played(name, *, lost=False, failed=False):
-    trajectory = Trajectory(
-        trajectory_id=name,
-        group_id="r-s0-g0",
-        step=0,
-        task="frozenlake",
-        outcome="lost" if lost else "finished",
-        ids=[],
-        mask=[],
-        logprobs=[],
-        versions=[],
-        reward=0.0,
-        correct=False,
-        turns=0,
-        answer_tokens=0,
-        duration_ns=1,
-        loss=Loss(reason="why", attempts=int(failed), failed=failed) if lost else None,
+    loss = Loss(reason="why", attempts=int(failed), failed=failed) if lost else None
+    episode = Episode(config.TaskConfig(), seed=0)
+    trajectory = replace(
+        trajectory_of(episode, name, "r-s0-g0", 0, duration_ns=1, loss=loss), outcome="lost" if lost else "finished"
     )
     return Played(game=Game(trajectory_id=name, group_id="r-s0-g0", map_seed=0, number=0), trajectory=trajectory)
 
 
-def test_a_game_that_engines_fail_at_is_given_up_once_its_step_has_others():
+def test_a_game_is_given_up_once_engines_failed_at_it_and_its_step_has_others():
+    rollouts = loop._Rollouts(step=0, games=2, began_ns=0)
+    rollouts.take(played("r-s0-g0-1"))
+    for tries in range(10):
+        lost = played(f"r-s0-g0-0~{tries}", lost=True)
+        rollouts.take(lost)
+        assert rollouts.take_lost() == [lost], "no engine took it"
+    assert not rollouts.complete
     rollouts = loop._Rollouts(step=0, games=2, began_ns=0)
     names = [f"r-s0-g0-0{tries}" for tries in ("", "~1", "~2", "~3", "~4")]
     for name in names[:4]:
@@ -183,16 +174,6 @@ def test_a_game_that_engines_fail_at_is_given_up_once_its_step_has_others():
     assert rollouts.take_lost() == []
     assert (rollouts.complete, rollouts.ended_ns is None) == (True, False)
     assert [trajectory.outcome for trajectory in rollouts.trajectories] == ["finished", "lost"]
-
-
-def test_a_game_that_no_engine_takes_is_never_given_up():
-    rollouts = loop._Rollouts(step=0, games=2, began_ns=0)
-    rollouts.take(played("r-s0-g0-1"))
-    for tries in range(10):
-        lost = played(f"r-s0-g0-0~{tries}", lost=True)
-        rollouts.take(lost)
-        assert rollouts.take_lost() == [lost]
-    assert not rollouts.complete
 
 
 def test_a_folder_that_holds_a_run_is_not_begun_in_again_nor_with_other_tables(tmp_path, tiny_policy):

@@ -13,7 +13,6 @@ from rose.runtime.training.train_time import DeviceTakenError, NoPageError, Trai
 
 @pytest.fixture
 def page():
-    """A page where an agent of this host has its pages."""
     folder = private_files.make(Path("/dev/shm") / f"rose-{uuid.uuid4().hex}")
     page = ArbiterPage.create(folder / f"device-{folder.name}" / "page")
     yield page
@@ -21,7 +20,9 @@ def page():
     shutil.rmtree(folder)
 
 
-def test_what_is_done_inside_a_span_is_train_time_of_the_device(page):
+def test_what_is_done_inside_a_span_is_train_time_of_a_device_that_has_an_agent(page):
+    with pytest.raises(NoPageError, match=rf"no agent on this host has a device 'gpu-9' .*{page.path.parent.name}"):
+        page_of("gpu-9")
     time = TrainTime(page_of(page.path.parent.name))
     with time.span():
         assert page.open(Party.TRAINER, 1 << 62).kind is Span.TRAIN
@@ -40,7 +41,6 @@ def test_a_page_that_is_away_for_a_while_is_told_when_it_is_back(page):
     shutil.rmtree(page.path.parent)
     with time.span():
         assert not page.path.parent.exists()
-    # Between its being made and its agent's being ready.
     private_files.make(page.path.parent)
     page.path.touch(0o600)
     page.path.write_bytes(bytes(size))
@@ -66,8 +66,3 @@ def test_a_device_on_which_another_trainer_works_is_refused(page):
         pytest.fail("it trained")
     other.close()
     again.close()
-
-
-def test_a_device_that_has_no_agent_here_is_named_with_those_that_have(page):
-    with pytest.raises(NoPageError, match=rf"no agent on this host has a device 'gpu-9' .*{page.path.parent.name}"):
-        page_of("gpu-9")

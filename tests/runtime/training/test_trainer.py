@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.transfer.sampler import play
 from rose.config import TaskConfig, TrainingConfig
+from rose.runtime.rollout.agent import trajectory_of
 from rose.runtime.rollout.frozenlake import Episode, seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training import trainer as module
@@ -17,16 +18,7 @@ from rose.runtime.training.warm_start import WarmStart, train
 
 TASK = TaskConfig(size=3, turns_max=6)
 
-on_each_device = pytest.mark.parametrize(
-    "where",
-    [
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=pytest.mark.cuda,
-        ),
-    ],
-)
+on_each_device = pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 
 
 def rollouts(
@@ -40,23 +32,8 @@ def rollouts(
     generator = torch.Generator().manual_seed(seed)
     play(policy, [e for _, e in episodes], temperature=temperature, generator=generator, version=version)
     return [
-        Trajectory(
-            trajectory_id=f"{group}-{number}",
-            group_id=group,
-            step=0,
-            task="frozenlake",
-            outcome="finished" if e.terminated else "truncated",
-            ids=e.ids,
-            mask=e.mask,
-            logprobs=e.logprobs,
-            versions=e.versions,
-            reward=e.reward,
-            correct=e.reward == 1.0,
-            turns=e.turns,
-            answer_tokens=e.answer_tokens,
-            duration_ns=0,
-        )
-        for number, (group, e) in enumerate(episodes)
+        trajectory_of(episode, f"{group}-{number}", group, 0, duration_ns=0)
+        for number, (group, episode) in enumerate(episodes)
     ]
 
 
@@ -150,7 +127,6 @@ def test_a_trainer_goes_on_from_what_it_kept(raw: Path, tmp_path: Path) -> None:
     assert again.resume(tmp_path / "trainer.pt") == (7, stats)
     assert again.version == 1
     again.update(sampled)
-    # The optimiser's state is kept too, so both end at the same weights.
     assert again.version == trainer.version
     for name, weights in trainer.weights().items():
         assert torch.equal(weights, again.weights()[name]), name
@@ -158,19 +134,19 @@ def test_a_trainer_goes_on_from_what_it_kept(raw: Path, tmp_path: Path) -> None:
 
 @on_each_device
 def test_a_trainer_trains_on_its_device_and_publishes_from_the_cpu(raw: Path, tmp_path: Path, where: str) -> None:
-    here, there = Trainer(raw, TrainingConfig()), Trainer(raw, TrainingConfig(), where)
-    assert there.policy.device.type == where
-    sampled = rewarded(rollouts(here.policy, 2, 4), [1, 0, 1, 0] * 2)
-    expected, stats = here.update(sampled), there.update(sampled)
+    on_cpu, trainer = Trainer(raw, TrainingConfig()), Trainer(raw, TrainingConfig(), where)
+    assert trainer.policy.device.type == where
+    sampled = rewarded(rollouts(on_cpu.policy, 2, 4), [1, 0, 1, 0] * 2)
+    expected, stats = on_cpu.update(sampled), trainer.update(sampled)
     assert stats.tokens_trained == expected.tokens_trained > 0
     assert stats.loss == pytest.approx(expected.loss, abs=1e-4)
     assert stats.kl == pytest.approx(expected.kl, abs=1e-3)
-    for name, weights in there.weights().items():
+    for name, weights in trainer.weights().items():
         assert (weights.device.type, weights.dtype) == ("cpu", torch.bfloat16)
-        assert torch.allclose(weights, here.weights()[name], atol=1e-2), name
+        assert torch.allclose(weights, on_cpu.weights()[name], atol=1e-2), name
 
     # What one kept, another goes on from, whatever device each is on.
-    there.save(tmp_path / "trainer.pt", 3, stats)
+    trainer.save(tmp_path / "trainer.pt", 3, stats)
     for again in (Trainer(raw, TrainingConfig()), Trainer(raw, TrainingConfig(), where)):
         assert again.resume(tmp_path / "trainer.pt") == (3, stats)
         again.update(sampled)

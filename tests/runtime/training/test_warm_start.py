@@ -40,7 +40,6 @@ def test_digest_follows_what_decides_the_weights() -> None:
         replace(TINY, task=TaskConfig(size=4, turns_max=5)),
     ]
     assert len({settings.digest() for settings in (TINY, *others)}) == 6
-    # Who plays the task does not change the weights.
     assert replace(TINY, task=TaskConfig(size=3, turns_max=5, trajectories_max=4)).digest() == TINY.digest()
 
 

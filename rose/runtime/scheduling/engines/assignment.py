@@ -1,8 +1,9 @@
-"""Which engine works for which run, as the controller keeps to `rose.runtime.policy.sharing`."""
+"""Assign engines to runs by `rose.runtime.policy.sharing`."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rose.runtime.policy.sharing import EngineFacts, RunFacts, assign, serve
@@ -13,17 +14,16 @@ from rose.runtime.scheduling.turns.turns import Turn
 
 
 class Assignment:
-    """Assigns engines of the table to open runs. Times are monotonic nanoseconds, given by the caller."""
+    """Assign engines of the table to open runs. Times are monotonic nanoseconds, given by the caller."""
 
     def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str, Load]) -> None:
         self._table, self._runs, self._loads = table, runs, loads
-        #: Runs that had an engine when it was last updated.
         self.assigned: set[str | None] = set()
         self._served: dict[str, float] = {}
         self._served_ns: int | None = None
 
     def update(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
-        """Assign anew; returns the turns that must leave the engine that they are on."""
+        """Assign engines again; return the turns that must leave their engine."""
         runs = {
             run.run_id: RunFacts(
                 run.run_id,
@@ -35,9 +35,9 @@ class Assignment:
             for run in self._runs
             if run.is_open and run.facts.version is not None
         }
-        if not runs and all(worker.assigned is None for worker in self._table):
+        if not runs and all(worker.assigned is None for worker in self._table.values()):
             return []
-        usable = [worker for worker in self._table if _usable(worker, now_ns)]
+        usable = [worker for worker in self._table.values() if _usable(worker, now_ns)]
         engines = [
             EngineFacts(
                 worker.report.engine_id,
@@ -52,18 +52,21 @@ class Assignment:
         self._serve(runs, engines, now_ns)
         chosen = assign(engines, runs.values(), now_ns)
         leaving: list[tuple[Worker, InFlight]] = []
-        for worker in self._table:
-            # One that cannot be used now stays with its run, for as long as there is that run.
+        for worker in self._table.values():
+            # An engine that cannot be used now stays with its run while the run lasts.
             kept = worker.assigned if worker.assigned in runs else None
             run_id = chosen.get(worker.report.engine_id) if _usable(worker, now_ns) else kept
             if run_id != worker.assigned:
                 worker.assign(run_id, now_ns)
                 leaving += [(worker, item) for item in worker.in_flight.values() if item.run_id != run_id]
-        self.assigned = {worker.assigned for worker in self._table}
-        return [(worker, item) for worker, item in leaving if not item.taken_off]
+        self.assigned = {worker.assigned for worker in self._table.values()}
+        return leaving
+
+    def targets(self, workers: Iterable[Worker]) -> dict[str, Target]:
+        return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:
-        """What the engine is to hold; None: what it holds. Other runs' turns leave it first."""
+        """Return what the engine must hold; None: it stays as it is. Other runs' turns leave it first."""
         if worker.assigned is None or worker.drained:
             return None
         if any(item.run_id != worker.assigned for item in worker.in_flight.values()):
@@ -89,9 +92,9 @@ def _usable(worker: Worker, now_ns: int) -> bool:
     )
 
 
-#: For so long, a run counts as having as many turns as it had at most: its trajectories think between two turns.
+#: A run counts as having its recent maximum of turns for this long: its trajectories think between two turns.
 PEAK_NS = 2_000_000_000
-#: Expected length of a turn before any was seen; then a moving average.
+#: Expected length of a turn before the first; then a moving average.
 _EXPECTED_NS = 500_000_000
 _AVERAGE_WEIGHT = 0.1
 
@@ -102,12 +105,10 @@ class Load:
 
     turns: set[Turn] = field(default_factory=set)
     expected_ns: int = _EXPECTED_NS
-    #: The step that the last turn was made for, if it said one.
     step: int | None = None
     completed: int = 0
     failed: int = 0
     tokens: int = 0
-    #: How attempts ended: completed, preempted or failed.
     attempts: Counter[str] = field(default_factory=Counter)
     _versions: Counter[int] = field(default_factory=Counter)
     _peak: int = 0
@@ -115,13 +116,12 @@ class Load:
 
     @property
     def version_min(self) -> int:
-        """The oldest weights that one of the turns accepts."""
         return min(self._versions, default=0)
 
     def begin(self, turn: Turn, now_ns: int) -> None:
         self.turns.add(turn)
         self._versions[turn.version_min] += 1
-        self.step = turn.labels.step
+        self.step = turn.request.labels.step
         self.peak(now_ns)
 
     def end(self, turn: Turn) -> None:
@@ -131,13 +131,11 @@ class Load:
             del self._versions[turn.version_min]
 
     def complete(self, turn: Turn) -> None:
-        """The turn has all its tokens."""
         self.completed += 1
         self.tokens += turn.tokens.count
         self.expected_ns += int(_AVERAGE_WEIGHT * (turn.on_engines_ns - self.expected_ns))
 
     def peak(self, now_ns: int) -> int:
-        """How many turns there were at most of late."""
         if len(self.turns) >= self._peak or now_ns >= self._peak_until_ns:
             self._peak, self._peak_until_ns = len(self.turns), now_ns + PEAK_NS
         return self._peak

@@ -1,4 +1,4 @@
-"""Requests to rollout engines: one attempt at a turn, and taking turns off again."""
+"""Send requests to rollout engines: one attempt at a turn, and taking turns off again."""
 
 from __future__ import annotations
 
@@ -22,26 +22,23 @@ from rose.runtime.scheduling.turns.answer import Answer
 from rose.runtime.scheduling.turns.turn_queue import Placed
 from rose.runtime.scheduling.turns.turns import Turn
 
-#: An abort can overtake the turn that it is for, so it is repeated this often until the turn is off, ...
+#: An abort can overtake its turn, so it is repeated at this interval until the turn is off.
 _REPEAT_S = 0.25
-#: ... and after this long the connection is cut: the engine hangs.
+#: After this long the engine counts as hanging, and the connection is cut.
 _TAKE_OFF_MAX_S = 10.0
 _ABORT_MAX_S = 2.0
-#: What an engine answers to a turn that no engine would take. Any other error is the engine's: a door that another
-#: engine has taken over asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
+#: Statuses of a turn that every engine would refuse. Other errors are the engine's own: an engine that took over the
+#: port asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
-#: Characters that are kept of why an attempt failed: a turn may have hundreds of attempts.
+#: Characters kept of an attempt's error: a turn may have hundreds of attempts.
 _ERROR_MAX = 300
 _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of an attempt: its record, and the engine's answer or why it refused. Neither: it failed.
-
-    The record of one that failed says why, in `error`. `died`: the engine went away while it worked on the turn, and
-    nobody had taken the turn off.
-    """
+    """An attempt's record, with the engine's answer or refusal; neither: it failed, and the record has the `error`.
+    `died`: the engine went away while it worked on the turn, which nobody had taken off."""
 
     attempt: dict[str, Any]
     answer: Answer | None = None
@@ -51,29 +48,27 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What an engine answered; status 0: it is away, or went away in the middle."""
+    """An engine's answer; status 0: the engine is away, or went away midway."""
 
     status: int
     answer: Answer | None = None
     error: str = ""
-    #: It had the request, and its connection broke.
     died: bool = False
 
     @property
     def failure(self) -> str:
-        """Why there is no whole answer, in one line."""
-        words = _engine_message(self.error)
+        text = _engine_message(self.error)
         if self.status:
-            words = f"answered {self.status}" + (f": {words}" if words else "")
-        words = "".join(letter if letter.isprintable() else " " for letter in words)
-        return " ".join(words.split())[:_ERROR_MAX]
+            text = f"answered {self.status}" + (f": {text}" if text else "")
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
+        return " ".join(text.split())[:_ERROR_MAX]
 
 
 class EngineCalls:
-    """Calls to engines. Make it, and close it, inside a running loop."""
+    """Calls to engines. Create and close it inside a running loop."""
 
     def __init__(self) -> None:
-        # A connection for each request: an engine may close one that is kept just as the next request goes out.
+        # One connection per request: an engine may close an idle one just as the next request goes out.
         connector = aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=watched_socket)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
@@ -87,7 +82,7 @@ class EngineCalls:
         await self._session.close()
 
     async def attempt(self, turn: Turn, placed: Placed) -> Result:
-        """One request for the tokens that the turn still wants. If the caller is cancelled, so is the request."""
+        """Request the tokens that the turn still wants. A cancelled caller cancels the request."""
         worker, item = placed.worker, placed.item
         report = worker.report
         began = monotonic_ns()
@@ -96,7 +91,7 @@ class EngineCalls:
             "device_id": report.device_id,
             "lease_id": item.lease_id,
             "policy_version": report.policy_version,
-            "prompt_tokens": turn.prompt.count + turn.tokens.count,
+            "prompt_tokens": turn.request.prompt.count + turn.tokens.count,
             "cached_tokens": 0,
             "output_tokens": 0,
             "outcome": "failed",
@@ -104,8 +99,7 @@ class EngineCalls:
             "queue_ns": placed.queue_ns,
         }
         body = {
-            # What was made so far is part of the prompt.
-            "input_ids": turn.prompt.with_ids(turn.tokens.ids),
+            "input_ids": turn.request.prompt.with_ids(turn.tokens.ids),
             "sampling_params": turn.sampling,
             "return_logprob": True,
             "rid": item.request_id,
@@ -117,10 +111,10 @@ class EngineCalls:
             )
         except asyncio.CancelledError:
             self._spawn(self._abort(report, item.request_id))
-            # What was streamed before the engine was given up is kept. Who is cancelled as well as cut goes.
+            # Streamed tokens of an engine that was given up are kept. A caller that is itself cancelled ends.
             if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
-                made = {} if turn.part is None else _made(turn.part)
-                turn.attempts.append(attempt | made | {"duration_ns": monotonic_ns() - began})
+                counts = {} if turn.part is None else _token_counts(turn.part)
+                turn.attempts.append(attempt | counts | {"duration_ns": monotonic_ns() - began})
                 raise
             reply = _Reply(0, turn.part, "did not answer, and was given up")
         finally:
@@ -130,7 +124,7 @@ class EngineCalls:
         attempt["duration_ns"] = ended - began
         answer = reply.answer
         if reply.status == 0 and answer is not None and answer.finish is not None:
-            # It had said its last word before it broke off.
+            # The answer was complete before the connection broke.
             reply = _Reply(200, answer)
         if reply.status in _REFUSALS:
             return Result(attempt, refusal=_engine_message(reply.error))
@@ -144,21 +138,21 @@ class EngineCalls:
         whole, answer = answer, answer.own(turn.run_id)
         foreign = answer is not whole
         if foreign:
-            # The engine was brought to them under the turn: they are nobody's. What it made before is the turn's.
+            # The engine's weights changed under the turn: later tokens belong to no run, earlier ones to the turn.
             attempt["error"] = "made tokens with another run's weights"
-        attempt |= _made(answer)
+        attempt |= _token_counts(answer)
         aborted = answer.finish == "abort"
         failed = broke or foreign
         if not failed and not aborted:
             attempt["outcome"] = "completed"
             worker.took(attempt["duration_ns"], ended)
         elif not failed or attempt["output_tokens"]:
-            # The turn goes on from these tokens: they came to something, whatever ended the attempt.
+            # The turn continues from these tokens, whatever ended the attempt.
             attempt["outcome"] = "preempted"
         return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
-        """Abort requests, now and until they are off: their turns go on elsewhere with the tokens that they have."""
+        """Abort requests until they are off: their turns continue elsewhere with their tokens."""
         chosen = list(items)
         for item in chosen:
             item.taken_off = True
@@ -167,7 +161,6 @@ class EngineCalls:
             self._spawn(self._insist(worker, item))
 
     def take_off_later(self, worker: Worker, item: InFlight) -> None:
-        """`take_off` without waiting."""
         item.taken_off = True
         self._spawn(self._insist(worker, item))
 
@@ -180,9 +173,8 @@ class EngineCalls:
             item.give_up()
 
     async def _abort(self, engine: EngineReport, request_id: str) -> None:
-        # An engine that cannot be asked is gone, and its requests with it.
         with suppress(*_FAILURES):
-            # Not SGLang's own abort: that may answer without the tokens that were made.
+            # SGLang's own abort may answer without the tokens that exist.
             body = question("end", request_id)
             async with asyncio.timeout(_ABORT_MAX_S), self._generate(engine, body) as response:
                 await response.read()
@@ -190,7 +182,6 @@ class EngineCalls:
     def _generate(
         self, engine: EngineReport, body: dict[str, Any]
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """A request to an engine."""
         headers = {"Content-Type": "application/json", **authorization(engine.token)}
         return self._session.post(
             f"{engine.url}/generate", data=msgspec.json.encode(body), headers=headers, allow_redirects=False
@@ -201,26 +192,25 @@ class EngineCalls:
             async with self._generate(engine, body) as response:
                 if response.status == 200:
                     return _Reply(200, Answer.read(await response.read()))
-                return _Reply(response.status, error=_text(await response.read()))
+                return _Reply(response.status, error=await response.text("utf-8", errors="replace"))
         except _FAILURES as error:
             return _broken(error)
 
     async def _stream(self, engine: EngineReport, body: dict[str, Any], turn: Turn) -> _Reply:
-        """Every event holds all that was made; each is shown to the turn, and the last is the answer."""
         try:
             async with self._generate(engine, body) as response:
                 if response.status != 200:
-                    return _Reply(response.status, error=_text(await response.read()))
+                    return _Reply(response.status, error=await response.text("utf-8", errors="replace"))
                 async for line in _lines(response.content):
                     data = line.removeprefix(b"data:").strip()
                     if data == b"[DONE]":
                         return _Reply(200, turn.part)
                     if line.startswith(b"data:"):
                         if _is_error(data):
-                            return _Reply(400, error=_text(data))
+                            return _Reply(400, error=data.decode(errors="replace"))
                         part = Answer.read(data).made_with(turn.run_id, engine.policy_version)
                         if part.own(turn.run_id) is not part:
-                            # It goes on like this: who leaves now ends it.
+                            # All later tokens are foreign too; leaving ends the request.
                             return _Reply(200, part)
                         turn.grow(part)
             return _Reply(0, turn.part, "broke off before the end")
@@ -233,12 +223,10 @@ class EngineCalls:
         task.add_done_callback(self._tasks.discard)
 
 
-#: What a request fails with: the engine is away or goes away, or its URL, token or answer makes no sense.
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 
 def _broken(error: Exception, part: Answer | None = None) -> _Reply:
-    """What there is of an answer whose engine is away, went away, or does not speak as it should."""
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.InvalidURL)):
         return _Reply(0, part, f"could not be reached: {error}")
     if isinstance(error, (aiohttp.ClientError, OSError)):
@@ -247,7 +235,6 @@ def _broken(error: Exception, part: Answer | None = None) -> _Reply:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines as they come; a line of an event may be longer than a reader of lines allows."""
     rest = b""
     async for data in content.iter_any():
         *lines, rest = (rest + data).split(b"\n")
@@ -257,25 +244,18 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         yield rest
 
 
-def _made(answer: Answer) -> dict[str, int]:
-    """How many tokens an engine made, and had of the prompt already, as an attempt's record says it."""
+def _token_counts(answer: Answer) -> dict[str, int]:
     return {"cached_tokens": answer.cached_tokens, "output_tokens": answer.tokens.count}
 
 
 def _is_error(data: bytes) -> bool:
-    """Whether an event of a stream is SGLang's `{"error": ...}`."""
     try:
         return b'"error"' in data and "error" in _EVENT.decode(data)
     except (msgspec.MsgspecError, RecursionError):
         return False
 
 
-def _text(body: bytes) -> str:
-    return body.decode(errors="replace")
-
-
 def _engine_message(text: str) -> str:
-    """What an engine's error says: SGLang answers `{"error": {"message": ...}}`. Anything else is taken as it is."""
     try:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -1,3 +1,3 @@
-"""The controller over HTTP; each module holds the paths of one kind of caller."""
+"""The controller over HTTP."""
 
 from rose.runtime.scheduling.gateway.server import Gateway as Gateway

@@ -1,4 +1,4 @@
-"""An HTTP server in a loop that runs already: Uvicorn, with what the gateway needs set."""
+"""Run Uvicorn in an existing event loop, with the settings that the gateway needs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from rose.client.address import notice_gone
 from rose.http_limits import ACCEPTS, IDLE_S, Connections, LimitedProtocol
 
-#: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
+#: Connections that may wait for accept: the turns of a step come all at once. The kernel has its own limit.
 BACKLOG = 4096
-#: What a request's `state` may hold: what to call, without arguments, if its client goes away before it is answered.
+#: Key in a request's `state`: a function without arguments, called if the client leaves before its answer.
 ON_CLIENT_GONE = "on_client_gone"
-#: Requests have so long to end when the server stops, and are cancelled after that.
+#: Requests get this long to end when the server stops; then they are cancelled.
 _STOP_S = 1
 
 
 class HttpServer:
-    """`bind` takes the port, where connections wait until `start`; `stop` unbinds."""
+    """An HTTP server on Uvicorn. Connections wait from `bind` until `start`."""
 
     def __init__(self, application: ASGIApp, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -55,10 +55,16 @@ class HttpServer:
 
     def bind(self) -> None:
         """Raises OSError if the port is taken."""
-        self._listening = _bound(self._host, self._port)
+        family, _, _, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
+        listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        # Head and body of an answer are two packets: the second must not wait for the first's acknowledgement. asyncio
+        # sets this only for sockets that name their protocol.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Otherwise engines keep working for a client whose host is gone.
+        notice_gone(listening)
+        self._listening = listening
 
     async def start(self) -> None:
-        """Serve, and bind before that if `bind` was not called."""
         if self._listening is None:
             self.bind()
         assert self._listening is not None
@@ -67,7 +73,6 @@ class HttpServer:
         self._listening.listen(BACKLOG)
 
     async def stop(self) -> None:
-        """Safe to call of a server that was not started."""
         self._server.end()
         if self._serving is not None:
             await self._serving
@@ -76,15 +81,12 @@ class HttpServer:
 
 
 class _Protocol(LimitedProtocol):
-    """Uvicorn's, which costs less so.
-
-    ASGI's own way to hear that a client goes away is to wait for another message: a task for each request.
-    """
+    """Report a client's disconnect at less cost than ASGI, where each request needs a task that waits for it."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if not self.pipeline:
-            # A long body stops the reading until the next message is waited for, and its end would not be heard.
+            # A long body pauses reading, and the client's disconnect would go unnoticed.
             self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -106,7 +108,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Return once the server is to stop; Uvicorn would look ten times a second."""
+        """Return once the server must stop. Uvicorn's own loop polls ten times a second."""
         await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -115,16 +117,4 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are for the process that the server is in."""
         yield
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    # Head and body of an answer are two packets: the second one is not to wait until the first is acknowledged. asyncio
-    # sets this only for sockets that name their protocol.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # What a client that is gone has asked for would be made all the same.
-    notice_gone(listening)
-    return listening

@@ -1,4 +1,4 @@
-"""What agents, clients and operators ask of the controller over HTTP: JSON in, JSON or server-sent events out."""
+"""Serve agents, clients and operators over HTTP: JSON in, JSON or server-sent events out."""
 
 from __future__ import annotations
 
@@ -23,14 +23,11 @@ from rose.runtime.scheduling.turns import request as requests
 from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
-#: A prompt of eight million tokens; a longer body is refused.
 REQUEST_BYTES_MAX = 64 << 20
-#: Turns of one run at once at most; beyond it its caller is told to come back. All runs together have as many as the
-#: process may have connections.
+#: Most open turns of one run; more are answered 429. The process's connections limit all runs together.
 TURNS_MAX = 10_000
-#: What agents ask, with the agent token.
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
-_BEFORE, _AFTER = "/runs/", "/generate"
+_RUNS, _GENERATE = "/runs/", "/generate"
 _NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
 
 
@@ -47,7 +44,7 @@ def failure(status: int, error: str, headers: dict[str, str] | None = None) -> R
 
 
 async def read(receive: Receive) -> bytes:
-    """The whole body of a request. Raises BodyTooLongError, and ClientGoneError."""
+    """Return the whole body of a request. Raises BodyTooLongError and ClientGoneError."""
     parts: list[bytes] = []
     length, more = 0, True
     while more:
@@ -63,11 +60,8 @@ async def read(receive: Receive) -> bytes:
 
 
 class Client:
-    """Whoever waits for the answer to a request to an HttpServer.
-
-    Once it goes away within `with`, `leave` is called, which cancels what is awaited unless somebody puts something
-    else there: nobody would read the answer. ClientGoneError is raised for what was cancelled so.
-    """
+    """Call `leave` if the client disconnects inside `with`. It cancels the task, unless replaced; then
+    ClientGoneError is raised."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()
@@ -81,7 +75,7 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         del self._state[ON_CLIENT_GONE]
-        # Who is cancelled for another reason as well goes on to be.
+        # A second cancellation for another reason still counts.
         if kind is asyncio.CancelledError and self._gone and self._task.uncancel() == 0:
             raise ClientGoneError from None
 
@@ -90,19 +84,16 @@ class Client:
         self.leave()
 
 
-# ---------------------------------------------------------------------- all paths but that of turns
-
-
 def routes(controller: Controller) -> list[Route]:
     async def heartbeat(request: Request) -> Response:
-        parsed = messages.Heartbeat.model_validate_json(await read(request.receive))
+        message = messages.Heartbeat.model_validate_json(await read(request.receive))
         with Client(request.scope):
-            reply = await controller.heartbeat(parsed)
+            reply = await controller.heartbeat(message)
         return _message(reply)
 
     async def preempt(request: Request) -> Response:
-        parsed = messages.PreemptRequest.model_validate_json(await read(request.receive))
-        return _message(await controller.preempt(parsed))
+        message = messages.PreemptRequest.model_validate_json(await read(request.receive))
+        return _message(await controller.preempt(message))
 
     async def open_run(request: Request) -> Response:
         run = controller.open_run(messages.OpenRun.model_validate_json(await read(request.receive)))
@@ -112,24 +103,28 @@ def routes(controller: Controller) -> list[Route]:
         return JSONResponse([run_status(controller, run) for run in controller.runs])
 
     async def show_run(request: Request) -> Response:
-        return JSONResponse(run_status(controller, controller.runs.get(_run_id(request))))
+        return JSONResponse(run_status(controller, controller.runs.get(request.path_params["run_id"])))
 
     async def renew(request: Request) -> Response:
-        wanted = messages.RenewRun.model_validate_json(await read(request.receive))
-        run = controller.runs.renew(_run_id(request), wanted.fence, monotonic_ns(), wanted.expires_s)
+        message = messages.RenewRun.model_validate_json(await read(request.receive))
+        run = controller.runs.renew(request.path_params["run_id"], message.fence, monotonic_ns(), message.expires_s)
         return _opened(run, request)
 
     async def publish(request: Request) -> Response:
         version = messages.PublishVersion.model_validate_json(await read(request.receive))
-        controller.publish(_run_id(request), version, _client_address(request))
+        controller.publish(request.path_params["run_id"], version, _client_address(request))
         return JSONResponse({})
 
     async def record(request: Request) -> Response:
-        await controller.record(_run_id(request), messages.RunEvents.model_validate_json(await read(request.receive)))
+        await controller.record(
+            request.path_params["run_id"], messages.RunEvents.model_validate_json(await read(request.receive))
+        )
         return JSONResponse({})
 
     async def close_run(request: Request) -> Response:
-        controller.close_run(_run_id(request), messages.CloseRun.model_validate_json(await read(request.receive)))
+        controller.close_run(
+            request.path_params["run_id"], messages.CloseRun.model_validate_json(await read(request.receive))
+        )
         return JSONResponse({})
 
     async def health(_request: Request) -> Response:
@@ -137,7 +132,7 @@ def routes(controller: Controller) -> list[Route]:
 
     async def readiness(_request: Request) -> Response:
         lacking = missing(controller, monotonic_ns())
-        # What turns can be played without is no reason to send them elsewhere.
+        # A warning stops no turn, so it does not make the fleet unready.
         answer = {"ready": not lacking, "missing": lacking, "warnings": warnings(controller)}
         return JSONResponse(answer, status_code=503 if lacking else 200)
 
@@ -149,9 +144,8 @@ def routes(controller: Controller) -> list[Route]:
         return Response(body, headers={"Content-Type": content_type})
 
     async def drain(request: Request) -> Response:
-        body = await read(request.receive)
-        wanted = messages.DrainDevice.model_validate_json(body or b"{}")
-        controller.drain(request.path_params["device_id"], wanted.reason)
+        message = messages.DrainDevice.model_validate_json(await read(request.receive) or b"{}")
+        controller.drain(request.path_params["device_id"], message.reason)
         return JSONResponse({})
 
     async def undrain(request: Request) -> Response:
@@ -180,12 +174,8 @@ def _message(body: BaseModel) -> Response:
     return Response(body.model_dump_json(), media_type="application/json")
 
 
-def _run_id(request: Request) -> str:
-    return str(request.path_params["run_id"])
-
-
 def _client_address(request: Request) -> str | None:
-    """Return where the client is; None behind a proxy, whose address the connection has."""
+    """Return the client's address; None behind a proxy, whose address the connection has."""
     proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
     return None if proxied or request.client is None else request.client.host
 
@@ -197,38 +187,34 @@ def _opened(run: Run, request: Request) -> Response:
         fence=facts.fence,
         version=facts.version,
         step=facts.step,
-        # By the address that the client came to.
         url=f"{request.base_url}runs/{facts.run_id}",
         expires_s=facts.expires_s,
     )
     return _message(opened)
 
 
-# ---------------------------------------------------------------------- turns
-
-
 def is_turn(scope: Scope) -> bool:
-    return scope["method"] == "POST" and str(scope["path"]).endswith(_AFTER)
+    return scope["method"] == "POST" and str(scope["path"]).endswith(_GENERATE)
 
 
 async def answer_turn(controller: Controller, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one turn. It is asked for more than all else together, and goes through no routing or middleware."""
-    run_id = str(scope["path"])[len(_BEFORE) : -len(_AFTER)]
-    if not str(scope["path"]).startswith(_BEFORE) or not run_id or "/" in run_id:
+    """Answer one turn, without Starlette's routing: this is by far the most frequent request."""
+    run_id = str(scope["path"])[len(_RUNS) : -len(_GENERATE)]
+    if not str(scope["path"]).startswith(_RUNS) or not run_id or "/" in run_id:
         await failure(404, _NO_RUN)(scope, receive, send)
         return
-    wanted = requests.read(await read(receive))
+    request = requests.read(await read(receive))
     now_ns = monotonic_ns()
     version_min = controller.runs.hear(run_id, now_ns).version_min
     load = controller.loads[run_id]
-    turn = Turn.begin(wanted, now_ns, run_id, version_min)
+    turn = Turn(request, now_ns, run_id, version_min)
     assert controller.turns is not None
     if len(load.turns) >= TURNS_MAX and not controller.turns.knows(turn):
         full = f"run {run_id!r} has {len(load.turns)} turns, as many as a run may have"
         await failure(429, f"{full}: send more once some of them are answered")(scope, receive, send)
         return
     with Client(scope) as client:
-        if wanted.stream:
+        if request.stream:
             await _stream(controller.turns.stream(turn, load), send)
             return
         outcome = await controller.turns.generate(turn, load, client)
@@ -242,12 +228,12 @@ async def _whole(outcome: Outcome, send: Send) -> None:
 
 
 async def _stream(parts: AsyncIterator[Turn | Outcome], send: Send) -> None:
-    """Each event holds all that was made so far, as SGLang's do."""
+    """Send server-sent events; each holds all tokens so far, as SGLang's do."""
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     begun = False
     async for part in parts:
         if not begun:
-            # What ends before its first token is answered as if it came whole.
+            # A turn that fails before its first token gets a plain answer.
             if isinstance(part, Outcome) and part.status != 200:
                 await _whole(part, send)
                 return

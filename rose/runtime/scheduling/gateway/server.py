@@ -1,8 +1,4 @@
-"""The rollout gateway: the controller's HTTP server, which speaks SGLang's `/generate`.
-
-A trainer points at `/runs/ID` as at one SGLang server, once it has opened that run. What happened to a turn is in
-`meta_info["rose"]["attempts"]` of the answer. A client that goes away takes its turns with it.
-"""
+"""The rollout gateway: the controller's HTTP server. A trainer uses `/runs/ID` like one SGLang server."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -33,7 +30,7 @@ from rose.runtime.scheduling.engines.workers import UnknownEngineError
 from rose.runtime.scheduling.gateway import paths
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.gateway.paths import BodyTooLongError, ClientGoneError, failure
-from rose.runtime.scheduling.runs.recorder import EventRefusedError, EventWriter, LedgerAwayError
+from rose.runtime.scheduling.runs.recorder import EventRefusedError, LedgerAwayError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turns.request import RequestError
@@ -41,6 +38,9 @@ from rose.runtime.scheduling.turns.turn_service import KeyReusedError
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from rose.tokens import Token
+
+if TYPE_CHECKING:
+    from rose.ledger.writer import LedgerWriter
 
 logger = logging.getLogger(__name__)
 
@@ -59,21 +59,15 @@ _STATUSES: dict[type[UserError], int] = {
 }
 
 
-#: Fields whose values are in no answer.
-_UNSAID = {"input_ids", "token"}
-#: Characters of a value that is said in a refusal.
+_HIDDEN_FIELDS = {"input_ids", "token"}
 _SHOWN_MAX = 60
 
 
 class Gateway:
-    """`start` binds, `stop` unbinds. `token` opens the paths of clients and operators, `agent_token` those of agents;
-    without an agent token no agent is heard. `tokens_file` holds named tokens, each with what it may do, and
-    `host_tokens` are those with which other hosts send their events to `ledger`. Whoever has a token that may reads the
-    ledger too. The other arguments are those of `Controller`.
-
-    Raises OpenAddressError for an address that other machines can reach without a token, SecretError for a short one,
-    TokenError for a file that cannot be used.
-    """
+    """Bind with `start`, unbind with `stop`. `token` opens the paths of clients and operators, `agent_token` those
+    of agents. `tokens_file` holds named, scoped tokens, and `host_tokens` let other hosts append to `ledger`. Raises
+    OpenAddressError for an address that other machines reach without a token, SecretError for a short token,
+    TokenError for an unusable file."""
 
     def __init__(
         self,
@@ -88,7 +82,7 @@ class Gateway:
         ledger: Path | None = None,
         model: str | None = None,
         state: Path | None = None,
-        writer: EventWriter | None = None,
+        writer: LedgerWriter | None = None,
         fleet_run_id: str | None = None,
         devices: Mapping[str, str] | None = None,
         origins: OriginRules = STRICT,
@@ -103,27 +97,19 @@ class Gateway:
         self._ledger = ledger
         self._door: Door | None = None
         self.controller = Controller(
-            policy,
-            model=model,
-            state=state,
-            writer=writer,
-            fleet_run_id=fleet_run_id,
-            devices=devices,
-            origins=origins,
+            policy, model=model, state=state, writer=writer, fleet_run_id=fleet_run_id, devices=devices, origins=origins
         )
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)
 
     def application(self) -> Starlette:
-        """All paths but those of turns and of the ledger."""
         return Starlette(
-            routes=paths.routes(self.controller),
-            exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse),
+            routes=paths.routes(self.controller), exception_handlers=dict.fromkeys((*_REFUSED, HTTPException), _refuse)
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if the port is taken, and then nothing was recorded, and LedgerError if
-        `ledger` can be none."""
+        """Bind and serve. Raises OSError if the port is taken (nothing is recorded then), and LedgerError for a bad
+        `ledger`."""
         self._server.bind()
         if self._ledger is not None:
             self._door = await asyncio.to_thread(Door, self._ledger, self._find)
@@ -132,7 +118,6 @@ class Gateway:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Answer polls, give up turns, unbind."""
         self.controller.release_polls()
         await self._server.stop()
         await self.controller.stop()
@@ -155,12 +140,11 @@ class Gateway:
         except asyncio.CancelledError:
             if not self._server.stopping:
                 raise
-            # It did not end in the time that stopping leaves; a stream that has begun breaks off.
+            # The time to stop is over. A stream that has begun breaks off.
             with suppress(RuntimeError):
                 await failure(503, "the gateway is being stopped: ask again")(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Response | None:
-        """The answer to a request that may not be asked; None if it may."""
         host, origin = (_sent(scope, name).decode("latin-1") for name in (b"host", b"origin"))
         if (why := refusal(scope["method"], host, origin, has_token=not self._open)) is not None:
             return failure(403, why)
@@ -173,7 +157,7 @@ class Gateway:
             if not hmac.compare_digest(sent, f"Bearer {self._agent_token}".encode()):
                 return failure(401, "this is for the fleet's agents, who send the agent token")
         elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):
-            # The ledger's door asks for its scopes itself, and logs them.
+            # The ledger's door checks and logs its own scopes.
             needed = _scopes(scope)
             try:
                 token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
@@ -185,12 +169,11 @@ class Gateway:
         return None
 
     def _find(self, secret: str) -> Token:
-        """The token of a secret. Raises UnknownTokenError."""
+        """Return the token of a secret. Raises UnknownTokenError."""
         return tokens.find((*self._fixed, *(self._named.tokens if self._named else ())), secret)
 
 
 def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
-    """The scopes of which a token needs one for a request of a client or an operator."""
     if paths.is_turn(scope):
         return ("generate",)
     if scope["method"] in ("GET", "HEAD"):
@@ -198,7 +181,6 @@ def _scopes(scope: Scope) -> tuple[tokens.Scope, ...]:
     return ("publish",) if scope["path"].startswith("/runs") else ("admin",)
 
 
-#: What is answered with an error.
 _REFUSED = (ValidationError, BodyTooLongError, UserError)
 
 
@@ -223,7 +205,6 @@ def _sent(scope: Scope, wanted: bytes) -> bytes:
 
 
 def _explain(error: ValidationError) -> str:
-    """Where and what is wrong, each with its value where that is short, and neither of a prompt nor a secret."""
     wrong = error.errors(include_context=False, include_url=False)
     return "; ".join(
         f"{'.'.join(map(str, item['loc'])) or 'the body'}{_given(item)}: {item['msg'].removeprefix('Value error, ')}"
@@ -232,9 +213,8 @@ def _explain(error: ValidationError) -> str:
 
 
 def _given(item: ErrorDetails) -> str:
-    """What was given for a field that is known; of an object or a list its parts may be anything."""
     value, where = item["input"], item["loc"]
-    if not where or _UNSAID & set(where) or item["type"] in ("missing", "extra_forbidden"):
+    if not where or _HIDDEN_FIELDS & set(where) or item["type"] in ("missing", "extra_forbidden"):
         return ""
     if not (value is None or isinstance(value, (str, int, float))) or len(shown := repr(value)) > _SHOWN_MAX:
         return ""

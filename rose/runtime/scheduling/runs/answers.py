@@ -1,7 +1,5 @@
-"""Answers of turns that were completed, kept for a while: a client that asks again for the same turn gets the same one.
-
-They outlive the process, though not always the machine's power: nothing waits for the disk.
-"""
+"""Keep answers of completed turns for repeated requests. They may be lost in a power cut: nothing waits for the
+disk."""
 
 from __future__ import annotations
 
@@ -14,13 +12,12 @@ from rose.clock import utc_us
 from rose.runtime.scheduling.runs.state import StateError, keep_private
 
 FILE = "turns.sqlite"
-#: An answer is kept for at least so long, unless there are more: a client whose line is cut just before it was answered
-#: notices after `GONE_S`, asks for `AWAY_S`, and the last time that it asks may break as late.
+#: Minimum time that an answer is kept, unless space runs out. A client whose line is cut notices after `GONE_S`, asks
+#: again for `AWAY_S`, and its last request may break as late.
 KEPT_US = round((AWAY_S + 2 * GONE_S) * 1e6)
 KEPT_BYTES = 256 << 20
-#: What is too old is deleted once in so long.
 _TRIM_US = 1_000_000
-#: SQLite moves so much of its log into the file at a time: only then it waits for the disk.
+#: Pages of its log that SQLite moves into the file at once: only then it waits for the disk.
 _LOG_PAGES = 16_384
 _TABLE = """
 CREATE TABLE IF NOT EXISTS turn (number INTEGER PRIMARY KEY AUTOINCREMENT, kept_us INTEGER NOT NULL,
@@ -30,14 +27,11 @@ CREATE TABLE IF NOT EXISTS turn (number INTEGER PRIMARY KEY AUTOINCREMENT, kept_
 
 
 class AnswerStore:
-    """A SQLite file in `folder`; None: in memory.
-
-    Raises StateError if it cannot be opened. Once open, a disk that refuses costs only what was to be kept.
-    """
+    """A SQLite file in `folder`; None: in memory. Raises StateError if it cannot be opened; later failures lose
+    answers."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / FILE
-        #: Why the disk refuses; None while all is well.
         self.failure: str | None = None
         try:
             if self.path is not None:
@@ -55,7 +49,7 @@ class AnswerStore:
         self._connection.close()
 
     def find(self, run_id: str, key: str) -> tuple[bytes, bytes] | None:
-        """Return the digest of the turn's request, and the answer. None: it was not completed, or too long ago."""
+        """Return (digest of the request, answer) of a turn; None: not completed, or too long ago."""
         found = "SELECT digest, answer FROM turn WHERE run_id = ? AND key = ?"
         try:
             row: tuple[bytes, bytes] | None = self._connection.execute(found, (run_id, key)).fetchone()
@@ -64,12 +58,10 @@ class AnswerStore:
         return row
 
     def events_json(self) -> Iterator[bytes]:
-        """Yield the ledger events of each turn that is kept, oldest first."""
         for (events,) in self._connection.execute("SELECT events_json FROM turn ORDER BY number"):
             yield events
 
     def keep(self, run_id: str, key: str, digest: bytes, answer: bytes, events_json: bytes) -> None:
-        """Keep a completed turn: another process finds it once this returns, if the disk did not refuse it."""
         now_us = utc_us()
         try:
             if abs(now_us - self._trimmed_us) >= _TRIM_US or self._bytes > KEPT_BYTES:
@@ -85,7 +77,6 @@ class AnswerStore:
             self.failure = self._refused(error)
 
     def _trim(self, now_us: int) -> None:
-        """Delete what is too old, and the older half of what is too much."""
         self._trimmed_us = now_us
         self._connection.execute("DELETE FROM turn WHERE kept_us < ?", (now_us - KEPT_US,))
         size = "SELECT coalesce(sum(length(answer) + length(events_json)), 0) FROM turn"
@@ -100,6 +91,5 @@ class AnswerStore:
 
 
 def forget(folder: Path) -> None:
-    """Delete the answers in `folder`: no client can ask for a turn again."""
     for suffix in ("", "-wal", "-shm"):
         (folder / f"{FILE}{suffix}").unlink(missing_ok=True)

@@ -1,7 +1,4 @@
-"""Events that the controller records: turns, the beginning and end of runs, and what clients send.
-
-The controller never waits for the ledger but where a client asked for that.
-"""
+"""Record turns, the start and end of runs, and clients' events. Only a client's request waits for the ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,21 +25,22 @@ from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import FILE, GONE_S, State, StateError
 from rose.runtime.scheduling.turns.turns import Turn, new_id
 
-#: How long after the ledger refused the event of a run it is tried again.
+if TYPE_CHECKING:
+    from rose.ledger.writer import LedgerWriter
+
 _RETRY_S = 5.0
 
-#: What a client may record of its run.
 CLIENT_KINDS: dict[str, type[events.Event]] = {
     kind.kind: kind for kind in (events.Trajectory, events.Verdict, events.Step)
 }
 
 
 class EventRefusedError(UserError):
-    """An event that a client sent is none that it may record."""
+    """A client may not record this event."""
 
 
 def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
-    """The event of the run that a client describes. Raises EventRefusedError, naming kind, field and value."""
+    """Return the event that a client describes. Raises EventRefusedError, naming kind, field and value."""
     for name, value in given.items():
         length = max(len(name), len(value) if isinstance(value, str) else 0)
         if isinstance(value, (list, dict)) or length > REASON_LENGTH_MAX:
@@ -69,7 +67,6 @@ def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
 
 
 def run_event(due: Mapping[str, Any]) -> events.Event:
-    """The event of a run that began or ended, from what the state kept of it."""
     return events.Run(
         **{name: value for name, value in due.items() if name not in ("kind", "config", "tags")},
         config_json=json.dumps(due["config"], sort_keys=True),
@@ -78,13 +75,13 @@ def run_event(due: Mapping[str, Any]) -> events.Event:
 
 
 def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
-    """The fields of the turn's events, one for each attempt: JSON, of which `turn_event` makes the event."""
-    labels = turn.labels
-    at_us, made = utc_us(), new_id()
+    """Return the fields of the turn's events, one per attempt, as JSON values for `turn_event`."""
+    labels = turn.request.labels
+    at_us, turn_id = utc_us(), new_id()
     return [
         {
             "at_us": at_us,
-            "event_id": f"{made}/{number}",
+            "event_id": f"{turn_id}/{number}",
             "run_id": turn.run_id,
             "fleet_run_id": fleet_run_id,
             "trajectory_id": turn.trajectory_id,
@@ -99,7 +96,7 @@ def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
 
 
 def turn_event(values: Mapping[str, Any]) -> events.Event:
-    """Less what the ledger has no field for: why an attempt failed, and what a later version may have kept."""
+    """Return the event, without fields that the ledger lacks: an attempt's error, and those of a later version."""
     return events.Turn(**{name: value for name, value in values.items() if name in _TURN_FIELDS})
 
 
@@ -107,26 +104,15 @@ _TURN_FIELDS = frozenset(field.name for field in dataclasses.fields(events.Turn)
 
 
 class LedgerAwayError(UserError):
-    """The ledger refuses events now; the same ones may be sent again."""
+    """The ledger refuses events now; the client may send them again."""
 
     exit_code = 1
 
 
-class EventWriter(Protocol):
-    """Where events go: a `LedgerWriter`."""
-
-    @property
-    def failure(self) -> str | None: ...
-
-    def record(self, event: Event, *, durable: bool | None = None) -> object: ...
-
-    def record_all(self, events: Sequence[Event]) -> None: ...
-
-
 class Recorder:
-    """`writer` None: nothing is recorded. Make it, and close it, inside a running loop."""
+    """Records to `writer` (None: nothing). Create and close it inside a running loop."""
 
-    def __init__(self, writer: EventWriter | None, state: State, fleet_run_id: str | None) -> None:
+    def __init__(self, writer: LedgerWriter | None, state: State, fleet_run_id: str | None) -> None:
         self._writer, self._state = writer, state
         self.fleet_run_id = fleet_run_id
         #: Why the last event was refused, and why the state does not know what is on disk.
@@ -138,11 +124,11 @@ class Recorder:
 
     @property
     def failure(self) -> str | None:
-        """Why events are not on disk, or that they are is not in the state; None while all is well."""
+        """Return why events are not on disk, or why the state does not know that they are; None: all is well."""
         return (None if self._writer is None else self._writer.failure) or self._refused or self._state_failure
 
     async def close(self) -> None:
-        """What is not in the ledger by now is left to the next process of this state."""
+        """Leave what is not in the ledger by now to the next process of this state."""
         self.record_turns()
         if self._recording is not None:
             done, _ = await asyncio.wait({self._recording}, timeout=1.0)
@@ -150,50 +136,44 @@ class Recorder:
                 self._recording.cancel()
 
     def catch_up(self, kept: Iterable[bytes]) -> None:
-        """Record what the process before may not have: events of runs, and of the turns that are kept."""
         for text in kept:
             for values in msgspec.json.decode(text):
                 self.note(turn_event(values))
         self.record_due()
 
     def turn_ended(self, attempts: Iterable[Mapping[str, Any]]) -> None:
-        """Its events, which are recorded with those of others: at the next `record_turns`, or before anything that
-        somebody waits for."""
+        """Queue a turn's events for the next `record_turns`, or the next durable record."""
         self._turns += attempts
 
     def record_turns(self) -> None:
-        """Events of the turns that ended since the last time; they are on disk within the flush interval then."""
         while self._turns:
             self.note(turn_event(self._turns.popleft()))
 
     def note(self, event: Event) -> None:
-        """An event that nobody waits for; it is on disk within the flush interval."""
         if self._writer is None:
             return
         try:
             self._writer.record(event)
             self._refused = None
         except LedgerError as error:
-            # What the disk refuses waits in the writer, whose failure it is.
+            # A refusal by the disk waits in the writer, whose failure it is.
             self._refused = None if self._writer.failure is not None else str(error)
 
     async def record(self, run_id: str, given: Sequence[Mapping[str, Any]]) -> int | None:
-        """A client's events, which are on disk when this returns; the last step among them.
-
-        Raises EventRefusedError for the first that is none, and then records none, and LedgerAwayError.
-        """
-        made = [client_event(run_id, values) for values in given]
+        """Record a client's events durably; return the last step. Raises LedgerAwayError, and EventRefusedError
+        before any is recorded."""
+        parsed = [client_event(run_id, values) for values in given]
         if self._writer is not None:
-            await self._durable(self._writer, made)
-        return max((event.step for event in made if event.kind == "step"), default=None)  # type: ignore[attr-defined]
+            await self._durable(self._writer, parsed)
+        return max((event.step for event in parsed if event.kind == "step"), default=None)  # type: ignore[attr-defined]
 
     def record_due(self) -> None:
-        """Record the beginnings and ends of runs that are due, in the background and until it succeeds."""
+        """Record due starts and ends of runs in the background, until it succeeds."""
         self._again = True
         if self._writer is not None and (self._recording is None or self._recording.done()):
             self._recording = asyncio.create_task(self._record_due(self._writer))
 
-    async def _record_due(self, writer: EventWriter) -> None:
+    async def _record_due(self, writer: LedgerWriter) -> None:
         while self._again:
             self._again = False
             try:
@@ -202,15 +182,15 @@ class Recorder:
                     self._state.recorded(number)
                 self._state_failure = None
             except (LedgerAwayError, StateError) as error:
-                # What the disk refuses is the writer's failure, which says when it is over.
+                # A refusal by the disk is the writer's failure, which says when it is over.
                 self._state_failure = None if writer.failure is not None else str(error)
                 self._again = True
                 await asyncio.sleep(_RETRY_S)
 
-    async def _durable(self, writer: EventWriter, made: Sequence[Event]) -> None:
+    async def _durable(self, writer: LedgerWriter, batch: Sequence[Event]) -> None:
         self.record_turns()
         try:
-            await asyncio.to_thread(writer.record_all, made)
+            await asyncio.to_thread(writer.record_all, batch)
         except LedgerError as error:
             raise LedgerAwayError(f"the ledger refuses events: {error}; send the same ones again") from None
 
@@ -219,10 +199,8 @@ FLEET_ENDED = "the fleet was ended"
 
 
 def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
-    """Close and forget the runs in the controller's state in `folder`; returns those that were open. Raises StateError.
-
-    Their events are due until `record_due`, or the next controller, has recorded them.
-    """
+    """Close and forget the runs in the controller's state in `folder`; return the ids of the open ones. Their events
+    are due until `record_due` or the next controller records them. Raises StateError."""
     if not (folder / FILE).exists():
         return []
     with closing(State(folder, GONE_S)) as state:
@@ -230,14 +208,14 @@ def close_runs(folder: Path, fleet_run_id: str) -> list[str]:
         open_runs = [run for run in runs if run.is_open]
         for run in open_runs:
             runs.close(run.run_id, run.facts.fence, "ended", FLEET_ENDED)
-        # Tokens of weight stores are in them, and no client can ask for a turn again.
+        # The runs hold tokens of weight stores, and no client can ask for a turn again.
         state.forget([run.run_id for run in runs])
     answers.forget(folder)
     return [run.run_id for run in open_runs]
 
 
 def record_due(folder: Path, record: Record) -> None:
-    """Record what the ledger has not heard of runs. Raises StateError, and LedgerError if the ledger refuses."""
+    """Record due events of runs. Raises StateError, and LedgerError if the ledger refuses."""
     if (folder / FILE).exists():
         with closing(State(folder, GONE_S)) as state:
             for number, values in state.due():

@@ -1,8 +1,5 @@
-"""RL runs as the controller knows them: opened, renewed, taken over, published for, expired and closed.
-
-A run has one client at a time, which its fence names: resuming a run raises the fence, and the client before is
-refused from then on. Every change is on disk before it is answered.
-"""
+"""Open, renew, take over, publish for, expire and close RL runs. A run has one client at a time, named by its fence,
+which each resumption raises. Every change is on disk before it is answered."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
-#: Runs that are remembered though they are closed or have expired; those that ended first are forgotten first.
+#: Ended runs that are remembered; the earliest to end are forgotten first.
 ENDED_MAX = 1000
 _NAME_LENGTH_MAX = 40
-#: Keys of one run that are remembered: a run may be resumed every day.
+_RECORDED = ("model", "task", "staleness_max", "weight", "priority", "expires_s")
 KEYS_MAX = 16
 
 
@@ -34,16 +31,16 @@ class UnknownRunError(UserError):
 
 
 class RunRefusedError(UserError):
-    """What is asked does not fit how the run stands."""
+    """The request does not fit the run's state."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """`facts` are kept; when the run was heard of is not: whoever restarts gives each run its time anew."""
+    """A run. `facts` are kept on disk; after a restart each run gets its full time to be heard."""
 
     facts: RunFacts
     heard_ns: int
-    #: What its engines are to hold; None: it has published nothing.
+    #: What its engines must hold; None: nothing is published.
     target: Target | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -70,21 +67,16 @@ class Run:
 
     @property
     def version_min(self) -> int:
-        """The oldest weights of a turn that does not say."""
         return max(0, (self.facts.version or 0) - self.facts.staleness_max)
 
     def left_ns(self, now_ns: int) -> int:
-        """Until it expires; at least 0."""
         return max(0, self.heard_ns + int(self.facts.expires_s * 1e9) - now_ns)
 
 
 class Runs:
-    """All runs, by id. Times are monotonic nanoseconds, given by the caller.
-
-    `model` is the fleet's rollout model; None: any. The beginning and end of each run is put on the state's list of
-    events that are due, as of fleet run `fleet_run_id`. `origins` are the fleet's rules on where versions may be
-    published. Methods raise UnknownRunError, RunRefusedError, and StateError if the disk refuses.
-    """
+    """All runs, by id. Times are monotonic nanoseconds, given by the caller. `model` is the fleet's rollout model
+    (None: any). The start and end of each run become due events of `fleet_run_id`. `origins` rule where versions may be
+    published. Methods raise UnknownRunError, RunRefusedError, and StateError if the disk refuses."""
 
     def __init__(
         self,
@@ -110,7 +102,7 @@ class Runs:
         return run
 
     def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:
-        """The open run, which is heard of now. With `fence`, it must be the newest."""
+        """Return the open run, heard of now. `fence`, if given, must be the newest."""
         run = self.get(run_id)
         facts = run.facts
         if fence is not None:
@@ -127,18 +119,19 @@ class Runs:
     def open(self, request: OpenRun, now_ns: int) -> Run:
         if self._model is not None and request.model != self._model:
             raise RunRefusedError(f"model is {request.model!r}; this fleet's rollout model is {self._model!r}")
-        if request.key is not None and (run := self._opened_under(request.key)) is not None:
-            return _opened_again(run, request, now_ns)
+        repeated = next((run for run in self if request.key in run.facts.keys), None)
+        if repeated is not None:
+            return _opened_again(repeated, request, now_ns)
         if request.resume is not None:
             return self._resume(self.get(request.resume), request, now_ns)
         opened_us = utc_us()
-        asked = request.model_dump(exclude={"resume", "fence", "key"})
+        settings = request.model_dump(exclude={"resume", "fence", "key"})
         facts = RunFacts(
             run_id=_new_id(request.name),
             opened_us=opened_us,
             taken_us=opened_us,
             keys=_keys({}, 1, request),
-            **asked,
+            **settings,
         )
         run = Run(facts, now_ns)
         self._state.keep(facts, self._due(facts, "started", opened_us))
@@ -146,12 +139,9 @@ class Runs:
         return run
 
     def trainer_of(self, device_id: str) -> Run | None:
-        """The open run that trains on the device: of several, the one that was opened or resumed last."""
+        """Return the open run that trains on the device; of several, the last opened or resumed."""
         trainers = [run for run in self if run.is_open and run.facts.trainer_device == device_id]
         return max(trainers, key=lambda run: run.facts.taken_us, default=None)
-
-    def _opened_under(self, key: str) -> Run | None:
-        return next((run for run in self if key in run.facts.keys), None)
 
     def _resume(self, run: Run, request: OpenRun, now_ns: int) -> Run:
         before = run.facts
@@ -163,11 +153,7 @@ class Runs:
             before,
             state="open",
             fence=before.fence + 1,
-            staleness_max=request.staleness_max,
-            weight=request.weight,
-            priority=request.priority,
-            expires_s=request.expires_s,
-            trainer_device=request.trainer_device,
+            **request.model_dump(include={"staleness_max", "weight", "priority", "expires_s", "trainer_device"}),
             taken_us=utc_us(),
             closed_us=None,
             outcome=None,
@@ -193,9 +179,8 @@ class Runs:
         hosts: Collection[str] = (),
         client_address: str | None = None,
     ) -> Run:
-        """The newest version is this one, once it is on disk. The same one again changes nothing. `hosts` are those
-        that are to fetch it, and `client_address` is where the request came from. Raises TransferError for a URL that
-        the fleet's rules refuse."""
+        """Make this the newest version, once it is on disk; a repeated request changes nothing. `hosts` must fetch it,
+        and `client_address` sent the request. Raises TransferError for a URL that the rules refuse."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
         if len(hosts) > 1 and _leads_to_itself(request.url):
@@ -216,7 +201,7 @@ class Runs:
         if request.version == facts.version and same_place and request.token == facts.token:
             return run
         if facts.version is not None and request.version <= facts.version:
-            # A client that was resumed serves what it had published from another address.
+            # A resumed client serves what it had published from another address.
             if request.version == facts.version and not same_place:
                 self._change(run, published)
                 return run
@@ -227,12 +212,11 @@ class Runs:
         return run
 
     def reach_step(self, run: Run, step: int) -> None:
-        """A step was recorded."""
         if run.facts.step is None or step > run.facts.step:
             self._change(run, replace(run.facts, step=step))
 
     def close(self, run_id: str, fence: int, outcome: Literal["ended", "failed"], reason: str | None) -> Run:
-        """The same again changes nothing."""
+        """Close the run; a repeated request changes nothing."""
         run = self.get(run_id)
         _check_fence(run, fence)
         if run.facts.state != "closed":
@@ -240,14 +224,13 @@ class Runs:
         return run
 
     def expire(self, now_ns: int) -> list[Run]:
-        """Ends the runs that were not heard of for too long, and returns them."""
         late = [run for run in self if run.is_open and run.left_ns(now_ns) == 0]
         for run in late:
             self._end(run, "expired", "ended", NOT_HEARD)
         return late
 
     def forget(self) -> list[str]:
-        """Forgets runs that ended, beyond those that are kept; returns which: none while the disk refuses."""
+        """Forget ended runs beyond ENDED_MAX; return their ids, none while the disk refuses."""
         ended = sorted((run.facts for run in self if not run.is_open), key=lambda facts: facts.closed_us or 0)
         late = [facts.run_id for facts in ended[: max(0, len(ended) - ENDED_MAX)]]
         if late:
@@ -272,7 +255,6 @@ class Runs:
         run.become(facts)
 
     def _due(self, facts: RunFacts, action: str, at_us: int, reason: str | None = None) -> list[dict[str, Any]]:
-        """The run's event, as `recorder.run_event` takes it."""
         return [
             {
                 "kind": "run",
@@ -282,14 +264,7 @@ class Runs:
                 "at_us": at_us,
                 "action": action,
                 "name": facts.name,
-                "config": {
-                    "model": facts.model,
-                    "task": facts.task,
-                    "staleness_max": facts.staleness_max,
-                    "weight": facts.weight,
-                    "priority": facts.priority,
-                    "expires_s": facts.expires_s,
-                },
+                "config": {name: getattr(facts, name) for name in _RECORDED},
                 "tags": facts.tags | ({} if facts.team is None else {"team": facts.team}),
                 "reason": reason,
             }
@@ -310,7 +285,6 @@ def _check_fence(run: Run, fence: int) -> None:
 
 
 def _leads_to_itself(url: str) -> bool:
-    """Whether it is another server for each host that asks there."""
     host = urlsplit(url).hostname
     return host is not None and (is_loopback(host) or host in ("0.0.0.0", "::"))  # noqa: S104
 
@@ -327,20 +301,18 @@ def _digest(request: OpenRun) -> str:
 
 
 def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
-    """The run that the same request opened or resumed, its answer having been lost. One that expired since then is
-    left so: now its client knows what to resume."""
-    given = run.facts.keys[request.key or ""]
-    if given["digest"] != _digest(request):
+    """Return the run of a repeated request. A run that expired since stays expired: its client can now resume it."""
+    opening = run.facts.keys[request.key or ""]
+    if opening["digest"] != _digest(request):
         raise RunRefusedError(
             f"key is {request.key!r}; run {run.run_id!r} was opened under it, with other fields; give each its own key"
         )
-    _check_fence(run, given["fence"])
+    _check_fence(run, opening["fence"])
     if run.is_open:
         run.heard_ns = now_ns
     return run
 
 
 def _new_id(name: str) -> str:
-    """An id that can stand in a path, a version's name and a ledger."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:_NAME_LENGTH_MAX].lower()
     return f"{plain or 'run'}-{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""What the controller must know again after it died: runs, drained devices, and ledger events not yet recorded."""
+"""Keep what the controller must know after a restart: runs, drained devices, and events not yet recorded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from rose import private_files
 from rose.errors import UserError
 
 FILE = "controller.sqlite"
-#: Locked as long as a process has the state.
 LOCK = "controller.lock"
-#: A controller that was told to end, or killed, has let go of its state by then.
+#: A controller that was stopped or killed has released its state by then.
 GONE_S = 10.0
 
 RunState = Literal["open", "expired", "closed"]
@@ -40,7 +39,7 @@ class StateError(UserError):
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
-    """A run as it is kept. Times are UTC microseconds; None: not known, or not yet."""
+    """A run as it is kept. Times are UTC microseconds; None: unknown, or not yet."""
 
     run_id: str
     name: str
@@ -50,43 +49,34 @@ class RunFacts:
     task: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     state: RunState = "open"
-    #: The number of the client that may publish: an older one was taken over.
+    #: Number of the client that may publish; each takeover raises it.
     fence: int = 1
     staleness_max: int = 1
     weight: float = 1.0
     priority: int = 0
     expires_s: float = 60.0
     trainer_device: str | None = None
-    #: When it was opened or resumed last.
     taken_us: int = 0
-    #: The newest version that was published, and where it is fetched.
     version: int | None = None
     url: str | None = None
     token: str | None = field(default=None, repr=False)
-    #: Where the client was that published that.
     client_address: str | None = None
-    #: What tells the weights of that version from others, if its client said it.
     weights_sha256: str | None = None
-    #: The last step that was recorded.
     step: int | None = None
     closed_us: int | None = None
     outcome: Literal["ended", "failed"] | None = None
     reason: str | None = None
-    #: The keys that clients opened or resumed it under, the last one last: the fence that they were given, and a digest
-    #: of what they asked.
+    #: Keys that clients opened or resumed it under, newest last, with the fence given and a digest of the request.
     keys: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class State:
-    """A SQLite file in `folder`, made if there is none; None keeps everything in memory. One at a time has a folder.
-
-    What a method wrote is on disk when it returns. Raises StateError, naming the file, if the disk refuses, or if
-    another has the folder and does not let go of it within `wait_s` seconds.
-    """
+    """A SQLite file in `folder` of one process; None: in memory. Writes are on disk when a method returns. Raises
+    StateError, naming the file, if the disk refuses or another process does not release the folder within `wait_s`
+    seconds."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
-        #: Why the last write was refused; None if it was not.
         self._failure: str | None = None
         self._lock: int | None = None
         try:
@@ -97,7 +87,7 @@ class State:
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
-            # Tokens of weight stores are gone with the runs that are forgotten.
+            # Forgotten runs take their tokens of weight stores with them.
             self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.executescript(_TABLES)
         except BlockingIOError:
@@ -111,12 +101,11 @@ class State:
         self._unlock()
 
     def runs(self) -> list[RunFacts]:
-        """All runs that are remembered, in the order in which they were opened."""
         rows = self._read("SELECT facts_json FROM run ORDER BY opened_us, run_id")
         return [RunFacts(**json.loads(facts)) for (facts,) in rows]
 
     def keep(self, run: RunFacts, due: Iterable[dict[str, Any]] = ()) -> None:
-        """Write a run as it is now, and events that must be recorded for it: both or neither."""
+        """Write a run and the events due for it, in one transaction."""
         with self._writing() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
@@ -129,17 +118,15 @@ class State:
             connection.executemany("DELETE FROM run WHERE run_id = ?", [(run_id,) for run_id in run_ids])
 
     def due(self) -> list[tuple[int, dict[str, Any]]]:
-        """(number, event) of what is to be recorded yet, oldest first."""
+        """Return (number, event) of each event to record, oldest first."""
         rows = self._read("SELECT number, event_json FROM due ORDER BY number")
         return [(number, json.loads(event)) for number, event in rows]
 
     def recorded(self, number: int) -> None:
-        """The event of that number is in the ledger."""
         with self._writing() as connection:
             connection.execute("DELETE FROM due WHERE number = ?", (number,))
 
     def drained(self) -> dict[str, str | None]:
-        """The devices that are drained, and why."""
         return dict(self._read("SELECT device_id, reason FROM drained"))
 
     def drain(self, device_id: str, reason: str | None) -> None:
@@ -151,11 +138,11 @@ class State:
             connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
 
     def check(self) -> str | None:
-        """Why it cannot be written; None while all is well. A disk that refused the last write is tried again: whoever
-        waits for it writes nothing meanwhile."""
+        """Return why it cannot be written; None: it can. A failed write is tried again: callers write nothing
+        meanwhile."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
-                # It changes nothing, and is written like any other.
+                # It changes nothing, but is written like any other statement.
                 connection.execute("PRAGMA user_version = 0")
         return self._failure
 
@@ -178,7 +165,7 @@ class State:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                # A commit that failed for want of room may have been undone already.
+                # A commit that failed for lack of space may be rolled back already.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
@@ -193,8 +180,7 @@ class State:
 
 
 def keep_private(path: Path) -> None:
-    """Let its user alone read a file that SQLite is about to open, and the files beside it, which get the same mode.
-    Tokens of version stores may be in it."""
+    """Let only its user read a file of SQLite and its side files: it may hold tokens of version stores."""
     private_files.create(path)
     for beside in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         if beside.exists():
@@ -202,7 +188,7 @@ def keep_private(path: Path) -> None:
 
 
 def _locked(path: Path, wait_s: float) -> int:
-    """A descriptor that has a lock until it is closed. Raises BlockingIOError if another process has it."""
+    """Return a descriptor that holds a lock until closed. Raises BlockingIOError if another process has the lock."""
     deadline_s = time.monotonic() + wait_s
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     while True:

@@ -1,4 +1,4 @@
-"""What an engine answers to a turn: ids and log probabilities as it wrote them, and nothing here reads each of them."""
+"""Read an engine's answers without parsing each token: ids and log probabilities stay as the engine wrote them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=2 * ID_LENGTH_MAX)]
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Tokens that were made: `count` ids and their log probabilities, each a JSON array less its brackets, and the
-    policy version of each."""
+    """`count` ids and log probabilities, each a JSON array without brackets, and the policy version of each token."""
 
     ids: bytes = b""
     logprobs: bytes = b""
@@ -26,7 +25,6 @@ class Tokens(msgspec.Struct, frozen=True):
     versions: list[_Index] = []
 
     def __add__(self, more: Tokens) -> Tokens:
-        """These, and `more` after them."""
         if not self.count:
             return more
         return Tokens(
@@ -37,7 +35,6 @@ class Tokens(msgspec.Struct, frozen=True):
         )
 
     def first(self, count: int) -> Tokens:
-        """So many of them."""
         ids, logprobs = msgspec.json.decode(array(self.ids)), msgspec.json.decode(array(self.logprobs))
         return Tokens(
             msgspec.json.encode(ids[:count])[1:-1],
@@ -48,8 +45,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """Tokens that the same weights made: `7`, or `RUN/7` for those of a run. An engine that was never updated calls its
-    own "default"."""
+    """Tokens that the same weights made: `7`, or `RUN/7` for those of a run; "default" for an engine never updated."""
 
     version: _Text | _Index
     start: _Index
@@ -72,18 +68,18 @@ _COUNT = msgspec.json.Decoder(_Index)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """To one attempt at a turn. `meta` is all that the engine says of it, as JSON."""
+    """The answer to one attempt. `meta` is the engine's `meta_info`, as JSON."""
 
     meta: dict[str, msgspec.Raw]
     tokens: Tokens
     cached_tokens: _Index
-    #: How the attempt ended; None: it goes on.
+    #: How the attempt ended; None: it continues.
     finish: _Text | None
     spans: list[_Span]
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """Raises ValueError for what is none, though it may be JSON: another server may have the engine's port."""
+        """Parse an answer. Raises ValueError for anything else: another server may have the engine's port."""
         try:
             read = _BODY.decode(body)
             meta = read.meta_info
@@ -99,7 +95,7 @@ class Answer(msgspec.Struct, frozen=True):
         return cls(meta, tokens, cached_tokens, None if finish is None else finish.type, spans)
 
     def own(self, run_id: str) -> Self:
-        """The answer up to the first token that another run's weights made; itself if none did."""
+        """Return the answer up to the first token of another run's weights; itself if there is none."""
         foreign = [span.start for span in self.spans if span.end > span.start and not _may_be_of(run_id, span)]
         if not foreign:
             return self
@@ -109,7 +105,7 @@ class Answer(msgspec.Struct, frozen=True):
         return replace(self, meta=meta, tokens=self.tokens.first(end), spans=spans)
 
     def made_with(self, run_id: str, version: int) -> Self:
-        """As if it had said that these weights made its tokens, if it does not say which: SGLang tells at the end."""
+        """Return the answer as made by these weights, unless it names its own: SGLang does so only at the end."""
         if self.spans:
             return self
         spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]
@@ -118,12 +114,11 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def array(items: bytes) -> msgspec.Raw:
-    """A JSON array of them."""
     return msgspec.Raw(b"[%b]" % items)
 
 
 def _items(given: msgspec.Raw) -> bytes:
-    """What stands between the brackets of a JSON array. Raises ValidationError for another value than that or null."""
+    """Return the text between the brackets of a JSON array. Raises ValidationError unless it is an array or null."""
     text = bytes(given)
     if text == b"null":
         return b""
@@ -133,15 +128,14 @@ def _items(given: msgspec.Raw) -> bytes:
 
 
 def _may_be_of(run_id: str, span: _Span) -> bool:
-    """Weights of that run, or of none."""
     return str(span.version).rpartition("/")[:2] in (("", ""), (run_id, "/"))
 
 
 def _versions(spans: list[_Span], count: int) -> list[int]:
-    """The policy version of each of so many tokens; 0 where no span tells."""
+    """Return the policy version of each of `count` tokens; 0 where no span covers it."""
     versions = [0] * count
     for span in spans:
-        known, end = parse_name(str(span.version)), min(span.end, count)
-        if known is not None:
-            versions[span.start : end] = [known[1]] * (end - span.start)
+        name, end = parse_name(str(span.version)), min(span.end, count)
+        if name is not None:
+            versions[span.start : end] = [name[1]] * (end - span.start)
     return versions

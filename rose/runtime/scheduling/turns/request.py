@@ -1,7 +1,4 @@
-"""What a client asks of a turn, in the fields of SGLang's `/generate`; fields that are not known here are ignored.
-
-Token ids are counted and passed on without reading each: a prompt may have a hundred thousand.
-"""
+"""Read a turn's request in SGLang's `/generate` fields. Token ids are passed on unparsed: a prompt may have 100,000."""
 
 from __future__ import annotations
 
@@ -16,19 +13,17 @@ from rose.runtime.scheduling.messages import ID_LENGTH_MAX
 
 _BLANKS, _DIGITS = b" \n\r\t", b"0123456789"
 _ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
-#: No token id has so many digits.
 _DIGITS_MAX = 10
 _Token = Annotated[int, msgspec.Meta(ge=0, le=10**_DIGITS_MAX - 1)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)]
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
 _Name = Annotated[str, msgspec.Meta(max_length=ID_LENGTH_MAX)]
 
-#: Tokens of a turn that says nothing of them, as SGLang has it.
 TOKENS_DEFAULT = 128
 
 
 class RequestError(UserError):
-    """A turn cannot be made of what was sent; the message names the field."""
+    """The request is no turn; the message names the field."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -43,11 +38,11 @@ class Prompt(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, given: bytes) -> Prompt | None:
-        """None for JSON that is no array of token ids, as far as its signs tell."""
+        """Return the prompt; None unless it looks like a JSON array of token ids."""
         return _without_blanks(given) or _without_blanks(given.translate(None, _BLANKS))
 
     def with_ids(self, made: bytes) -> msgspec.Raw:
-        """The JSON array of its ids and these, which are items of such an array."""
+        """Return the JSON array of its ids and `made`, items of such an array."""
         return msgspec.Raw(b"%b,%b]" % (self.text[:-1], made) if made else self.text)
 
 
@@ -60,16 +55,15 @@ def _without_blanks(text: bytes) -> Prompt | None:
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """What the gateway is told of a turn beside SGLang's fields; unknown ones are left to the client."""
+    """ROSE's own fields of a turn; unknown ones are left to the client."""
 
     trajectory_id: _Name | _Number | None = None
-    #: The oldest weights that the turn may be made with; None: what the run's staleness bound allows.
     version_min: _Number | None = None
-    #: What the turn is in the ledger. None: the number of turns that the trajectory had before, for `turn`.
+    #: The turn's place in the ledger. `turn` None: the trajectory's number of earlier turns.
     group_id: _Id | _Number | None = None
     step: _Number | None = None
     turn: _Number | None = None
-    #: A turn of the run that comes again with its key is the same turn, and made once.
+    #: A request repeated with its key is the same turn, made once.
     key: _Id | _Number | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +73,7 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """`sampling` is what engines are sent: what was given, and `max_new_tokens`. `stream`: as server-sent events."""
+    """`sampling` is sent to engines: the given parameters, and `max_new_tokens`. `stream`: answer by events."""
 
     prompt: Prompt
     sampling: dict[str, Any]
@@ -88,8 +82,6 @@ class TurnRequest(msgspec.Struct, frozen=True):
 
 
 class _Fields(msgspec.Struct):
-    """The fields of a turn as JSON."""
-
     input_ids: msgspec.Raw
     sampling_params: dict[str, Any] | None = None
     rose: Labels | None = None
@@ -102,7 +94,7 @@ _NO_LABELS = Labels()
 
 
 def read(body: bytes) -> TurnRequest:
-    """Raises RequestError."""
+    """Parse a turn. Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -125,7 +117,7 @@ def read(body: bytes) -> TurnRequest:
 
 
 def _explained(error: Exception, field: str = "") -> str:
-    """`rose.step: Expected ...` of msgspec's "Expected ... - at `$.rose.step`"."""
+    """Return `rose.step: Expected ...` for msgspec's "Expected ... - at `$.rose.step`"."""
     reason, _, place = str(error).partition(" - at `$")
     place = field + place.rstrip("`").replace("[", ".").replace("]", "")
     return f"{place.removeprefix('.') or 'the body'}: {reason}"

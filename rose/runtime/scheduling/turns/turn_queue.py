@@ -1,4 +1,4 @@
-"""Turns that wait for a worker, oldest first; the one place where turns are put on engines."""
+"""Queue turns for a worker, oldest first; the one place that puts turns on engines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts
 from rose.runtime.scheduling.engines.workers import InFlight, Worker, WorkerTable
 from rose.runtime.scheduling.turns.turns import Trajectories, Turn, new_id
 
-#: A turn that gets nowhere for this long is answered with an error, so that a trainer never hangs. Serving may want all
-#: of its devices for minutes; who does not wait for so long hangs up, and the turn is gone.
+#: A turn without progress for this long fails, so that a trainer never hangs. Serving may want all its devices for
+#: minutes; a client that waits less disconnects and ends its turn.
 QUEUE_MAX_S = 600.0
 
 Place = Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
@@ -21,8 +21,6 @@ Place = Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A turn's room on an engine, taken until `release`."""
-
     worker: Worker
     item: InFlight
     reason: str
@@ -40,52 +38,48 @@ class _Waiting:
 
 
 class TurnQueue:
-    """One asyncio loop, no locks: a turn is placed, and its room taken, in one go."""
+    """One asyncio loop, no locks: placing a turn and taking its room is one step."""
 
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place
-        #: By run and the oldest weights that they accept: what no engine can take is not looked through one by one.
+        #: By run and oldest accepted weights: turns that no engine can take are not tried one by one.
         self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
 
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._waiting.values())
 
     def waited_ns(self, run_id: str, now_ns: int) -> int:
-        """For how long the run's first turn has waited; 0 if none waits."""
         return now_ns - min((waiting.since_ns for waiting in self._firsts(run_id)), default=now_ns)
 
     def first(self, run_id: str) -> Turn | None:
-        """The run's turn that came first of those that wait."""
         turns = (waiting.turn for waiting in self._firsts(run_id))
         return min(turns, key=lambda turn: turn.arrived_ns, default=None)
 
     def _firsts(self, run_id: str) -> Iterator[_Waiting]:
-        """The run's first of those that accept the same weights each."""
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
 
     def end(self, run_id: str) -> None:
-        """Let go of the run's turns, which have been told that they are not to go on."""
         for key in [key for key in self._waiting if key[0] == run_id]:
             for waiting in self._waiting.pop(key):
                 if not waiting.placed.done():
                     waiting.placed.set_result(None)
 
     async def place(self, turn: Turn) -> Placed | None:
-        """A worker for the turn's next attempt; None if it waited for too long without progress, or is to end."""
+        """Return a worker for the turn's next attempt; None if it waited too long without progress, or must end."""
         since_ns = monotonic_ns()
         left_s = QUEUE_MAX_S - turn.waited_ns / 1e9
         if left_s <= 0 or turn.ended is not None:
             return None
         waiting = _Waiting(turn, since_ns, asyncio.get_running_loop().create_future())
-        # Those that wait were tried when anything last changed: no room is taken from them.
+        # Waiting turns were tried at the last change: this takes no room from them.
         self._dispatch_alike(turn.run_id, turn.version_min, [waiting], since_ns)
         if waiting.placed.done():
             return waiting.placed.result()
-        # A turn that was taken off an engine keeps its place among those that came after it.
+        # A turn that was taken off an engine keeps its place in the order of arrival.
         key = (turn.run_id, turn.version_min)
         insort(self._waiting.setdefault(key, []), waiting, key=lambda item: item.turn.arrived_ns)
         try:
-            # Not `wait_for`, which forgets that it was cancelled if the turn was placed meanwhile.
+            # `wait_for` forgets a cancellation if the turn was placed meanwhile.
             async with asyncio.timeout(left_s):
                 placed = await waiting.placed
         except (TimeoutError, asyncio.CancelledError) as error:
@@ -108,8 +102,7 @@ class TurnQueue:
             self._waiting.pop(key, None)
 
     def dispatch(self, now_ns: int) -> None:
-        """Place what can be placed. Called whenever a worker changed, has room again, or may be tried again."""
-        # Of several bounds of one run, that of the turn which came first is looked at first.
+        # Of several lists of one run, the one with the earliest turn goes first.
         for key in sorted(self._waiting, key=lambda key: self._waiting[key][0].turn.arrived_ns):
             waiting = self._waiting[key]
             self._dispatch_alike(*key, waiting, now_ns)
@@ -117,14 +110,13 @@ class TurnQueue:
                 del self._waiting[key]
 
     def _dispatch_alike(self, run_id: str, version_min: int, waiting: list[_Waiting], now_ns: int) -> None:
-        """Place turns of one run that accept the same weights, and take them off the list."""
         facts = {
             worker.engine_id: worker
             for worker in self._table.serving(run_id)
             if worker.alive(now_ns) and worker.policy_version >= version_min
         }
         room = sum(max(0, worker.capacity - worker.in_flight) for worker in facts.values())
-        # Room only shrinks meanwhile, so what fits nowhere for one turn fits nowhere for the next of its kind.
+        # Room only shrinks meanwhile: what fits nowhere for one turn fits nowhere for the next like it.
         nowhere: set[frozenset[str]] = set()
         placed: list[int] = []
         for index, item in enumerate(waiting):
@@ -153,7 +145,7 @@ class TurnQueue:
 def _take_room(turn: Turn, worker: Worker, now_ns: int) -> InFlight:
     item = InFlight(
         request_id=new_id(),
-        kv_tokens=turn.prompt.count + turn.tokens_max,
+        kv_tokens=turn.request.prompt.count + turn.request.sampling["max_new_tokens"],
         placed_ns=now_ns,
         lease_id=worker.report.lease_id,
         run_id=turn.run_id,

@@ -1,4 +1,4 @@
-"""Turns from when they come in until they are answered: placed as often as it takes, and made once for each key."""
+"""Carry turns from arrival to answer: place each as often as needed, and make it once for each key."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from rose.runtime.scheduling.engines.assignment import Load
 from rose.runtime.scheduling.engines.engine_calls import EngineCalls
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder, turn_fields
-from rose.runtime.scheduling.turns.answer import Answer, Tokens, array
+from rose.runtime.scheduling.turns.answer import Tokens, array
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
 
-#: A turn with a key goes on for so long after its client went away: it may come back for it.
+#: A turn with a key continues for this long after its client left, who may return.
 KEY_GRACE_S = 10.0
+#: Most waiting time that one attempt without tokens counts for: an engine that dies after long work must not end the
+#: turn.
+ATTEMPT_WAITED_MAX_NS = 60_000_000_000
 _DIGEST_BYTES = 21
 
 _SORTED = msgspec.json.Encoder(order="sorted")
 
 
 class KeyReusedError(UserError):
-    """The key is that of another turn of the run."""
+    """The key belongs to another turn of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the client of a turn is answered: 200 with an answer, 400 if an engine refused it, 409 if its run ended, 503
-    if it got nowhere."""
+    """The answer to a turn's client: 200 with tokens, 400 refused by an engine, 409 run ended, 503 no progress."""
 
     status: int
     body: bytes
 
 
 class Client(Protocol):
-    """Whoever waits for a turn; `leave` is called when it goes away."""
-
     leave: Callable[[], object]
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A turn that others may ask for as well, how many wait for it, and who makes it."""
+    """A turn in progress, how many clients wait for it, and the task that makes it."""
 
     turn: Turn
     digest: bytes
@@ -56,16 +56,9 @@ class _Open:
     maker: asyncio.Task[Any] | None = None
     waiting: int = 0
 
-    @property
-    def name(self) -> tuple[str, str]:
-        return _name(self.turn)
-
 
 class TurnService:
-    """Make it, and close it, inside a running loop.
-
-    `moved` is told of each turn that comes in or leaves an engine, and `why` says what a turn waits for.
-    """
+    """Create and close it inside a running loop. `moved` is called when a turn arrives or leaves an engine."""
 
     def __init__(
         self,
@@ -84,20 +77,17 @@ class TurnService:
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def close(self) -> None:
-        """Give up the turns that are streamed; all others are made by tasks of the server's."""
+        """Give up streamed turns; the server's own tasks make all others."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def knows(self, turn: Turn) -> bool:
-        """A turn of its run and key is being made, or was: this one needs no place of its own."""
+        """Return whether this turn is being made, or was: then it takes no place of its own."""
         return turn.key is not None and (_name(turn) in self._open or self._answers.find(*_name(turn)) is not None)
 
     async def generate(self, turn: Turn, load: Load, client: Client) -> Outcome:
-        """The turn's outcome. Without a key, it ends with whoever waits for it. Raises KeyReusedError.
-
-        It is made by the task of the client that asks for it first.
-        """
+        """Return the turn's outcome, made by the first client's task. Raises KeyReusedError."""
         if turn.key is None:
             return await self._make(turn, load)
         opened = self._find(turn)
@@ -113,7 +103,7 @@ class TurnService:
             self._leave(opened)
 
     async def stream(self, turn: Turn, load: Load) -> AsyncIterator[Turn | Outcome]:
-        """The turn whenever it has more tokens, and its outcome at last. Raises KeyReusedError."""
+        """Yield the turn whenever it has more tokens, and at last its outcome. Raises KeyReusedError."""
         turn.news = asyncio.Event()
         opened = self._find(turn)
         if isinstance(opened, Outcome):
@@ -125,7 +115,7 @@ class TurnService:
             making.add_done_callback(self._tasks.discard)
         opened.waiting += 1
         try:
-            # One that is made for somebody who does not stream has no news until it ends.
+            # A turn made for a client that does not stream has no news until it ends.
             while opened.turn.news is not None and not opened.outcome.done():
                 news = asyncio.ensure_future(opened.turn.news.wait())
                 ends: set[asyncio.Future[Any]] = {opened.outcome, news}
@@ -138,7 +128,7 @@ class TurnService:
             self._leave(opened)
 
     def _find(self, turn: Turn) -> _Open | Outcome:
-        """The turn as somebody makes it, or what came of it; else it is open from now on, and to be made."""
+        """Return the turn in progress, or its outcome; otherwise open it, to be made."""
         digest, name = _digest(turn), _name(turn)
         opened = self._open.get(name)
         if opened is None and turn.key is not None:
@@ -161,11 +151,11 @@ class TurnService:
             raise
         except Exception as error:
             opened.outcome.set_exception(error)
-            # Perhaps nobody else waits for it.
+            # Mark the exception as retrieved: perhaps nobody else waits.
             opened.outcome.exception()
             raise
         finally:
-            del self._open[opened.name]
+            del self._open[_name(opened.turn)]
         opened.outcome.set_result(outcome)
         return outcome
 
@@ -178,7 +168,7 @@ class TurnService:
     async def _make(self, turn: Turn, load: Load, digest: bytes = b"") -> Outcome:
         now = monotonic_ns()
         number = self._trajectories.begin(turn.trajectory)
-        turn.number = number if turn.labels.turn is None else turn.labels.turn
+        turn.number = number if turn.request.labels.turn is None else turn.request.labels.turn
         load.begin(turn, now)
         self._moved(turn.run_id)
         status = 503
@@ -188,7 +178,6 @@ class TurnService:
             load.end(turn)
             if status != 200:
                 load.failed += 1
-                # Whoever was cancelled has left its room, too.
                 self._queue.dispatch(monotonic_ns())
                 self._recorder.turn_ended(turn_fields(turn, self._recorder.fleet_run_id))
         body = msgspec.json.encode(answer)
@@ -200,7 +189,6 @@ class TurnService:
         return Outcome(status, body)
 
     async def _run(self, turn: Turn, load: Load) -> tuple[int, dict[str, Any]]:
-        """Place the turn, as often as it takes, until it is complete, an engine refuses it or it gets nowhere."""
         while (placed := await self._queue.place(turn)) is not None:
             engine_id = placed.worker.report.engine_id
             result = await self._engines.attempt(turn, placed)
@@ -208,7 +196,6 @@ class TurnService:
             turn.attempts.append(result.attempt)
             load.attempts[result.attempt["outcome"]] += 1
             turn.on_engines_ns += result.attempt["duration_ns"]
-            # Room on an engine became free.
             self._queue.dispatch(now)
             if placed.worker.assigned != turn.run_id:
                 self._moved(turn.run_id)
@@ -220,11 +207,12 @@ class TurnService:
                 result.attempt["outcome"] = "completed"
                 load.complete(turn)
                 self._trajectories.completed(turn.trajectory, engine_id)
-                return 200, _completion(turn, result.answer)
+                # The last engine's answer, with the tokens of all attempts.
+                return 200, _answer(turn, turn.tokens, result.answer.meta)
             if result.answer is not None:
                 turn.leave(engine_id, placed.item.lease_id, now)
             if not result.attempt["output_tokens"]:
-                turn.spend(result.attempt)
+                turn.waited_ns += min(result.attempt["duration_ns"], ATTEMPT_WAITED_MAX_NS)
                 if result.died:
                     turn.deaths.add((engine_id, placed.item.life_ns))
                 if len(turn.deaths) >= DEATHS_MAX:
@@ -243,13 +231,12 @@ def _give_up(opened: _Open) -> None:
 
 
 def _name(turn: Turn) -> tuple[str, str]:
-    """What a turn is called while it is made."""
     return turn.run_id, turn.key or turn.trajectory + str(id(turn))
 
 
 def _digest(turn: Turn) -> bytes:
-    prompt = hashlib.blake2b(turn.prompt.text, digest_size=_DIGEST_BYTES)
-    prompt.update(_SORTED.encode(turn.given))
+    prompt = hashlib.blake2b(turn.request.prompt.text, digest_size=_DIGEST_BYTES)
+    prompt.update(_SORTED.encode(turn.request.sampling))
     return prompt.digest()
 
 
@@ -258,22 +245,15 @@ def _check(turn: Turn, digest: bytes, before: bytes) -> None:
         raise KeyReusedError(f"key {turn.key!r} is that of another turn of run {turn.run_id!r}; give each its own")
 
 
-def _completion(turn: Turn, answer: Answer) -> dict[str, Any]:
-    """The last engine's answer, with the tokens of all attempts."""
-    return _answer(turn, turn.tokens, answer.meta)
-
-
 def answer_so_far(turn: Turn) -> bytes:
-    """An answer with the tokens that there are, of a turn that is not complete."""
     return msgspec.json.encode(_answer(turn, turn.so_far, {"finish_reason": None}))
 
 
 def _answer(turn: Turn, tokens: Tokens, meta: Mapping[str, object]) -> dict[str, Any]:
-    """In SGLang's fields, and those of `meta`."""
     more = {
         "output_token_logprobs": array(tokens.logprobs),
         "completion_tokens": tokens.count,
-        "prompt_tokens": turn.prompt.count,
+        "prompt_tokens": turn.request.prompt.count,
         "rose": {"attempts": turn.attempts, "versions": tokens.versions},
     }
     return {"output_ids": array(tokens.ids), "meta_info": {**meta, **more}}

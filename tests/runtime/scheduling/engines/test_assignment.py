@@ -1,5 +1,3 @@
-"""Engines and runs in the controller's tables: what an engine is to hold, and what must leave it first."""
-
 from __future__ import annotations
 
 from collections import defaultdict
@@ -36,12 +34,12 @@ class Fleet:
         return run.run_id
 
     def begin(self, run_id, now_ns):
-        turn = Turn.begin(read(b'{"input_ids": [1]}'), now_ns, run_id)
+        turn = Turn(read(b'{"input_ids": [1]}'), now_ns, run_id)
         self.loads[run_id].begin(turn, now_ns)
         return turn
 
     def assigned(self):
-        return {worker.report.engine_id: worker.assigned for worker in self.table}
+        return {worker.report.engine_id: worker.assigned for worker in self.table.values()}
 
 
 @pytest.fixture
@@ -84,16 +82,6 @@ def test_turns_of_the_run_before_leave_before_the_engine_is_told_of_the_next(fle
     assert fleet.assignment.target(worker).version == 7
 
 
-def test_an_engine_is_assigned_by_what_it_holds(fleet):
-    fleet.hear(0, "e0", "e1")
-    run_id = fleet.open("a")
-    fleet.hear(0, "e1", run_id=run_id)
-    fleet.begin(run_id, 0)
-    fleet.assignment.update(0)
-    # One turn wants one engine, and e1 need not be brought anywhere.
-    assert fleet.assigned() == {"e0": None, "e1": run_id}
-
-
 def test_an_engine_that_is_silent_stays_with_its_run_while_there_is_one(fleet):
     fleet.hear(0, "e0")
     run_id = fleet.open("a")
@@ -106,12 +94,16 @@ def test_an_engine_that_is_silent_stays_with_its_run_while_there_is_one(fleet):
     assert fleet.assigned() == {"e0": None}
 
 
-def test_a_drained_engine_is_brought_nowhere(fleet):
+def test_an_engine_is_assigned_by_what_it_holds_unless_it_is_drained(fleet):
     fleet.hear(0, "e0", "e1")
-    fleet.table["e0"].drained = True
     run_id = fleet.open("a")
-    for _ in range(2):
-        fleet.begin(run_id, 0)
+    fleet.hear(0, "e1", run_id=run_id)
+    fleet.begin(run_id, 0)
+    fleet.assignment.update(0)
+    # One turn wants one engine, and e1 holds its weights already.
+    assert fleet.assigned() == {"e0": None, "e1": run_id}
+    fleet.table["e0"].drained = True
+    fleet.begin(run_id, 0)
     fleet.assignment.update(0)
     assert fleet.assigned() == {"e0": None, "e1": run_id}
 

@@ -1,8 +1,8 @@
-"""Which engine a turn is put on, and when: in order, within capacity, with weights that are new enough."""
-
 from __future__ import annotations
 
 import asyncio
+
+import pytest
 
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, serve
 
@@ -41,25 +41,17 @@ async def test_a_policy_that_keeps_serving_alone_places_nothing_on_borrowed_devi
         assert [attempt.engine_id for attempt in (await turn).attempts] == ["own"]
 
 
-async def test_a_turn_says_itself_how_old_weights_may_be():
-    async with serve(FakeEngine()) as url, play(4) as run:
+@pytest.mark.parametrize(
+    ("published", "opening", "label"), [(4, {}, {"version_min": 5}), (5, {"staleness_max": 0}, {})], ids=["turn", "run"]
+)
+async def test_a_turn_waits_for_weights_as_new_as_it_or_its_run_wants(published, opening, label):
+    async with serve(FakeEngine()) as url, play(published, run=opening) as run:
         await run.beat(run.report(url, policy_version=4))
-        turn = run.begin(1, version_min=5)
+        turn = run.begin(1, **label)
         await asyncio.sleep(0.1)
-        # An engine that could not take it is not wanted either.
         assert not turn.done()
+        # An engine that could not take it is not wanted either.
         assert (await run.beat(run.report(url, policy_version=4)))["wanted_ns"] == {}
         assert (await run.beat(run.report(url, policy_version=5)))["wanted_ns"].keys() == {"e0"}
-        assert (await turn).attempts[0].policy_version == 5
-
-
-async def test_a_turn_waits_for_weights_that_are_new_enough():
-    async with serve(FakeEngine()) as url, play(5, run={"staleness_max": 0}) as run:
-        await run.beat(run.report(url, policy_version=4))
-        turn = run.begin(1)
-        await asyncio.sleep(0.1)
-        assert not turn.done()
-        await run.beat(run.report(url, policy_version=5))
-        generation = await turn
-        assert generation.attempts[0].placement == "queue"
-        assert generation.attempts[0].policy_version == 5
+        (attempt,) = (await turn).attempts
+        assert (attempt.placement, attempt.policy_version) == ("queue", 5)

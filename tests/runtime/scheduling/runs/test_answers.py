@@ -1,5 +1,3 @@
-"""Completed turns that are kept: found again, by another process too, and not for ever."""
-
 from __future__ import annotations
 
 import pytest
@@ -15,7 +13,6 @@ def keep(store, *numbers, run_id="r"):
 
 
 def found(store, *numbers):
-    """The numbers of the turns that are there."""
     kept = {number: store.find("r", f"k{number}") for number in numbers}
     assert all(kept[number] in (None, (b"digest", b"answer %d" % number)) for number in numbers)
     return [number for number in numbers if kept[number] is not None]
@@ -31,8 +28,8 @@ def test_what_is_kept_is_found_by_processes_that_come_after_killed_ones(tmp_path
     assert store.find("another", "k1") is None
     assert list(store.events_json()) == [b"[%d]" % number for number in range(6)]
     assert all(path.stat().st_mode & 0o77 == 0 for path in tmp_path.iterdir())
-    for each in (*living, store):
-        each.close()
+    for opened in (*living, store):
+        opened.close()
     answers_module.forget(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

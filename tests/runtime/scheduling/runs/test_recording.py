@@ -1,8 +1,5 @@
-"""Events of runs in a real ledger: what clients may record, and that nothing counts twice."""
-
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
 
@@ -25,7 +22,7 @@ from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns.request import read
 from rose.runtime.scheduling.turns.turns import Turn
-from tests.runtime.scheduling.stand_ins import VERDICT, beat, gateway
+from tests.runtime.scheduling.stand_ins import VERDICT, beat, gateway, until
 
 
 @pytest.fixture
@@ -61,120 +58,77 @@ def test_what_a_client_may_not_record_is_refused_by_name(changes, named):
     assert named in str(refused.value)
 
 
-def test_a_field_that_is_missing_is_named():
-    with pytest.raises(EventRefusedError, match="verifier"):
-        client_event("r", {name: value for name, value in VERDICT.items() if name != "verifier"})
+@pytest.mark.parametrize(
+    ("repeated", "faulty"),
+    [({"at_us": 1_800_000_000_000_000}, []), ({"reward": 0.0, "accepted": False}, [("verdict", "v1")])],
+    ids=["the same", "other values"],
+)
+async def test_a_repeated_event_counts_once_and_is_named_if_it_differs(ledger, repeated, faulty):
+    with LedgerWriter.open(ledger, "controller", "fleet") as writer:
+        recorder = Recorder(writer, State(None), "fleet")
+        assert await recorder.record("r", [VERDICT, VERDICT | {"event_id": "v2", "step": 4}]) is None
+        await recorder.record("r", [VERDICT | repeated])
+    verdicts = "SELECT run_id, event_id, reward, accepted FROM verdict ORDER BY event_id"
+    assert rows(ledger, verdicts) == [("r", "v1", 1.0, True), ("r", "v2", 1.0, True)]
+    assert rows(ledger, "SELECT kind, value FROM faulty_event") == faulty
 
 
-def test_what_is_sent_twice_counts_once(ledger):
-    async def scenario():
-        with LedgerWriter.open(ledger, "controller", "fleet") as writer:
-            recorder = Recorder(writer, State(None), "fleet")
-            assert await recorder.record("r", [VERDICT, VERDICT | {"event_id": "v2", "step": 4}]) is None
-            await recorder.record("r", [VERDICT | {"at_us": 1_800_000_000_000_000}])
-
-    asyncio.run(scenario())
-    assert rows(ledger, "SELECT run_id, count(*) FROM verdict GROUP BY ALL") == [("r", 2)]
-    assert rows(ledger, "FROM faulty_event") == []
-
-
-def test_of_what_is_sent_again_with_other_values_the_first_counts_and_the_other_is_named(ledger):
-    async def scenario():
-        with LedgerWriter.open(ledger, "controller", "fleet") as writer:
-            recorder = Recorder(writer, State(None), "fleet")
-            await recorder.record("r", [VERDICT])
-            await recorder.record("r", [VERDICT | {"reward": 0.0, "accepted": False}])
-
-    asyncio.run(scenario())
-    assert rows(ledger, "SELECT event_id, reward, accepted FROM verdict") == [("v1", 1.0, True)]
-    assert rows(ledger, "SELECT kind, value FROM faulty_event") == [("verdict", "v1")]
-
-
-def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_away(ledger, tmp_path):
+async def test_events_of_a_run_are_recorded_by_the_process_after_a_ledger_that_was_away(ledger, tmp_path):
     folder = tmp_path / "state"
     state = State(folder)
     run = Runs(state, 0, fleet_run_id="fleet").open(
         OpenRun(name="grpo", model="tiny", team="research", tags={"project": "x"}), 0
     )
     state.close()
-    turn = Turn.begin(read(b'{"input_ids": [1], "rose": {"trajectory_id": "t", "group_id": "g", "step": 2}}'), 0, "r")
-    turn.attempts = [
-        {
-            "engine_id": "e",
-            "device_id": "d",
-            "lease_id": None,
-            "policy_version": 1,
-            "placement": "queue",
-            "outcome": outcome,
-            "prompt_tokens": 1,
-            "cached_tokens": 0,
-            "output_tokens": 4,
-            "queue_ns": 0,
-            "duration_ns": 5,
-        }
-        for outcome in ("preempted", "completed")
-    ]
+    turn = Turn(read(b'{"input_ids": [1], "rose": {"trajectory_id": "t", "group_id": "g", "step": 2}}'), 0, "r")
+    numbers = dict.fromkeys(("policy_version", "prompt_tokens", "cached_tokens", "output_tokens"), 4)
+    numbers |= {"queue_ns": 0, "duration_ns": 5}
+    attempt = {"engine_id": "e", "device_id": "d", "lease_id": None, "placement": "queue", **numbers}
+    turn.attempts = [attempt | {"outcome": outcome} for outcome in ("preempted", "completed")]
     # A later version, which this one comes after, may have kept more.
     kept = msgspec.json.encode([{**values, "later": 1} for values in turn_fields(turn, "fleet")])
 
-    async def scenario():
-        for number in range(2):  # and once more: nothing counts twice
-            state = State(folder)
-            with LedgerWriter.open(ledger, "controller", "fleet") as writer:
-                recorder = Recorder(writer, state, "fleet")
-                recorder.catch_up([kept])
-                while state.due():  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                await recorder.close()
-            if number == 0:
-                Runs(state, 0, fleet_run_id="fleet").close(run.run_id, 1, "ended", None)
-            state.close()
-
-    asyncio.run(scenario())
+    for number in range(2):  # and once more: nothing counts twice
+        state = State(folder)
+        with LedgerWriter.open(ledger, "controller", "fleet") as writer:
+            recorder = Recorder(writer, state, "fleet")
+            recorder.catch_up([kept])
+            await until(lambda state=state: not state.due())
+            await recorder.close()
+        if number == 0:
+            Runs(state, 0, fleet_run_id="fleet").close(run.run_id, 1, "ended", None)
+        state.close()
     tags = '{"project": "x", "team": "research"}'
     assert rows(ledger, "SELECT run_id, status, name, tags_json FROM run") == [(run.run_id, "ended", "grpo", tags)]
     turns = "SELECT run_id, group_id, step, turn, attempt, outcome, answer_tokens FROM turn ORDER BY attempt"
-    assert rows(ledger, turns) == [
-        ("r", "g", 2, 0, 0, "preempted", None),
-        ("r", "g", 2, 0, 1, "completed", None),
-    ]
+    assert rows(ledger, turns) == [("r", "g", 2, 0, 0, "preempted", None), ("r", "g", 2, 0, 1, "completed", None)]
 
 
-def test_a_ledger_that_refuses_is_said_to_until_it_takes_events_again(ledger, tmp_path):
-    async def scenario():
-        with LedgerWriter.open(ledger, "controller", "fleet", flush_interval_s=0.02) as writer:
-            recorder = Recorder(writer, State(None), "fleet")
-            assert recorder.failure is None
-            shutil.move(ledger / "live" / "controller", tmp_path / "away")
-            with pytest.raises(LedgerAwayError, match="cannot write to"):
-                await recorder.record("r", [VERDICT])
-            recorder.note(Clock(host="h", action="heard", offset_ns=1))
-            assert "cannot write to" in recorder.failure
-            shutil.move(tmp_path / "away", ledger / "live" / "controller")
-            while recorder.failure is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+async def test_a_ledger_that_refuses_is_a_failure_until_it_takes_events_again(ledger, tmp_path):
+    with LedgerWriter.open(ledger, "controller", "fleet", flush_interval_s=0.02) as writer:
+        recorder = Recorder(writer, State(None), "fleet")
+        assert recorder.failure is None
+        shutil.move(ledger / "live" / "controller", tmp_path / "away")
+        with pytest.raises(LedgerAwayError, match="cannot write to"):
             await recorder.record("r", [VERDICT])
-
-    asyncio.run(scenario())
+        recorder.note(Clock(host="h", action="heard", offset_ns=1))
+        assert "cannot write to" in recorder.failure
+        shutil.move(tmp_path / "away", ledger / "live" / "controller")
+        await until(lambda: recorder.failure is None)
+        await recorder.record("r", [VERDICT])
     assert rows(ledger, "SELECT count(*) FROM verdict") == [(1,)]
 
 
-def test_how_far_a_host_s_clock_is_off_is_recorded(ledger):
-    async def scenario():
-        with LedgerWriter.open(ledger, "controller", "fleet") as writer:
-            async with gateway(writer=writer, fleet_run_id="fleet") as (session, _):
-                for _ in range(2):
-                    now_ns = time.time_ns()
-                    ahead = {"monotonic_ns": monotonic_ns(), "utc_ns": now_ns + 3_000_000_000, "device_time_ns": now_ns}
-                    await beat(session, host="node-3", clock=ahead)
-
-    asyncio.run(scenario())
-    ((run_id, device_id, host, action, offset_ns, device_time_offset_ns),) = rows(
-        ledger,
-        "SELECT run_id, device_id, host, action, offset_ns, device_time_offset_ns FROM clock ORDER BY seq LIMIT 1",
-    )
-    assert (run_id, device_id, host, action) == ("fleet", "d", "node-3", "heard")
-    # Less what the message took.
+async def test_how_far_a_host_s_clock_is_off_is_recorded(ledger):
+    with LedgerWriter.open(ledger, "controller", "fleet") as writer:
+        async with gateway(writer=writer, fleet_run_id="fleet") as (session, _):
+            for _ in range(2):
+                now_ns = time.time_ns()
+                ahead = {"monotonic_ns": monotonic_ns(), "utc_ns": now_ns + 3_000_000_000, "device_time_ns": now_ns}
+                await beat(session, host="node-3", clock=ahead)
+    columns = "run_id, device_id, host, action, offset_ns, device_time_offset_ns"
+    ((*labels, offset_ns, device_time_offset_ns),) = rows(ledger, f"SELECT {columns} FROM clock ORDER BY seq LIMIT 1")
+    assert labels == ["fleet", "d", "node-3", "heard"]
     assert 2e9 < offset_ns < 3e9
     assert offset_ns - device_time_offset_ns == 3_000_000_000
 
@@ -183,5 +137,7 @@ async def test_without_a_writer_nothing_is_recorded():
     recorder = Recorder(None, State(None), None)
     recorder.catch_up([b"[]"])
     assert await recorder.record("r", [VERDICT]) is None
-    with pytest.raises(EventRefusedError):
-        await recorder.record("r", [VERDICT | {"kind": "run"}])
+    incomplete = {name: value for name, value in VERDICT.items() if name != "verifier"}
+    for event, field in ((VERDICT | {"kind": "run"}, "kind"), (incomplete, "verifier")):
+        with pytest.raises(EventRefusedError, match=field):
+            await recorder.record("r", [event])

@@ -1,5 +1,3 @@
-"""Runs without HTTP: who may publish, what ends a run, and what is there again after a restart."""
-
 from __future__ import annotations
 
 import re
@@ -35,19 +33,16 @@ def version(number, fence=1, url="http://a", token=None):
     return PublishVersion(fence=fence, version=number, url=url, token=token)
 
 
-def test_an_id_can_stand_in_a_path_and_is_another_each_time(runs):
+def test_ids_differ_and_can_stand_in_a_path_and_another_model_is_refused_by_both_names(runs):
     first, second = runs.open(request(), 0), runs.open(request(), 0)
     assert first.run_id.startswith("grpo-on-the-lake-")
     assert first.run_id != second.run_id
     assert runs.open(request(name="…"), 0).run_id.startswith("run-")
-
-
-def test_another_model_is_refused_by_both_names(runs):
     with pytest.raises(RunRefusedError, match=r"'llama'.*'tiny'"):
         runs.open(request(model="llama"), 0)
 
 
-def test_versions_only_go_up(runs):
+def test_versions_only_go_up_and_keep_where_the_client_was(runs, state):
     run = runs.open(request(), 0)
     assert run.version_min == 0
     runs.publish(run.run_id, version(4), 0)
@@ -57,11 +52,6 @@ def test_versions_only_go_up(runs):
         runs.publish(run.run_id, version(3), 0)
     runs.publish(run.run_id, version(4, url="http://b"), 0)  # the same weights from another address
     assert run.facts.url == "http://b"
-
-
-def test_where_the_client_was_is_kept_with_what_it_published(runs, state):
-    run = runs.open(request(), 0)
-    runs.publish(run.run_id, version(4), 0)
     runs.publish(run.run_id, version(4), 0, (), "127.0.0.1")  # the same weights, by a client elsewhere
     assert run.target.client_address == "127.0.0.1"
     assert Runs(state, 0).get(run.run_id).target == run.target
@@ -94,16 +84,13 @@ def test_who_resumes_a_run_takes_it_over(runs):
         with pytest.raises(RunRefusedError, match="taken over by a newer client"):
             call()
     runs.publish(run.run_id, version(2, fence=2), 0)
+    unknown = rf"^fence is 7; run '{run.run_id}' has given out none above 2: .*resume"
+    with pytest.raises(RunRefusedError, match=unknown):
+        runs.renew(run.run_id, 7, 0)
     with pytest.raises(RunRefusedError, match=r"team is 'sales'.*'research'"):
         runs.open(request(resume=run.run_id, team="sales"), 0)
     with pytest.raises(UnknownRunError, match="did you mean"):
         runs.open(request(resume=run.run_id[:-1]), 0)
-
-
-def test_a_fence_that_nobody_was_given_is_none_of_an_older_client_s(runs):
-    run = runs.open(request(), 0)
-    with pytest.raises(RunRefusedError, match=rf"^fence is 7; run '{run.run_id}' has given out none above 1: .*resume"):
-        runs.renew(run.run_id, 7, 0)
 
 
 def test_a_run_that_is_not_heard_of_expires_and_can_be_resumed(runs, state):
@@ -142,17 +129,13 @@ def test_a_run_is_closed_once(runs, state):
     assert [event["action"] for _, event in state.due()] == ["started", "failed"]
     with pytest.raises(RunRefusedError, match=r"closed \(failed\)"):
         runs.hear(run.run_id, 0)
-
-
-def test_an_expired_run_that_is_closed_has_ended_once(runs, state):
-    run = runs.open(request(expires_s=1), 0)
+    expired = runs.open(request(expires_s=1), 0)
     runs.expire(2 * S)
-    runs.close(run.run_id, 1, "ended", None)
-    assert [event["action"] for _, event in state.due()] == ["started", "ended"]
+    runs.close(expired.run_id, 1, "ended", None)
+    assert [event["action"] for _, event in state.due()][2:] == ["started", "ended"]
 
 
 def left_by_killed(folder):
-    """The state as it is on disk while a process has it."""
     return shutil.copytree(folder, folder / "left")
 
 
@@ -207,17 +190,14 @@ def test_runs_that_ended_are_forgotten_some_day_whichever_way_they_did(runs, sta
     kept = {opened[0].run_id, opened[2].run_id, late[1].run_id}
     assert {run.run_id for run in runs} == kept
     assert {facts.run_id for facts in state.runs()} == kept
-
-
-def test_what_the_disk_does_not_forget_is_forgotten_once_it_takes_it(runs, state, monkeypatch):
-    monkeypatch.setattr(registry, "ENDED_MAX", 0)
-    ended = runs.close(runs.open(request(), 0).run_id, 1, "ended", None)
+    # While the disk refuses, nothing is forgotten.
+    runs.close(opened[2].run_id, 1, "ended", None)
+    runs.close(late[1].run_id, 2, "ended", None)
     state._connection.execute("PRAGMA query_only = ON")
     assert runs.forget() == []
-    assert runs.get(ended.run_id) is ended
+    assert runs.get(opened[0].run_id) is opened[0]
     state._connection.execute("PRAGMA query_only = OFF")
-    assert runs.forget() == [ended.run_id]
-    assert state.runs() == []
+    assert runs.forget() == [opened[0].run_id]
 
 
 def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, tmp_path):
@@ -230,22 +210,19 @@ def test_a_run_that_is_opened_again_under_its_key_is_the_same_one(runs, state, t
     again = Runs(State(left_by_killed(tmp_path)), 0, model="tiny", fleet_run_id="fleet")
     assert again.open(request(key="k", expires_s=10), 0).facts == run.facts
     assert [event["action"] for _, event in state.due()] == ["started", "started"]
+    # A run that expired before its answer came is named to the client that asks again.
+    runs.expire(100 * S)
+    assert runs.open(request(key="k", expires_s=10), 101 * S) is run
+    assert run.facts.state == "expired"
 
 
 def test_a_run_that_is_resumed_again_under_the_same_key_is_taken_over_once(runs):
     run = runs.open(request(key="opened"), 0)
     for _ in range(2):
         assert runs.open(request(resume=run.run_id, key="resumed"), 0).facts.fence == 2
-    # Whoever had it before and asks again is not given what its successor has.
+    # The earlier client that asks again does not get its successor's fence.
     with pytest.raises(RunRefusedError, match="taken over by a newer client"):
         runs.open(request(key="opened"), 0)
     for number in range(registry.KEYS_MAX):
         runs.open(request(resume=run.run_id, key=f"resumed-{number}"), 0)
     assert len(run.facts.keys) == registry.KEYS_MAX
-
-
-def test_a_run_that_expired_before_its_answer_came_is_named_to_who_asks_again(runs):
-    run = runs.open(request(key="k", expires_s=1), 0)
-    runs.expire(2 * S)
-    assert runs.open(request(key="k", expires_s=1), 3 * S) is run
-    assert run.facts.state == "expired"

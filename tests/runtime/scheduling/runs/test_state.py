@@ -1,5 +1,3 @@
-"""What is kept on disk, and what a disk that refuses says."""
-
 from __future__ import annotations
 
 import fcntl
@@ -16,11 +14,14 @@ def facts(number, **fields):
     return RunFacts(run_id=f"r{number}", name="n", model="m", opened_us=number, **fields)
 
 
-def test_a_run_and_its_events_are_kept_together(tmp_path):
+def test_a_run_and_its_events_are_kept_together_and_drained_devices_too(tmp_path):
     state = State(tmp_path)
     state.keep(facts(1, tags={"a": "b"}), [{"kind": "run", "action": "started"}])
     with pytest.raises(TypeError):
         state.keep(facts(2), [{"kind": object()}])
+    state.drain("gpu-0", "new driver")
+    state.drain("gpu-1", None)
+    state.undrain("gpu-1")
     state.close()
     again = State(tmp_path)
     assert again.runs() == [facts(1, tags={"a": "b"})]
@@ -28,16 +29,8 @@ def test_a_run_and_its_events_are_kept_together(tmp_path):
     assert event == {"kind": "run", "action": "started"}
     again.recorded(number)
     assert again.due() == []
+    assert again.drained() == {"gpu-0": "new driver"}
     again.close()
-
-
-def test_drained_devices_are_kept(tmp_path):
-    state = State(tmp_path)
-    state.drain("gpu-0", "new driver")
-    state.drain("gpu-1", None)
-    state.undrain("gpu-1")
-    state.close()
-    assert State(tmp_path).drained() == {"gpu-0": "new driver"}
 
 
 def test_what_was_refused_is_known_until_a_write_is_not(tmp_path):
@@ -67,17 +60,15 @@ def test_two_processes_never_have_one_state(tmp_path):
         next_one = State(tmp_path, wait_s=20)
     assert next_one.runs() == [facts(1)]
     next_one.close()
-
-
-def test_a_controller_that_cannot_begin_lets_go_of_its_state(tmp_path):
+    # Nor does a controller keep a state that it cannot begin with.
     (tmp_path / "turns.sqlite").mkdir()
     with pytest.raises(StateError, match="completed turns cannot be kept"):
         Controller(state=tmp_path)
     State(tmp_path).close()
 
 
-def test_a_run_that_is_forgotten_is_gone(tmp_path):
-    state = State(tmp_path)
+def test_a_run_that_is_forgotten_is_gone():
+    state = State(None)
     for number in range(3):
         state.keep(facts(number))
     state.forget(["r0", "r2"])
@@ -85,20 +76,10 @@ def test_a_run_that_is_forgotten_is_gone(tmp_path):
     state.close()
 
 
-def test_without_a_folder_nothing_is_kept():
-    state = State(None)
-    state.keep(facts(1))
-    assert state.runs() == [facts(1)]
-    state.close()
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+def test_a_folder_or_file_that_cannot_be_used_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match=r"controller\.sqlite"):
         State(tmp_path / "file")
-
-
-def test_a_file_that_is_none_is_named(tmp_path):
     (tmp_path / FILE).write_bytes(os.urandom(4096))
     with pytest.raises(StateError, match="not a database"):
         State(tmp_path)

@@ -1,5 +1,3 @@
-"""Answers of engines that are read without looking at each token."""
-
 from __future__ import annotations
 
 import json
@@ -17,8 +15,8 @@ RUN = "team/grpo"
 
 def body(ids: list[int] | None, spans: list[dict[str, Any]] | None = None, **meta: Any) -> bytes:
     logprobs = None if ids is None else [[-token / 7, token, None] for token in ids]
-    told = {"output_token_logprobs": logprobs, "weight_versions": spans, **meta}
-    return json.dumps({"text": "[1,2]", "output_ids": ids, "meta_info": told}).encode()
+    fields = {"output_token_logprobs": logprobs, "weight_versions": spans, **meta}
+    return json.dumps({"text": "[1,2]", "output_ids": ids, "meta_info": fields}).encode()
 
 
 def span(version: str | int, start: int, end: int) -> dict[str, Any]:
@@ -63,11 +61,11 @@ def test_what_another_runs_weights_made_and_all_after_it_is_not_the_runs_own(ids
 
 
 @given(st.lists(_IDS, max_size=4))
-def test_attempts_follow_one_another(made):
+def test_attempts_follow_one_another(attempts):
     tokens = Tokens()
-    for ids in made:
+    for ids in attempts:
         tokens += Answer.read(body(ids, [span("7", 0, len(ids))])).tokens
-    flat = [token for ids in made for token in ids]
+    flat = [token for ids in attempts for token in ids]
     assert lists(tokens) == (flat, [[-token / 7, token, None] for token in flat], [7] * len(flat))
 
 
@@ -75,21 +73,16 @@ def test_an_engine_that_says_little_is_understood():
     for text in (b'{"meta_info": {}}', body(None), b'{"output_ids": [ ], "meta_info": {"weight_versions": null}}'):
         answer = Answer.read(text)
         assert (lists(answer.tokens), answer.cached_tokens, answer.finish) == (([], [], []), 0, None)
-    # As SGLang does until the turn is finished.
     ongoing = Answer.read(body([1, 2])).made_with(RUN, 8)
     assert (ongoing.tokens.versions, ongoing.own(RUN)) == ([8, 8], ongoing)
-    told = Answer.read(body([1, 2], [span("7", 0, 2)]))
-    assert told.made_with(RUN, 8) is told
+    named = Answer.read(body([1, 2], [span("7", 0, 2)]))
+    assert named.made_with(RUN, 8) is named
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        b"",
-        b"[]",
-        b"null",
-        b"{}",
-        b'{"meta_info": []}',
+        *(b"", b"[]", b"null", b"{}", b'{"meta_info": []}'),
         b'{"meta_info": {}, "output_ids": 5}',
         b'{"meta_info": {"output_token_logprobs": {}}}',
         b'{"meta_info": {"weight_versions": [{"version": "7"}]}}',

@@ -1,8 +1,7 @@
-"""Turns that meet trouble on engines: what they keep, where they go on, and when they are given up."""
-
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 from aiohttp import web
@@ -17,8 +16,6 @@ from tests.runtime.scheduling.stand_ins import FakeEngine, play, post, reported,
 
 
 class BrokenEngine(FakeEngine):
-    """Answers every turn with an error status."""
-
     def __init__(self, status, body):
         super().__init__()
         self.status, self.body = status, body
@@ -29,8 +26,6 @@ class BrokenEngine(FakeEngine):
 
 
 class DyingEngine(FakeEngine):
-    """Its connections break as soon as it works on a turn."""
-
     async def generate(self, request):
         self.requests.append(await request.json())
         request.transport.abort()
@@ -40,8 +35,8 @@ class DyingEngine(FakeEngine):
 class HaltingEngine(FakeEngine):
     """Makes one token of each request, and another once the request is aborted."""
 
-    async def pause(self, rid, made):
-        if made:
+    async def pause(self, rid, count):
+        if count:
             await self.abort[rid].wait()
 
 
@@ -79,7 +74,7 @@ async def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "message"),
     [
         (400, '{"error": {"message": "the prompt is longer than the context"}}', "longer than the context"),
         (422, '{"detail": "top_p"}', '{"detail": "top_p"}'),
@@ -88,13 +83,13 @@ async def test_a_preempted_turn_keeps_its_tokens_and_goes_on_elsewhere():
     ],
     ids=["SGLang's words", "JSON", "text", "JSON too deep to read"],
 )
-async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
+async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, message):
     engine, other = BrokenEngine(status, body), FakeEngine()
     async with serve(engine) as url, serve(other) as other_url, play() as run:
         await run.beat(run.report(url, "strict", capacity=100), run.report(other_url, "z", capacity=1))
         answered, answer = await run.post({"input_ids": [1]})
         assert answered == 400
-        assert said in answer["error"]
+        assert message in answer["error"]
         assert "strict" in answer["error"]
         (attempt,) = answer["rose"]["attempts"]
         assert (attempt["engine_id"], attempt["outcome"], attempt["output_tokens"]) == ("strict", "failed", 0)
@@ -106,18 +101,29 @@ async def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, sai
         assert len(lost.value.attempts) == 1
 
 
-async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again():
-    async with serve(FakeEngine()) as url, play() as run:
-        for status, body in ((500, "out of memory"), (401, "this engine wants its token"), (404, ""), (429, "")):
-            async with serve(BrokenEngine(status, body)) as broken_url:
-                name = f"broken{status}"
-                await run.beat(run.report(broken_url, name, capacity=100), run.report(url, "sound", capacity=1))
-                generation = await run.turn(1, trajectory_id=name)
-                seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
-                assert seen == [(name, "failed"), ("sound", "completed")]
-                alive = {engine["engine_id"]: engine["alive"] for engine in await reported(run.session)}
-                assert alive == {name: False, "sound": True}
-                await run.beat(run.report(broken_url, name, alive=False))
+async def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_attempt_says_why():
+    engines = {
+        "answered 500: out of memory": BrokenEngine(500, "out of memory"),
+        "answered 401: this engine wants its token": BrokenEngine(401, "this engine wants its token"),
+        "answered 404": BrokenEngine(404, ""),
+        "answered 429": BrokenEngine(429, ""),
+        "broke off: ": DyingEngine(),
+        "could not be reached: ": None,
+    }
+    async with serve(FakeEngine()) as url, play() as run, AsyncExitStack() as stack:
+        for error, engine in engines.items():
+            away = f"http://127.0.0.1:{free_port()}"
+            broken_url = away if engine is None else await stack.enter_async_context(serve(engine))
+            await run.beat(run.report(broken_url, error, capacity=100), run.report(url, "sound", capacity=1))
+            status, answer = await run.post({"input_ids": [1]})
+            assert status == 200
+            first, second = answer["meta_info"]["rose"]["attempts"]
+            assert (first["engine_id"], first["outcome"]) == (error, "failed")
+            assert first["error"].startswith(error)
+            assert (second["engine_id"], second["outcome"], second.get("error")) == ("sound", "completed", None)
+            alive = {engine["engine_id"]: engine["alive"] for engine in await reported(run.session)}
+            assert alive == {error: False, "sound": True}
+            await run.beat(run.report(broken_url, error, alive=False))
 
 
 #: Status and body of an engine's answer, and what the turn says of it.
@@ -130,9 +136,7 @@ ANSWERS = [
 ]
 
 
-async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts_and_says_what_the_last_engine_answered(
-    monkeypatch,
-):
+async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts_and_the_last_engine_s_answer(monkeypatch):
     monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.2)
     broken = BrokenEngine(0, "")
     async with serve(broken) as url, play() as run:
@@ -147,21 +151,6 @@ async def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts_and_says_w
             assert f"the last engine to try, e0, {error}" in answer["error"]
             assert [attempt["error"] for attempt in answer["rose"]["attempts"]] == [error] * len(broken.requests)
             assert 2 <= len(broken.requests) <= 8  # waits become longer
-
-
-async def test_an_attempt_says_why_it_failed():
-    async with serve(DyingEngine()) as url, serve(FakeEngine()) as sound_url, play() as run:
-        away = f"http://127.0.0.1:{free_port()}"
-        for number, dead in enumerate((away, url)):
-            await run.beat(run.report(dead, f"dead{number}", capacity=100), run.report(sound_url, "z", capacity=1))
-            status, answer = await run.post({"input_ids": [1]})
-            assert status == 200
-            attempts = answer["meta_info"]["rose"]["attempts"]
-            assert [attempt["outcome"] for attempt in attempts] == ["failed", "completed"]
-            wanted = "could not be reached: " if dead == away else "broke off: "
-            assert attempts[0]["error"].startswith(wanted)
-            assert "error" not in attempts[1]
-            await run.beat(run.report(dead, f"dead{number}", alive=False))
 
 
 async def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_it_gets_on(monkeypatch):
@@ -179,9 +168,9 @@ async def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_
         assert generation.output_ids == list(range(1, 25))
         assert len(generation.attempts) >= 12
         for request in engine.requests:
-            made = len(request["input_ids"]) - 1
-            assert request["sampling_params"]["max_new_tokens"] == 24 - made
-            assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - made)
+            count = len(request["input_ids"]) - 1
+            assert request["sampling_params"]["max_new_tokens"] == 24 - count
+            assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - count)
 
 
 async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
@@ -195,7 +184,6 @@ async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
         while not turn.done():
             await run.beat(run.report(other_url, "other"))
             await asyncio.sleep(0.05)
-        # On a busy machine the other one may have fallen silent in between, too.
         first, *_, last = (await turn).attempts
         assert (first.engine_id, first.outcome) == ("hung", "failed")
         assert (last.engine_id, last.outcome) == ("other", "completed")
@@ -212,10 +200,8 @@ async def test_a_turn_that_waits_on_a_lent_device_moves_to_an_engine_that_is_idl
         await asyncio.sleep(0.3)
         await run.beat(run.lent(url, left_s=60), run.report(idle_url, "idle"))
         generation = await asyncio.wait_for(turn, 10)
-        assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
-            ("e0", "preempted"),
-            ("idle", "completed"),
-        ]
+        outcomes = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
+        assert outcomes == [("e0", "preempted"), ("idle", "completed")]
         assert generation.output_ids == list(range(1, 1001))
 
 

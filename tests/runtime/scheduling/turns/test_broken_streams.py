@@ -1,5 +1,3 @@
-"""Streams of engines that break off: what they have said counts."""
-
 from __future__ import annotations
 
 import asyncio
@@ -13,6 +11,7 @@ from tests.runtime.scheduling.stand_ins import (
     FakeAgent,
     FakeEngine,
     events,
+    fleet,
     gateway,
     open_run,
     publish,
@@ -20,16 +19,10 @@ from tests.runtime.scheduling.stand_ins import (
     until,
 )
 
-STREAMED = {
-    "input_ids": [1, 2],
-    "sampling_params": {"max_new_tokens": 12},
-    "rose": {"trajectory_id": "t"},
-    "stream": True,
-}
+STREAMED = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 12}, "stream": True}
 
 
 async def streamed(session, engine, url):
-    """The last event of a turn of a run that has this engine."""
     opened = await open_run(session)
     await publish(session, opened)
     beating = asyncio.create_task(FakeAgent(session, engine, url).run())
@@ -59,26 +52,19 @@ class BreakingEngine(FakeEngine):
             raise ConnectionResetError
 
 
-def test_the_tokens_of_an_engine_that_breaks_off_come_to_something(tmp_path):
-    async def scenario():
-        with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
-            engine = BreakingEngine(3)
-            async with gateway(writer=writer) as (session, _), serve(engine) as url:
-                last = await streamed(session, engine, url)
-        assert last["output_ids"] == list(range(2, 14))
-        first, second = last["meta_info"]["rose"]["attempts"]
-        assert (first["outcome"], first["output_tokens"]) == ("preempted", 3)
-        assert first["error"].startswith("broke off")
-        assert (second["outcome"], second["output_tokens"]) == ("completed", 9)
-
-    asyncio.run(scenario())
+async def test_the_tokens_of_an_engine_that_breaks_off_come_to_something(tmp_path):
+    with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
+        engine = BreakingEngine(3)
+        async with gateway(writer=writer) as (session, _), serve(engine) as url:
+            last = await streamed(session, engine, url)
+    assert last["output_ids"] == list(range(2, 14))
+    assert last["meta_info"]["rose"]["attempts"][0]["error"].startswith("broke off")
     with catalog.connect(tmp_path) as connection:
         rows = connection.execute("SELECT attempt, outcome, output_tokens FROM turn ORDER BY attempt").fetchall()
     assert rows == [(0, "preempted", 3), (1, "completed", 9)]
 
 
 async def test_a_stream_that_breaks_off_after_its_end_is_complete():
-    # Its last event comes after one for each token.
     engine = BreakingEngine(4)
     engine.tokens = lambda body: [7, 8, 9]  # It stops by itself, before it has as many as were wanted.
     async with gateway() as (session, _), serve(engine) as url:
@@ -89,8 +75,6 @@ async def test_a_stream_that_breaks_off_after_its_end_is_complete():
 
 
 class NonsenseEngine(FakeEngine):
-    """Begins its first stream with this event."""
-
     def __init__(self, event):
         super().__init__()
         self.event = event
@@ -119,30 +103,19 @@ async def test_a_turn_whose_stream_made_no_sense_is_tried_again(event):
     assert second["outcome"] == "completed"
 
 
-def test_what_was_made_of_a_stream_that_its_client_leaves_is_on_record(tmp_path):
-    """Somebody's device made it."""
-
-    async def scenario():
-        with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
-            engine = FakeEngine()
-            engine.pause_s = 0.05
-            async with gateway(writer=writer) as (session, _), serve(engine) as url:
-                opened = await open_run(session)
-                await publish(session, opened)
-                beating = asyncio.create_task(FakeAgent(session, engine, url).run())
-                async with session.post(f"/runs/{opened['run_id']}/generate", json=STREAMED) as response:
-                    seen = 0
-                    async for part in events(response):
-                        seen = len(part["output_ids"])
-                        if seen >= 3:
-                            break
-                    response.close()
-                load = SERVERS[0].controller.loads[opened["run_id"]]
-                await until(lambda: load.failed == 1)
-                beating.cancel()
-        return seen
-
-    seen = asyncio.run(scenario())
+async def test_what_was_made_of_a_stream_that_its_client_leaves_is_on_record(tmp_path):
+    with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
+        async with gateway(writer=writer) as (session, _), fleet(session, pause_s=0.05) as (agent,):
+            opened = await open_run(session)
+            await publish(session, opened)
+            async with session.post(f"/runs/{opened['run_id']}/generate", json=STREAMED) as response:
+                async for part in events(response):
+                    seen = len(part["output_ids"])
+                    if seen >= 3:
+                        break
+                response.close()
+            await until(lambda: SERVERS[0].controller.loads[opened["run_id"]].failed == 1)
+            await until(lambda: not agent.engine.running)
     with catalog.connect(tmp_path) as connection:
         ((outcome, tokens),) = connection.execute("SELECT outcome, output_tokens FROM turn").fetchall()
     assert outcome == "failed"

@@ -1,5 +1,3 @@
-"""Turns that kill the engines that work on them, and what becomes of those beside them."""
-
 from __future__ import annotations
 
 import asyncio
@@ -9,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from rose.runtime.engines.ports import free_port
-from rose.runtime.scheduling.turns import turn_queue, turns
+from rose.runtime.scheduling.turns import turn_queue, turn_service
 from tests.runtime.scheduling.stand_ins import FakeEngine, play, serve, until
 
 #: A prompt that begins with this kills whoever works on it.
@@ -17,8 +15,6 @@ KILLER = 666
 
 
 class MortalEngine(FakeEngine):
-    """Makes all tokens of a turn in 0.1 s, or dies: every connection breaks, until it lives again."""
-
     def __init__(self):
         super().__init__()
         self.dead, self.deaths, self.transports = False, 0, set()
@@ -50,7 +46,7 @@ class MortalEngine(FakeEngine):
 
 @asynccontextmanager
 async def mortals(run, count=1, capacity=16):
-    """Engines whose agents notice that they died, and start them again."""
+    """Engines whose agents notice their death and restart them."""
     async with AsyncExitStack() as stack:
         engines = [MortalEngine() for _ in range(count)]
         urls = [await stack.enter_async_context(serve(engine)) for engine in engines]
@@ -87,7 +83,6 @@ async def test_no_turn_is_lost_by_those_that_kill_their_engines(count, killers):
             assert "engines died 5 times in a row" in answer["error"]
             assert {attempt["outcome"] for attempt in answer["rose"]["attempts"]} == {"failed"}
         assert [answer["output_ids"] for _, answer in answers[killers:]] == [[1, 2]] * 14
-        # Each that kills has been on so many, some of them together.
         assert 5 <= sum(engine.deaths for engine in engines) <= 5 * killers
 
 
@@ -128,7 +123,6 @@ async def test_a_turn_goes_back_to_the_engine_that_died_if_no_other_takes_it():
 
 
 async def test_a_host_that_is_away_costs_no_turn_however_often_it_is_tried():
-    """Connections are refused at once, whatever its agent says."""
     async with play() as run, serve(FakeEngine()) as url:
         away = f"http://127.0.0.1:{free_port()}"
         turn = asyncio.create_task(send(run, 1))
@@ -148,7 +142,7 @@ async def test_a_host_that_is_away_costs_no_turn_however_often_it_is_tried():
 
 async def test_an_engine_that_dies_after_long_work_costs_no_turn_its_life(monkeypatch):
     monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.3)
-    monkeypatch.setattr(turns, "ATTEMPT_WAITED_MAX_NS", 10_000_000)
+    monkeypatch.setattr(turn_service, "ATTEMPT_WAITED_MAX_NS", 10_000_000)
 
     class Slow(MortalEngine):
         async def generate(self, request):

@@ -1,5 +1,3 @@
-"""Turns as clients ask for them: ids that are passed on unread, and errors that name the field."""
-
 from __future__ import annotations
 
 import json
@@ -16,12 +14,12 @@ _SEPARATORS = st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", "\t:\r\n ")])
 
 
 @given(_IDS, _SEPARATORS, st.lists(st.integers(0, 10**6), max_size=5))
-def test_ids_are_passed_on_with_what_was_made_so_far(ids, separators, made):
+def test_ids_are_passed_on_with_what_was_made_so_far(ids, separators, output):
     labels = {"key": '"input_ids":[4]', "trajectory_id": 5, "step": 3}
     body = {"input_ids": ids, "sampling_params": {"input_ids": [3]}, "rose": labels, "other": {}}
     turn = read(json.dumps(body, separators=separators).encode())
     assert turn.prompt == Prompt.of(ids)
-    assert json.loads(bytes(turn.prompt.with_ids(json.dumps(made)[1:-1].encode()))) == ids + made
+    assert json.loads(bytes(turn.prompt.with_ids(json.dumps(output)[1:-1].encode()))) == ids + output
     assert turn.sampling == {"input_ids": [3], "max_new_tokens": TOKENS_DEFAULT}
     assert (turn.labels.key, turn.labels.trajectory_id, turn.labels.step) == ('"input_ids":[4]', "5", 3)
 

@@ -1,5 +1,3 @@
-"""Turns that wait: which go out first, what is looked at for them, and that nobody's room is lost."""
-
 from __future__ import annotations
 
 import asyncio
@@ -17,6 +15,7 @@ class Queue:
     def __init__(self):
         self.table, self.looked = WorkerTable(), 0
         self.queue = TurnQueue(self.table, Trajectories(), self.place)
+        self.tasks = []
 
     def place(self, turn, workers, now_ns):
         self.looked += 1
@@ -27,8 +26,15 @@ class Queue:
         self.table["e0"].assign("a", now_ns)
 
     def begin(self, number, run_id="a", version_min=0):
-        turn = Turn.begin(read(b'{"input_ids": [1]}'), number, run_id, version_min)
-        return asyncio.create_task(self.queue.place(turn))
+        turn = Turn(read(b'{"input_ids": [1]}'), number, run_id, version_min)
+        self.tasks.append(asyncio.create_task(self.queue.place(turn)))
+        return self.tasks[-1]
+
+    async def close(self):
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        assert len(self.queue) == 0
 
 
 async def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
@@ -47,10 +53,7 @@ async def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
     await asyncio.sleep(0)
     assert queue.looked == 1
     assert [task.done() for task in waiting[:6]] == [True, False, True, False, True, False]
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    assert len(queue.queue) == 0
+    await queue.close()
 
 
 async def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypatch):
@@ -63,7 +66,6 @@ async def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypa
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert queue.table["e0"].in_flight == {}
-    # And one that was cancelled before is not placed.
     queue.hear(capacity=0)
     task = queue.begin(1)
     await asyncio.sleep(0)
@@ -77,35 +79,34 @@ async def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypa
 
 async def test_turns_of_a_run_that_ends_are_let_go():
     queue = Queue()
-    ending, other = queue.begin(0, "a", 3), queue.begin(1, "b")
+    ending = queue.begin(0, "a", 3)
+    queue.begin(1, "b")
     await asyncio.sleep(0)
     queue.queue.end("a")
     assert await ending is None
     assert len(queue.queue) == 1
-    other.cancel()
-    await asyncio.gather(other, return_exceptions=True)
+    await queue.close()
 
 
 async def test_a_run_waits_for_as_long_as_its_first_turn_has(monkeypatch):
     now = [100]
     monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: now[0])
     queue = Queue()
-    waiting = [queue.begin(0)]
+    queue.begin(0)
     await asyncio.sleep(0)
     now[0] = 250
-    waiting += [queue.begin(1, version_min=4), queue.begin(2, "b")]
+    queue.begin(1, version_min=4)
+    queue.begin(2, "b")
     await asyncio.sleep(0)
     assert [queue.queue.waited_ns(run_id, 300) for run_id in ("a", "b", "c")] == [200, 50, 0]
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await queue.close()
     assert queue.queue.waited_ns("a", 300) == 0
 
 
 async def test_a_turn_outwaits_minutes_in_which_nothing_is_lent(monkeypatch):
     monkeypatch.setattr("rose.runtime.scheduling.turns.turn_queue.monotonic_ns", lambda: 0)
     queue = Queue()
-    turn = Turn.begin(read(b'{"input_ids": [1]}'), 0, "a", 0)
+    turn = Turn(read(b'{"input_ids": [1]}'), 0, "a", 0)
     # One host is away for three minutes, and the other's serving wants its device for as long.
     turn.waited_ns = 180_000_000_000
     task = asyncio.create_task(queue.queue.place(turn))
