@@ -31,13 +31,7 @@ from rose.pricing.commands.spend import (
 )
 from rose.pricing.jobs import planned
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
-from rose.runtime.service.commands import (
-    down_command,
-    drain_command,
-    restart_command,
-    status_command,
-    up_command,
-)
+from rose.runtime.service.commands import down_command, drain_command, restart_command, status_command, up_command
 from rose.runtime.training.commands import train_command
 from rose.terminal import echo, echo_data, echo_error, user_errors
 
@@ -46,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _Rose(TyperGroup):
-    """Refuses text that is empty, which a variable of a shell script left so: no option means anything by it."""
+    """Refuses empty arguments, which an unset shell variable leaves: no option gives them a meaning."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for before, argument in itertools.pairwise(["rose", *args]):
@@ -123,7 +117,7 @@ def demo(
 
 
 def _demo(fleet: FleetConfig, seconds_max: float) -> None:
-    """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
+    """Run, report, and tell how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
     with user_errors():
         priced = _has_prices(fleet)  # found wrong now, not when the run is over
         from rose.runtime.service.demo import run_in_console
@@ -148,8 +142,7 @@ def _demo(fleet: FleetConfig, seconds_max: float) -> None:
 
 
 def _load(file: Path) -> None:
-    """Say what is wrong with a fleet file and its prices now, and not when somebody asks what the fleet cost. Raises
-    UserError."""
+    """Report problems of a fleet file and its prices before the fleet runs. Raises UserError."""
     from rose import config as configuration
 
     fleet = configuration.load(file)
@@ -159,10 +152,8 @@ def _load(file: Path) -> None:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Whether a price book is named, adopted or configured for the fleet; says so where none is.
-
-    Raises PriceBookError if it cannot be used, or has no price of today for a device's class.
-    """
+    """Return whether a price book is named, adopted or configured, and warn if none is. Raises PriceBookError if it is
+    unusable or lacks today's price of a device class."""
     from rose.clock import utc_us
     from rose.ledger import layout
     from rose.pricing.price_books import choice
@@ -178,8 +169,8 @@ def _has_prices(fleet: FleetConfig) -> bool:
 
 
 def _harvest(ledger: Path, run_id: str) -> str | None:
-    """The harvest share of a run by period: the report's own is of all device time, start-up and shutdown too. None for
-    a run that used no serving device."""
+    """Return a run's harvest share by period; the report's covers start-up and shutdown too. None without a serving
+    device."""
     from rose.ledger.reading import named
 
     result = named.run(ledger, named.load("harvest_share_of_run"), {"run_id": run_id})
@@ -260,7 +251,6 @@ def dashboard(
 
 
 def main() -> None:
-    """The console script."""
     app()
 
 

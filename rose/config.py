@@ -1,7 +1,5 @@
-"""The configuration of a fleet: one TOML file, validated at the edge, explained field by field.
-
-Loading this module imports no torch, so that `rose config` and every error about a file are instant.
-"""
+"""The configuration of a fleet: one TOML file, validated here, explained field by field. Imports no torch, so that
+`rose config` and errors are instant."""
 
 from __future__ import annotations
 
@@ -19,20 +17,18 @@ from rose import fleet_checks, private_files
 from rose.errors import UserError, did_you_mean
 from rose.event_fields import AMOUNT_MAX
 
-#: Ends of the names of fields that may have been given a secret.
+#: Name endings of fields that may hold a secret.
 _SECRET = (".token", ".url", "_env")
-#: Of a URL.
 _PASSWORD = re.compile(r"//[^/]*@")
 
 
 def explain(error: ValidationError, file: type[BaseModel]) -> str:
-    """One line for each wrong field of a file of this shape: its path, what is wrong, and the value that was given if
-    it cannot be a secret."""
+    """Return one line for each wrong field: its path, the fault, and the value if it cannot be a secret."""
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
         if item["type"] == "extra_forbidden":
-            # Its value may be a token under a misspelt name.
+            # The value of a misspelt name may be a token.
             *place, name = item["loc"]
             lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place, file))}")
             continue
@@ -43,10 +39,10 @@ def explain(error: ValidationError, file: type[BaseModel]) -> str:
 
 
 def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
-    """The fields of the table at a place in a file of this shape."""
+    """Return the fields of the table at a place in such a file."""
     tables = [file]
     for name in place:
-        # Others are numbers, names of tables, and the kind of a table where a list has several.
+        # Other parts are numbers, table names, and the kind of a table in a list.
         if field := next((known[str(name)] for known in map(_fields, tables) if name in known), None):
             tables = _tables(field.annotation) or tables
         else:
@@ -55,12 +51,12 @@ def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
 
 
 def _fields(table: type[BaseModel]) -> dict[str, FieldInfo]:
-    """By their names in the file."""
+    """Return fields by their names in the file."""
     return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
 def _tables(annotation: object) -> list[type[BaseModel]]:
-    """The tables that a field of this type may hold."""
+    """Return the tables that a field of this type may hold."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [table for part in get_args(annotation) for table in _tables(part)]
@@ -71,21 +67,19 @@ def _is_of_kind(table: type[BaseModel], kind: object) -> bool:
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are refused, since a misspelt field would otherwise be silently ignored, and
-    so is what has another type: `true` is no number."""
+    """A table of the file. Unknown keys are refused, because a misspelt field would be ignored; types are strict."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
-#: A latency that serving promises: from a microsecond to an hour.
+#: From a microsecond to an hour.
 BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
 DayS = Annotated[float, Field(ge=0, le=86_400)]
-#: Of a file's text.
 PathText = Annotated[Path, Field(strict=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-#: What reports, exports and `rose cost --by tag:NAME` can write as it is.
+#: A name that reports, exports and `rose cost --by tag:NAME` can write as it is.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 
 
@@ -162,11 +156,9 @@ class DeviceConfig(Section):
         return self
 
 
-#: What this module has from another, for whoever reads a fleet file.
 __all__ = ["DeviceConfig", "HostConfig", "Section"]
 
 
-#: The token of the fleet file in docs/fleet.md.
 DOCUMENTED_TOKEN = "0f5c9d1e7a3b48e26d0c8f1b5a9e3d72"
 
 
@@ -175,7 +167,7 @@ class ConfigError(UserError):
 
 
 def _absolute_file(name: str) -> str:
-    """Whoever reads the run's ledger works in another folder than whoever started the run."""
+    """Return a whole path: readers of the ledger work in another folder."""
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
@@ -184,7 +176,7 @@ def _absolute_path(path: Path) -> Path:
 
 
 def _whole_path(place: str) -> str:
-    """Whoever uses it works in another folder than whoever wrote the file. URLs and homes are as they are."""
+    """Return a whole path for users in other folders; URLs and homes stay."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
@@ -193,7 +185,6 @@ def _whole_trace(trace: str) -> str:
 
 
 PlaceText = Annotated[str, Field(min_length=1), AfterValidator(_whole_path)]
-#: A host's name or address, or a network.
 HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_length=253)]
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
@@ -396,7 +387,7 @@ class ArchiveConfig(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> ArchiveConfig:
-        # Of the file as a whole, so that the error does not repeat the value.
+        # On the whole section, so that the error does not repeat the value.
         if self.to is not None and urlsplit(self.to).password:
             raise ValueError(
                 "`to` holds a password, which the ledger would record: name it in the store's own settings"
@@ -460,7 +451,7 @@ class FleetConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _tables_of_hosts(cls, data: Any) -> Any:
-        """A file's `[[host]]` tables are the field `hosts`: `host` is the name of a fleet's one host."""
+        """`[[host]]` tables become the field `hosts`; `host` is the name of a single host."""
         if isinstance(data, dict) and isinstance(data.get("host"), list) and "hosts" not in data:
             return {**{name: value for name, value in data.items() if name != "host"}, "hosts": data["host"]}
         return data
@@ -472,11 +463,8 @@ class FleetConfig(Section):
 
 
 def load(path: Path) -> FleetConfig:
-    """Read and validate a fleet file: TOML, or JSON if its name ends so. Its folders are then whole paths, from where
-    this process works: those that use them work elsewhere.
-
-    Raises ConfigError naming the file, every wrong field with its value, and what to do.
-    """
+    """Read a fleet file, TOML or `.json`, and make its folders whole paths. Raises ConfigError naming the file, every
+    wrong field with its value, and what to do."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -485,14 +473,13 @@ def load(path: Path) -> FleetConfig:
         raise ConfigError(f"config {path} is not UTF-8 text: {error}")
     config = parse(text, str(path))
     folders = {name: getattr(config, name) for name in _FOLDERS}
-    # A home is each host's own.
     return config.model_copy(
         update={name: folder.absolute() for name, folder in folders.items() if not str(folder).startswith("~")}
     )
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return why others may know the secret of a fleet file; empty: they do not, or it has none. Raises OSError."""
+    """Return why others may know the secret of a fleet file; empty if they cannot. Raises OSError."""
     token, others = config.gateway.token, private_files.open_to_others(path)
     if token is None:
         return []
@@ -503,12 +490,11 @@ def warnings(config: FleetConfig, path: Path) -> list[str]:
     ]
 
 
-#: Fields that name a folder.
 _FOLDERS = ("ledger", "state", "cache")
 
 
 def parse(text: str, source: str) -> FleetConfig:
-    """Validate the text of a fleet file; `source` names it in errors. Raises ConfigError."""
+    """Return the fleet in a text; `source` names it in errors. Raises ConfigError."""
     if source.endswith(".json"):
         try:
             return FleetConfig.model_validate_json(text)
@@ -522,7 +508,7 @@ def parse(text: str, source: str) -> FleetConfig:
 
 
 def validated(data: dict[str, object], source: str) -> FleetConfig:
-    """The fleet that a table says; `source` names it in errors. Raises ConfigError."""
+    """Return the fleet in a table; `source` names it in errors. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:

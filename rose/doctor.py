@@ -1,4 +1,4 @@
-"""`rose doctor`: what this host can do, and what to do about each thing missing."""
+"""`rose doctor`: what this host can do, and a remedy for each missing thing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(len(TARGETS))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `missing` is something a live run needs; `absent` something it does without."""
+    """One check. `missing`: a live run needs it; `absent`: it does without."""
 
     what: str
     status: Status
@@ -44,12 +44,12 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything. Takes a few seconds: SGLang is really loaded, in a process of its own."""
+    """Run all checks, some seconds: SGLang is loaded in a process of its own."""
     return [*_host(), *_packages(), _sglang_hooks(), *_gpus()]
 
 
 def main(as_json: bool) -> int:
-    """Print the findings; returns the exit code: 0 if a live run can start here, else 1."""
+    """Print the findings; return 0 if a live run can start here, else 1."""
     findings = examine()
     if as_json:
         echo_data(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -130,7 +130,7 @@ def _sglang_hooks() -> Finding:
 
 
 def _gpu_names() -> tuple[list[str], str]:
-    """(names, why there are none)."""
+    """Return names, and why there are none."""
     import pynvml
 
     try:

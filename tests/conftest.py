@@ -22,10 +22,7 @@ TESTS = Path(__file__).parent
 
 # A busy host makes examples slowly; that says nothing of what is tested.
 hypothesis.settings.register_profile(
-    "rose",
-    max_examples=usual(12, long=200),
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "rose", max_examples=usual(12, long=200), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("rose")
 

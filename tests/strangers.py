@@ -15,8 +15,7 @@ import pytest
 UID = 65534
 
 needs_another_user = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None,
-    reason="only root can act as another user, and with setpriv",
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can act as another user, and with setpriv"
 )
 
 

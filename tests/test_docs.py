@@ -58,19 +58,12 @@ CHEAP = (
     "attach",
 )
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
-ENDLESS = {
-    ("ledger", "forward"): None,
-    ("jobs", "serve"): None,
-    ("api", "serve"): None,
-}
+ENDLESS = {("ledger", "forward"): None, ("jobs", "serve"): None, ("api", "serve"): None}
 #: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
 #: And those that send messages, which tests/pricing/commands/test_alerts.py runs, or need a ledger of a whole day.
 ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"], ["reconcile", "sample_traces/vendor_focus.csv"])
 #: Documents whose programs need a server, and the tests that run them.
-PROGRAMS_ELSEWHERE = {
-    "training.md": "tests/client/test_documented.py",
-    "README.md": "tests/client/test_documented.py",
-}
+PROGRAMS_ELSEWHERE = {"training.md": "tests/client/test_documented.py", "README.md": "tests/client/test_documented.py"}
 #: Where the API answers by default, and the test that makes the calls that are documented.
 API, API_CALLS_RUN_BY = "http://127.0.0.1:9470/", "tests/pricing/commands/test_api.py"
 #: Environment variables a documented command may set.

@@ -21,11 +21,7 @@ LINES_MAX = 700
 TERMINAL = "rose/terminal.py"
 #: Processes whose output is a log or a pipe, and the client inside a trainer, which loads no terminal; they print no
 #: text from outside.
-PRINTERS = {
-    "rose/client/run.py",
-    "rose/runtime/engines/adoption.py",
-    "rose/runtime/engines/forkserver_main.py",
-}
+PRINTERS = {"rose/client/run.py", "rose/runtime/engines/adoption.py", "rose/runtime/engines/forkserver_main.py"}
 #: Calls that print text, and names of rich that take text for markup.
 PRINTING = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
 RICH = {"rich.console.Console", "rich.text.Text", "rich.markup", "rich.print"}

@@ -107,10 +107,7 @@ def test_serving_ports_count_up_from_the_configured_one(model):
     fleet = demo([0, 1], ledger=Path("x"))
     more = fleet.device[0].model_copy(update={"id": "serving-1", "cores": [2]})
     fleet = fleet.model_copy(
-        update={
-            "device": [*fleet.device, more],
-            "serving": fleet.serving.model_copy(update={"port": 9100}),
-        }
+        update={"device": [*fleet.device, more], "serving": fleet.serving.model_copy(update={"port": 9100})}
     )
     serving = [plan(fleet, model).serving(device) for device in fleet.device]
     assert [device.spec.port for device in serving if device is not None] == [9100, 9101]

