@@ -51,12 +51,10 @@ def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
 
 
 def _fields(table: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return fields by their names in the file."""
     return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
 def _tables(annotation: object) -> list[type[BaseModel]]:
-    """Return the tables that a field of this type may hold."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [table for part in get_args(annotation) for table in _tables(part)]
@@ -85,23 +83,19 @@ TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 
 class HostConfig(Section):
     name: str = Field(
-        description="The host's name, on screens and before the names of its ledger writers.",
+        description="Name of the host, on screens and in its ledger writers' names.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$",
     )
     address: str | None = Field(
         default=None,
-        description="IP address of its Ray node, by which the other hosts reach it. Left out where there is one host, "
-        "and where `resource` finds it.",
+        description="IP address of its Ray node. Left out where there is one host, or `resource` finds it.",
         pattern=r"^[0-9A-Fa-f.:]+$",
     )
     resource: str | None = Field(
-        default=None,
-        description="A custom resource that its Ray node alone has, where addresses change, as in Kubernetes.",
-        min_length=1,
+        default=None, description="A Ray resource of its node alone, where addresses change.", min_length=1
     )
     cores: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list,
-        description="CPU cores for what is no device's: agents, controller, HTTP. Left out: those that serve nothing.",
+        default_factory=list, description="Cores for agents and HTTP. Left out: those that serve nothing."
     )
     zone: str = Field(default="", description="Availability zone, by which the ledger prices traffic between hosts.")
     region: str = Field(default="", description="Region, likewise.")
@@ -109,13 +103,12 @@ class HostConfig(Section):
 
 class DeviceConfig(Section):
     id: str = Field(
-        description="The device's name in the ledger, on screens and of folders: no '/' in it.",
+        description="Name of the device in the ledger, on screens and of folders: no '/' in it.",
         min_length=1,
         max_length=128,
     )
     pool: Literal["serving", "rollout"] = Field(
-        description="`serving` devices run the serving engine and lend what it leaves; `rollout` devices are dedicated "
-        "to rollouts, and the first of them also runs the trainer."
+        description="`serving` devices serve and lend the rest; `rollout` devices have rollouts, the first a trainer."
     )
     device_class: str = Field(description="The class the price book knows this device by.", min_length=1)
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index; leave out on a host with no GPU.")
@@ -125,17 +118,12 @@ class DeviceConfig(Section):
     kv_bytes: int = Field(
         gt=0,
         le=AMOUNT_MAX,
-        description="KV-cache memory of the device, in bytes, that serving and rollouts share. On a GPU each of the "
-        "two has a pool of its own, of up to this size.",
+        description="KV-cache bytes that serving and rollouts share; a GPU has a pool of up to this size for each.",
     )
-    host: str | None = Field(
-        default=None,
-        description="Name of the host that it is on, as in its `[[host]]` table; may be left out where there is one.",
-    )
+    host: str | None = Field(default=None, description="Name of its `[[host]]` table, if there are several.")
     serving_url: str | None = Field(
         default=None,
-        description="Root URL of the SGLang server that serves on this device: ROSE attaches to it, and neither starts "
-        "nor stops it. Left out, ROSE starts one itself.",
+        description="Root URL of the owner's SGLang server, to attach to. Left out, ROSE starts one itself.",
     )
 
     @model_validator(mode="after")
@@ -154,9 +142,6 @@ class DeviceConfig(Section):
                 "http://127.0.0.1:30000"
             )
         return self
-
-
-__all__ = ["DeviceConfig", "HostConfig", "Section"]
 
 
 DOCUMENTED_TOKEN = "0f5c9d1e7a3b48e26d0c8f1b5a9e3d72"
@@ -192,27 +177,20 @@ PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 class ServingConfig(Section):
     model: str = Field(
         default="smollm2-135m-instruct",
-        description="A Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
+        description="Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
     )
-    ttft_budget_ms: BudgetMs = Field(
-        default=500, description="Time to first token that serving promises, from arrival, in milliseconds."
-    )
-    tpot_budget_ms: BudgetMs = Field(
-        default=50, description="Time for each output token after the first that serving promises, in milliseconds."
-    )
-    max_prompt_tokens: PositiveInt = Field(
-        default=128, description="The largest prompt for which room is kept when a rollout step is admitted."
-    )
+    ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
+    tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of a further token, in ms.")
+    max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None,
-        description="KV-cache slots of the serving engine, in tokens. Left out: on a GPU as many as the device's "
-        "`kv_bytes` holds, on CPU cores 8192.",
+        description="KV-cache slots of its engine, in tokens. Left out: all of `kv_bytes` on a GPU, 8192 on cores.",
     )
     port: int | None = Field(
         default=None,
         ge=1,
         le=65535,
-        description="HTTP port of the first serving device, the next ones count up; free ones are taken if left out.",
+        description="HTTP port of the first serving device, others count up. Left out: free ones.",
     )
     extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
 
@@ -224,8 +202,7 @@ class RolloutConfig(Section):
     )
     max_total_tokens: PositiveInt | None = Field(
         default=None,
-        description="KV-cache slots of a rollout engine, in tokens. Left out: on a GPU as many as the device's "
-        "`kv_bytes` holds, less the headroom on one that serves; on CPU cores 32768.",
+        description="KV-cache slots of an engine. Left out: `kv_bytes` less headroom on a GPU, 32768 on cores.",
     )
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Turns in flight on one rollout engine at most.")
@@ -237,31 +214,24 @@ class CoservingConfig(Section):
     policy: Literal["rose", "solo", "share_all", "static_split"] = Field(
         default="rose",
         description="How a device is shared. `rose` lends what serving's slack leaves. To compare: `solo` nothing, "
-        "`share_all` regardless of serving, `static_split` a fixed share of time (`compute_share`) and memory.",
+        "`share_all` regardless of serving, `static_split` a fixed share of time and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
     high_watermark: Share = Field(default=0.5, description="Pressure begins when serving used this share of headroom.")
     lease_ttl_s: DayS = Field(default=3.0, gt=0, description="A lease that is not renewed for this long ends.")
     heartbeat_s: DayS = Field(default=0.5, gt=0, description="How often leases are renewed and loads are read.")
     compute_share: Share = Field(default=1.0, description="Largest share of a second that rollouts may have.")
-    regret_share: Share = Field(
-        default=0.05, description="How much longer lending may make a serving request take than it would alone."
-    )
+    regret_share: Share = Field(default=0.05, description="How much longer lending may make a serving request take.")
     holdout_share: float = Field(
         default=0.05,
         ge=0,
         le=0.5,
-        description="Share of the time, drawn window by window, in which a device is not lent, so that what lending "
-        "costs serving can be measured. It costs as large a share of what is harvested; with 0 the cost of lending "
-        "cannot be told from that of load.",
+        description="Share of the time, in random windows, in which a device is not lent, to measure what lending "
+        "costs serving. It costs as much of the harvest; with 0 that cost cannot be told from load.",
     )
-    holdout_window_s: DayS = Field(
-        default=120.0, gt=0, description="Length of a window, in seconds; much longer than `holdout_washout_s`."
-    )
+    holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(
-        default=60.0,
-        description="For how long, in seconds, a request may still be late because of a lease that is over: it is not "
-        "compared. At most half of a window.",
+        default=60.0, description="Seconds after a lease in which requests are not compared; at most half of a window."
     )
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the draw; it is in the ledger.")
     activation: Literal["resident", "leased"] = Field(
@@ -271,14 +241,12 @@ class CoservingConfig(Section):
     )
     drift_audit_s: DayS = Field(
         default=300.0,
-        description="A rollout engine that was not synced for this long hashes the weights it holds; one that drifted "
-        "is taken out of routing and brought back from an anchor. 0 turns it off.",
+        description="A rollout engine unsynced for this long hashes its weights; a drifted one is restored. 0: off.",
     )
     meter_s: DayS = Field(
         default=1.0,
-        description="How often power, utilisation and memory of a device are read into the ledger, in seconds. CPU "
-        "cores have no power meter of their own: there it is recorded as not measured, and the price book's figure "
-        "is assumed. 0 turns it off.",
+        description="Seconds between readings of a device's power, utilisation and memory. CPU cores have no power "
+        "meter: the price book's figure is assumed there. 0 turns it off.",
     )
 
     @model_validator(mode="after")
@@ -301,18 +269,12 @@ class CoservingConfig(Section):
 class TrafficConfig(Section):
     trace: Annotated[str, AfterValidator(_whole_trace)] = Field(
         default="none",
-        description="Serving traffic that the demo replays, since it has none of its own: a CSV in the "
-        "columns of the public Azure LLM inference traces, or `bursty` for the sample trace.",
+        description="Serving traffic that the demo replays: a CSV in the columns of the public Azure LLM inference "
+        "traces, or `bursty` for the sample trace.",
     )
-    requests_per_s_max: PositiveFloat = Field(
-        default=0.9, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
-    )
-    prompt_tokens_max: PositiveInt = Field(
-        default=48, description="Prompt lengths are scaled down so that the trace's 99th percentile is this."
-    )
-    output_tokens_max: PositiveInt = Field(
-        default=10, description="Output lengths are scaled down so that the trace's 99th percentile is this."
-    )
+    requests_per_s_max: PositiveFloat = Field(default=0.9, description="A denser trace is thinned to this mean rate.")
+    prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile that prompts are scaled to.")
+    output_tokens_max: PositiveInt = Field(default=10, description="99th percentile that outputs are scaled to.")
     seed: int = Field(default=5, description="Seed of the thinning and of the prompts' text.")
 
 
@@ -332,9 +294,7 @@ class TrainingConfig(Section):
     learning_rate: PositiveFloat = Field(default=2e-4, description="Learning rate of AdamW.")
     clip_low: PositiveFloat = Field(default=0.2, description="Lower clip of the probability ratio.")
     clip_high: PositiveFloat = Field(default=0.28, description="Upper clip of the probability ratio.")
-    minibatches: PositiveInt = Field(
-        default=4, description="Optimiser steps that a step's trajectories are split into."
-    )
+    minibatches: PositiveInt = Field(default=4, description="Optimiser steps in an RL step.")
     temperature: PositiveFloat = Field(default=1.0, description="Sampling temperature of rollouts.")
     staleness_max: int = Field(default=1, ge=0, description="Versions a token may be old when trained: steps overlap.")
     threads: PositiveInt = Field(default=1, description="Threads of the trainer.")
@@ -346,8 +306,8 @@ class GatewayConfig(Section):
     port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port; a free one is taken if left out.")
     token: Annotated[str, AfterValidator(private_files.check_token)] | None = Field(
         default=None,
-        description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Nobody "
-        "else may read the file that holds it (`chmod 600`).",
+        description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Keep its "
+        "file private (`chmod 600`).",
     )
     tokens: Annotated[PathText, AfterValidator(_absolute_path)] | None = Field(
         default=None, description="File of named tokens with scopes, made by `rose token create`, beside `token`."
@@ -363,26 +323,23 @@ class GatewayConfig(Section):
 class OriginsConfig(Section):
     files: bool = Field(
         default=False,
-        description="Whether a run may publish `file:///FOLDER`, a folder that each host has. Else http, https, s3 and "
-        "gs URLs alone.",
+        description="Whether a run may publish a `file:///FOLDER` of each host, beside http, https, s3 and gs URLs.",
     )
     hosts: list[HostText] = Field(
         default_factory=list,
-        description="Hosts that weights may be fetched from although their addresses are loopback, link-local, "
-        "unspecified, multicast or a cloud's metadata service: names, addresses or networks. A client on the "
-        "controller's host may publish at loopback without being named here.",
+        description="Hosts that weights may come from although their addresses are loopback, link-local, "
+        "unspecified, multicast or a cloud's metadata service: names, addresses or networks. A client on "
+        "the controller's host may publish at loopback without it.",
     )
 
 
 class ArchiveConfig(Section):
     to: PlaceText | None = Field(
         default=None,
-        description="Where events of the ledger are copied to once they are old: a folder of the first host, or a URL "
-        "such as s3://bucket/prefix. Left out: nowhere, and the ledger grows.",
+        description="Where old events of the ledger are copied: a folder of the first host, or a URL such as "
+        "s3://bucket/prefix. Left out: nowhere, and the ledger grows.",
     )
-    after_days: float | None = Field(
-        default=None, gt=0, le=36_500, description="Events older than this are copied there, such as 90."
-    )
+    after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of the events, such as 90.")
     delete: bool = Field(default=False, description="Have archived events leave the ledger.")
 
     @model_validator(mode="after")
@@ -401,23 +358,18 @@ class ArchiveConfig(Section):
 
 
 class FleetConfig(Section):
-    """The whole file."""
-
     name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(
         default="",
-        description="Name of this host, put before the names of its ledger writers; give one to each host where "
-        "several send to one ledger.",
+        description="Name of this host in its ledger writers' names; give one where several hosts share a ledger.",
         pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$",
     )
-    cache: PathText = Field(
-        default=Path("~/.cache/rose"), description="Folder for converted models and the warm-started policy."
-    )
+    cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that are made here.")
     price_book: PriceBookText | None = Field(
         default=None,
-        description="What the run is priced by: a TOML file, or `example` for made-up prices. Left out: the book that "
-        "the ledger adopted (`rose price FILE --adopt`), or that ROSE_PRICE_BOOK names.",
+        description="What the run is priced by: a TOML file, or `example` for made-up prices. Left out: the ledger's "
+        "adopted book (`rose price FILE --adopt`), or that of ROSE_PRICE_BOOK.",
     )
     tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},
@@ -425,13 +377,11 @@ class FleetConfig(Section):
         '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',
     )
     state: PathText = Field(
-        default=Path("~/.local/state/rose"),
-        description="Folder on each host for what a fleet remembers of itself, beside the ledger, and for its logs.",
+        default=Path("~/.local/state/rose"), description="Folder on each host for its memory and logs."
     )
     hosts: list[HostConfig] = Field(
         default_factory=list,
-        description="The hosts of a fleet on several, as `[[host]]` tables in place of `host`; the first has the "
-        "controller and the ledger.",
+        description="The hosts, as `[[host]]` tables in place of `host`; the first has controller and ledger.",
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
@@ -441,12 +391,8 @@ class FleetConfig(Section):
     task: TaskConfig = Field(default_factory=TaskConfig, description="What the policy learns.")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
-    origins: OriginsConfig = Field(
-        default_factory=OriginsConfig, description="Where the versions of a run may be published."
-    )
-    archive: ArchiveConfig = Field(
-        default_factory=ArchiveConfig, description="Where old events of the ledger go, once a day; nowhere by default."
-    )
+    origins: OriginsConfig = Field(default_factory=OriginsConfig, description="Where versions may be published.")
+    archive: ArchiveConfig = Field(default_factory=ArchiveConfig, description="Where old events go.")
 
     @model_validator(mode="before")
     @classmethod

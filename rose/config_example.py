@@ -30,7 +30,6 @@ _EXAMPLE_DEVICES = """
 
 
 def example() -> str:
-    """Return a fleet file with every field, its explanation and its default."""
     serving = {"id": "serving-0", "pool": "serving", "device_class": "h100-sxm", "gpu": 0, "kv_bytes": 20 << 30}
     rollout = {"id": "rollout-0", "pool": "rollout", "device_class": "h100-sxm", "gpu": 1, "kv_bytes": 40 << 30}
     tables: list[str] = []

@@ -130,7 +130,6 @@ def _sglang_hooks() -> Finding:
 
 
 def _gpu_names() -> tuple[list[str], str]:
-    """Return names, and why there are none."""
     import pynvml
 
     try:

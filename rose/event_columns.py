@@ -64,8 +64,6 @@ def all_columns() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a kind of event, and its allowed values."""
-
     name: str
     sql_type: str
     optional: bool
@@ -77,7 +75,6 @@ class Field:
 
     @property
     def wanted(self) -> str:
-        """Return the field's rule in words, for errors."""
         if self.sql_type == "VARCHAR":
             named = f"one of {', '.join(self.allowed)}" if self.allowed else "text"
             return f"{named} that is not empty" if self.filled else named

@@ -15,8 +15,6 @@ AMOUNT_MAX = 2**55 - 1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The least and the greatest value of a number, and its meaning."""
-
     least: int
     most: int
     about: str = ""

@@ -76,7 +76,6 @@ class Connections:
         self._waiting[connection] = asyncio.get_running_loop().time(), part
 
     def works(self, connection: _Connection) -> None:
-        """The server does not wait for the client."""
         self._waiting.pop(connection, None)
 
     def lost(self, connection: _Connection) -> None:

@@ -185,7 +185,6 @@ class TemporaryFolder:
 
 
 def _remove_unlocked(folder: Path) -> None:
-    """Remove this user's folder if no process has it. Raises OSError."""
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or time.time() - status.st_mtime < _LOCKED_S:
         return

@@ -61,7 +61,6 @@ class Token(BaseModel):
         return "admin" in self.scopes or scope in self.scopes
 
     def owns(self, writer: str) -> bool:
-        """Return whether the token was made to append as this writer."""
         return any(fnmatchcase(writer, pattern) for pattern in self.writers)
 
     def may_append(self, writer: str) -> bool:
@@ -69,7 +68,6 @@ class Token(BaseModel):
 
     @property
     def described(self) -> str:
-        """Return the rights in words."""
         named = [scope for scope in self.scopes if scope != "append"]
         return ", ".join([*named, *(f"append {pattern}" for pattern in self.writers)])
 
@@ -119,7 +117,6 @@ class Watched:
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """Return the current tokens."""
         with self._mutex:
             if (mark := self._look()) != self._mark:
                 self._mark = mark

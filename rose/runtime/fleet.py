@@ -81,13 +81,11 @@ def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason
 class FleetPlan:
     """Turns a configuration and resolved models into one `AgentSpec` for each device."""
 
-    config: FleetConfig
+    memory: MemoryPlan
     run_id: str
     anchor: Anchor
     folder: Path
     logs: Path
-    serving_model: Path
-    rollout_model: Path
     gateway_url: str
     #: The door of rollout engines on another host; None: loopback.
     door: Door | None = None
@@ -98,8 +96,8 @@ class FleetPlan:
     orphan_s: float | None = None
 
     @property
-    def memory(self) -> MemoryPlan:
-        return MemoryPlan(config=self.config, serving_model=self.serving_model, rollout_model=self.rollout_model)
+    def config(self) -> FleetConfig:
+        return self.memory.config
 
     def page(self, device: DeviceConfig) -> Path:
         return self.folder / device.id / "page"
@@ -142,7 +140,6 @@ class FleetPlan:
         return self.folder / device.id / "staging"
 
     def _host_cores(self) -> list[int]:
-        """Return the cores for HTTP and text: those that do not serve."""
         return sorted(host_cores(self.config.device))
 
     def _serving(self, device: DeviceConfig) -> EngineSpec:
@@ -150,7 +147,7 @@ class FleetPlan:
         number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)
         return EngineSpec(
             engine_id=f"{device.id}-serving",
-            model=str(self.serving_model),
+            model=str(self.memory.serving_model),
             model_name=config.model,
             port=free_port() if config.port is None else config.port + number,
             any_port=config.port is None,
@@ -174,7 +171,7 @@ class FleetPlan:
         leased = lent_gpu and self.config.coserving.activation == "leased"
         return EngineSpec(
             engine_id=f"{device.id}-rollout",
-            model=str(self.rollout_model),
+            model=str(self.memory.rollout_model),
             model_name=config.model,
             door=self.door,
             port=free_port(*addresses(self.door)),

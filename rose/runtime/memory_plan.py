@@ -7,13 +7,13 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig
 from rose.fleet_checks import more_ranks
-from rose.runtime.engines import cpu
+from rose.runtime.engines import cpu, models
 from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
 
@@ -43,7 +43,7 @@ class DeviceMemoryError(Exception):
     """A device's memory is too small or cannot be read; the message says what to do."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MemoryPart:
     """GPU memory of one process, in bytes."""
 
@@ -64,6 +64,13 @@ class MemoryPlan:
     config: FleetConfig
     serving_model: Path
     rollout_model: Path
+
+    @classmethod
+    def resolve(cls, config: FleetConfig, say: Callable[[str], None]) -> MemoryPlan:
+        """Return the plan of a fleet, whose models are made or downloaded if missing. Raises ModelError, CacheError."""
+        cache = config.cache.expanduser()
+        serving, rollout = (models.resolve(name, cache, say) for name in (config.serving.model, config.rollout.model))
+        return cls(config=config, serving_model=serving, rollout_model=rollout)
 
     def serving_bytes_per_token(self, device: DeviceConfig) -> int:
         return kv_bytes_per_token(self.serving_model, _dtype(device))
@@ -94,33 +101,15 @@ class MemoryPlan:
         """Return what a run puts on the device, in order of start. An owner's serving engine is there already."""
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
-            parts.append(
-                MemoryPart(
-                    name="serving",
-                    weights_bytes=weights_bytes(self.serving_model),
-                    kv_bytes=self.serving_tokens(device) * self.serving_bytes_per_token(device),
-                    workspace_bytes=SERVING_WORKSPACE_BYTES,
-                )
-            )
+            kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
+            parts.append(MemoryPart("serving", weights_bytes(self.serving_model), kv_bytes, SERVING_WORKSPACE_BYTES))
         if not lends or self.config.coserving.enabled:
-            parts.append(
-                MemoryPart(
-                    name="rollout",
-                    weights_bytes=weights_bytes(self.rollout_model),
-                    kv_bytes=self.rollout_tokens(device) * self.rollout_bytes_per_token(device),
-                    workspace_bytes=ROLLOUT_WORKSPACE_BYTES,
-                )
-            )
+            kv_bytes = self.rollout_tokens(device) * self.rollout_bytes_per_token(device)
+            parts.append(MemoryPart("rollout", weights_bytes(self.rollout_model), kv_bytes, ROLLOUT_WORKSPACE_BYTES))
         trainer = trainer_device(self.config)
         if trainer is not None and device.id == trainer.id:
-            parts.append(
-                MemoryPart(
-                    name="trainer",
-                    weights_bytes=weights_bytes(self.rollout_model) * TRAINER_BYTES_PER_WEIGHT_BYTE,
-                    kv_bytes=0,
-                    workspace_bytes=TRAINER_WORKSPACE_BYTES,
-                )
-            )
+            state_bytes = weights_bytes(self.rollout_model) * TRAINER_BYTES_PER_WEIGHT_BYTE
+            parts.append(MemoryPart("trainer", state_bytes, 0, TRAINER_WORKSPACE_BYTES))
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
@@ -180,7 +169,6 @@ class MemoryPlan:
                 )
 
     def _given_pools(self, end: str = ", ") -> str:
-        """Return the file's pools as text."""
         given = [
             f"{section}.max_total_tokens ({tokens})"
             for section, tokens in (

@@ -146,7 +146,6 @@ class ServingEngines:
 
 
 def answers(url: str) -> bool:
-    """Return whether an SGLang server at `url` is healthy."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=_TIMEOUT_S):
             return True

@@ -14,6 +14,7 @@ from rose.config_example import demo
 from rose.runtime.engines.adoption import spec_sha256
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.fleet import FleetPlan, recorded_config
+from rose.runtime.memory_plan import MemoryPlan
 
 SHAPE = {
     "num_attention_heads": 4,
@@ -34,13 +35,11 @@ def model(tmp_path):
 
 def plan(fleet, model):
     return FleetPlan(
-        config=fleet,
+        memory=MemoryPlan(config=fleet, serving_model=model, rollout_model=model),
         run_id="run",
         anchor=Anchor(0),
         folder=Path("shm"),
         logs=Path("logs"),
-        serving_model=model,
-        rollout_model=model,
         gateway_url="http://127.0.0.1:1",
     )
 

@@ -70,7 +70,6 @@ _INCIDENTAL = ("port", "any_port", "log", "fork_server", "start_cores", "orphan_
 
 
 def installed_version(package: str) -> str:
-    """Return a package's version; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -111,7 +110,6 @@ class EngineRecord:
         partial.replace(path)
 
     def process(self) -> DetachedProcess | None:
-        """Return the process, if it runs."""
         if self.boot_id != boot_id():
             return None
         # Open the handle first: from then on the pid is this process.
@@ -133,7 +131,6 @@ class DetachedProcess:
 
     @classmethod
     def open(cls, pid: int) -> DetachedProcess | None:
-        """Return the process of that number; None if there is none."""
         try:
             return cls(pid, os.pidfd_open(pid))
         except OSError:
@@ -166,7 +163,6 @@ def record_path(page: Path) -> Path:
 
 
 def living(folder: Path) -> Iterator[EngineRecord]:
-    """Yield the running engines that have a record in a folder."""
     for path in folder.rglob(f"*{_SUFFIX}"):
         record = EngineRecord.read(path.with_name(path.name.removesuffix(_SUFFIX)))
         if record is not None and record.process() is not None:
@@ -201,7 +197,6 @@ def watch_from_within(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def is_detached(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether an engine of this environment outlives its starter."""
     return _VARIABLE in environment
 
 
@@ -263,7 +258,6 @@ def _has_agent(page: Path) -> bool:
 
 
 def _end(reason: str) -> None:
-    """End this process and its group: SIGTERM, then SIGKILL."""
     print(f"ROSE ends this engine: {reason}", flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_S)

@@ -195,7 +195,6 @@ def end_with(requester: int) -> None:
 
 
 def _apply(environment: Mapping[str, str]) -> None:
-    """Set an engine's environment, and what libraries copied from the server's."""
     import torch
 
     os.environ.clear()

@@ -22,7 +22,6 @@ _OOM_SCORE_FIRST = 1000
 
 
 def is_scheduler(process: psutil.Process) -> bool:
-    """Return whether this SGLang process computes on the device."""
     try:
         return any(part.startswith(_SCHEDULER_TITLE) for part in process.cmdline()[:1])
     except psutil.Error:

@@ -78,7 +78,6 @@ class EngineSpec:
 
     @property
     def outer_url(self) -> str:
-        """Return where the controller reaches the engine."""
         if self.door is None:
             return self.url
         address = f"[{self.door.address}]" if ":" in self.door.address else self.door.address
@@ -189,7 +188,6 @@ class EngineProcess:
         raise EngineError(self._diagnosis(f"did not answer within {timeout_s:.0f} s"))
 
     def settle(self) -> None:
-        """Keep the ready engine to its cores, class and niceness."""
         spec = self.spec
         placement.place(
             self._group(),

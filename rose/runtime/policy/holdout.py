@@ -42,7 +42,6 @@ def draw(seed: int, device_id: str, number: int) -> float:
 
 
 def window_at(rules: HoldoutRules, device_id: str, utc_ns: int) -> HoldoutWindow:
-    """Return a device's window at a UTC time in nanoseconds."""
     number = utc_ns // rules.window_ns
     drawn = draw(rules.seed, device_id, number)
     return HoldoutWindow(number * rules.window_ns, (number + 1) * rules.window_ns, drawn, drawn < rules.share)

@@ -37,7 +37,6 @@ class BorrowCase:
 
 
 def worth_borrowing(case: BorrowCase) -> bool:
-    """Return whether the expected device time exceeds the switch time."""
     return case.wanted_ns * case.idle_share > case.switch_ns
 
 
@@ -296,7 +295,6 @@ def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
 
 
 def _cut(facts: LeaseFacts, now_ns: int) -> Change | None:
-    """Take over the engine's own cut."""
     state, cut = facts.state, facts.cut
     if cut.count == state.cuts_taken or cut.lease_number != state.number:
         return None

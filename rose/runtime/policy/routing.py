@@ -115,7 +115,6 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Place
 
 
 def place_dedicated(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
-    """`place` among the workers of dedicated devices."""
     return place(turn, [worker for worker in workers if not worker.borrowed], now_ns)
 
 
@@ -130,8 +129,6 @@ def _eligible(turn: TurnFacts, worker: WorkerFacts, now_ns: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunningTurn:
-    """A turn's request on an engine, and its time there."""
-
     request_id: str
     engine_id: str
     version_min: int
@@ -139,7 +136,6 @@ class RunningTurn:
 
 
 def stalled_after_ns() -> int:
-    """No turn that has run for less is stalled."""
     return STALLED_PACES * STALLED_MIN_NS
 
 

@@ -69,7 +69,6 @@ def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int
 
 
 def hold_ns(engine: EngineFacts) -> int:
-    """Return how long an engine stays with a run that has work."""
     return min(max(HOLD_MIN_NS, HOLD_SWITCHES * engine.switch_ns), HOLD_MAX_NS)
 
 
@@ -97,7 +96,6 @@ class _Allotment:
         self._count = dict.fromkeys(wanting, 0)
 
     def add(self, engines: list[EngineFacts]) -> None:
-        """Add engines; held ones stay where they are."""
         self._free += engines
         for engine in engines:
             if engine.run_id in self._wanting and self._now_ns - engine.since_ns < hold_ns(engine):
@@ -127,7 +125,6 @@ class _Allotment:
             self._serve_least(lacking)
 
     def result(self, runs: Mapping[str, RunFacts]) -> dict[str, str]:
-        """Return the assignment; unwanted engines stay where they are."""
         for engine in self._free:
             if engine.run_id is not None and engine.run_id in runs:
                 self._runs[engine.engine_id] = engine.run_id

@@ -92,8 +92,6 @@ class LeaseTerms:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFacts:
-    """Facts about a rollout step that asks to run."""
-
     load: ServingLoad | None
     budgets: Budgets | None
     lease: LeaseTerms
@@ -145,7 +143,6 @@ def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
 
 
 def admit(facts: StepFacts) -> Decision:
-    """Decide on one rollout step by slack and by regret."""
     load, budgets, lease = facts.load, facts.budgets, facts.lease
     if lease.expires_ns <= facts.now_ns:
         return Decision(False, Hold.NO_LEASE)
@@ -235,7 +232,6 @@ def late_by(*, took_ns: int, lent_ns: int, budget_ns: int) -> str | None:
 
 
 def admit_any(facts: StepFacts) -> Decision:
-    """Admit whatever a lease allows."""
     granted = facts.lease.expires_ns > facts.now_ns
     return Decision(granted, Hold.NONE if granted else Hold.NO_LEASE)
 

@@ -64,7 +64,6 @@ class LinearFit:
         return self.count >= WARM_UP_STEPS + FITTED_STEPS
 
     def observe(self, features: tuple[float, ...], duration_ns: float) -> LinearFit:
-        """Return the fit after one more step."""
         if self.count < WARM_UP_STEPS:
             return replace(self, count=self.count + 1)
         bound = self.bound

@@ -114,7 +114,6 @@ def _doing(folder: Path) -> str | None:
 
 
 def status_view(status: dict[str, Any], url: str) -> RenderableType:
-    """Return the answer of `/status` for a terminal."""
     title = f"fleet run {status['fleet_run_id'] or '?'}   model {status['model'] or 'any'}   {url}"
     parts: list[RenderableType] = [styled(title, "bold")]
     parts += [styled(f"missing: {reason}", "yellow") for reason in status["missing"]]

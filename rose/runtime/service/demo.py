@@ -115,7 +115,6 @@ def _plan(config: FleetConfig, run_id: str) -> HostPlan:
 
 
 def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> None:
-    """End the fleet, its Ray and its serving engines, even if one of them fails."""
     try:
         down(config, None, say)
     finally:

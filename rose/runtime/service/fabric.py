@@ -28,8 +28,6 @@ class UnreachableError(Exception):
 
 
 class Fabric:
-    """A Ray cluster that this process joins."""
-
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
 
@@ -65,68 +63,50 @@ class Fabric:
 
     @property
     def node_address(self) -> str:
-        """Return the IP address of this process's Ray node."""
-        import ray
-
-        address: str = ray.util.get_node_ip_address()
-        return address
+        return str(_ray().util.get_node_ip_address())
 
     @property
     def address(self) -> str:
         """Return the address by which hosts join the cluster."""
-        import ray
-
-        address: str = ray.get_runtime_context().gcs_address
-        return address
+        return str(_ray().get_runtime_context().gcs_address)
 
     def nodes(self) -> set[str]:
         """Return `node:ADDRESS` and the custom resources of all live nodes."""
-        import ray
-
-        return {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
+        return {name for node in _ray().nodes() if node["Alive"] for name in node["Resources"]}
 
     def own_resources(self) -> set[str]:
-        """Return the same for this process's node."""
-        import ray
-
-        own = ray.get_runtime_context().get_node_id()
-        return {name for node in ray.nodes() if node["NodeID"] == own for name in node["Resources"]}
+        own = _ray().get_runtime_context().get_node_id()
+        return {name for node in _ray().nodes() if node["NodeID"] == own for name in node["Resources"]}
 
     def find(self, name: str) -> Any | None:
         """Return the actor of this name; None if there is none, or it is gone for good."""
-        import ray
-
         try:
-            return ray.get_actor(name, namespace=self._namespace)
+            return _ray().get_actor(name, namespace=self._namespace)
         except ValueError:
             return None
 
-    def place(self, name: str, cls: type, *arguments: object, resource: str, threads: int = 4) -> Any:
+    def place(self, name: str, cls: type, *arguments: object, resource: str) -> Any:
         """Return the actor of this name, started on the node that has `resource` if there is none. Ray restarts it
         whenever it ends, until `end`."""
-        import ray
-
         options = {
             "name": name,
             "namespace": self._namespace,
             "lifetime": "detached",
             "get_if_exists": True,
             "max_restarts": -1,
-            "max_concurrency": threads,
+            "max_concurrency": 4,
             "num_cpus": 0,
             "resources": {resource: _SHARE},
             "runtime_env": {"env_vars": _ENVIRONMENT},
         }
-        return ray.remote(cls).options(**options).remote(*arguments)
+        return _ray().remote(cls).options(**options).remote(*arguments)
 
     def ask(self, actor: Any, method: str, *arguments: object, timeout_s: float) -> Any:
         """Call an actor's method. Raises what it raises, UnreachableError, and PartDiedError if it is gone for good."""
         return self.answer(getattr(actor, method).remote(*arguments), timeout_s)
 
     def answer(self, call: Any, timeout_s: float) -> Any:
-        """Return the result of a call, as `ask` does."""
-        import ray
-
+        ray = _ray()
         try:
             return ray.get(call, timeout=timeout_s)
         except ray.exceptions.RayTaskError as error:
@@ -142,19 +122,21 @@ class Fabric:
 
     def end(self, actor: Any, *, again: bool = False) -> None:
         """End an actor for good, or with `again` have Ray restart it."""
-        import ray
-
-        ray.kill(actor, no_restart=not again)
+        _ray().kill(actor, no_restart=not again)
 
     def leave(self) -> None:
         """Leave the cluster; its actors stay."""
-        import ray
+        _ray().shutdown()
 
-        ray.shutdown()
+
+def _ray() -> Any:
+    """Return Ray, which reads its environment when it is imported: a command sets that first."""
+    import ray
+
+    return ray
 
 
 def listens(address: str) -> bool:
-    """Return whether any server listens at `address`."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()

@@ -128,8 +128,6 @@ class HostActor:
 
 
 class HostRunner:
-    """Begin, watch and end the parts of the host."""
-
     def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
         self.plan = plan
         self._make_engine = make_engine
@@ -168,7 +166,6 @@ class HostRunner:
         return Report(doing=STOPPING if self._stopping.is_set() else doing, pid=os.getpid(), faults=faults)
 
     def facts(self) -> HostFacts:
-        """Return what heartbeats say of the host."""
         writer, forwarded = self._writer, self._forwarded
         waiting = waiting_s = None
         if forwarded is not None:
@@ -273,7 +270,6 @@ class HostRunner:
                 self._stopping.wait(_AGAIN_S)
 
     def _look_forwarded(self, progress: Progress) -> None:
-        """In the forwarder's thread: note its progress."""
         before = self._unsent()
         self._forwarded = progress, time.monotonic()
         if (unsent := self._unsent()) is not None and unsent != before:
@@ -335,23 +331,16 @@ class HostRunner:
         plan = self.plan
         own = plan.own.model_copy(update={"device": devices})
         self._progress("looking for the models")
-        cache = own.cache.expanduser()
-        memory = MemoryPlan(
-            config=own,
-            serving_model=models.resolve(own.serving.model, cache, self._progress),
-            rollout_model=models.resolve(own.rollout.model, cache, self._progress),
-        )
+        memory = MemoryPlan.resolve(own, self._progress)
         for device in own.device:
             if (budget := memory.unreachable_budget(device)) is not None:
                 self._say(budget)
         fleet = FleetPlan(
-            config=own,
+            memory=memory,
             run_id=plan.run_id,
             anchor=Anchor.take(),
             folder=plan.memory,
             logs=plan.logs,
-            serving_model=memory.serving_model,
-            rollout_model=memory.rollout_model,
             gateway_url=plan.controller_url,
             door=None if plan.address is None else Door(plan.address, engines_token(plan.state)),
             fork_server=owner.fork_server(plan),

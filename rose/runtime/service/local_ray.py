@@ -94,7 +94,6 @@ def start(folder: Path) -> str:
 
 
 def find(folder: Path) -> str | None:
-    """Return the address of this folder's Ray, if it runs."""
     try:
         address: str = json.loads((folder / _RECORD).read_text())["address"]
     except (OSError, ValueError, KeyError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rose import private_files
 from rose.config import FleetConfig
@@ -52,7 +52,7 @@ class Remembered:
 
 
 class MemoryUnreadableError(UserError):
-    """A fleet's memory exists and cannot be read."""
+    """The file exists and cannot be read."""
 
     exit_code = 1
 
@@ -156,23 +156,18 @@ def _read(file: Path) -> Remembered | None:
     return remembered
 
 
-#: Fields of the fleet file that a fleet run keeps, and why.
-_KEPT = {("ledger",): "its events lie there", ("rollout", "model"): "its RL runs were opened for it"}
-
-
 def check_fits(remembered: Remembered, config: FleetConfig) -> None:
     """Raises UserError if the fleet file changed in what must stay while a fleet run is open."""
     if not remembered.config_json:
         return
     before, now = json.loads(remembered.config_json), config.model_dump(mode="json")
-    for path, why in _KEPT.items():
-        old: Any = before
-        new: Any = now
-        for name in path:
-            old, new = old[name], new[name]
+    for name, old, new, why in (
+        ("ledger", before["ledger"], now["ledger"], "its events lie there"),
+        ("rollout.model", before["rollout"]["model"], now["rollout"]["model"], "its RL runs were opened for it"),
+    ):
         if old != new:
             raise UserError(
-                f"{'.'.join(path)} is {new!r}, and fleet run {remembered.run_id} goes on with {old!r}: {why}. Put "
+                f"{name} is {new!r}, and fleet run {remembered.run_id} goes on with {old!r}: {why}. Put "
                 "that back; or, to have the new one, start the fleet with the old file and end the run by `rose down`"
             )
     for device_id, host in hosts_by_device(config).items():

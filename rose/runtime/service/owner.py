@@ -25,7 +25,7 @@ from rose.errors import UserError
 from rose.ledger.layout import is_locked
 from rose.runtime import preflight
 from rose.runtime.coserving.hooks.settings import PluginSettings
-from rose.runtime.engines import leftovers, models, ports
+from rose.runtime.engines import leftovers, ports
 from rose.runtime.engines.adoption import DetachedProcess
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
@@ -88,13 +88,11 @@ def ensure(plan: HostPlan) -> dict[str, str]:
 
 
 def urls(plan: HostPlan) -> dict[str, str]:
-    """Return the URLs of the running owner's engines, by device."""
     record = _record(plan)
     return {} if record is None else dict(record["urls"])
 
 
 def failures(plan: HostPlan) -> dict[str, str]:
-    """Return why engines do not serve, by device."""
     record = _record(plan)
     return {} if record is None else dict(record["failures"])
 
@@ -150,14 +148,12 @@ def _serves(plan: HostPlan) -> bool:
 
 
 def _serving(plan: HostPlan) -> object:
-    """Return the settings that determine the host's serving engines."""
     own = plan.own
     devices = [device.model_dump(include=_OF_DEVICE) for device in own.device if device.pool == "serving"]
     return devices, own.serving.model_dump(include=_OF_SECTION)
 
 
 def _planned(state: Path) -> HostPlan:
-    """Return the owner's plan. Raises OSError and ValueError."""
     planned = json.loads((state / _PLAN).read_text())
     config = FleetConfig.model_validate_json(json.dumps(planned["config"]))
     return HostPlan(config=config, host=planned["host"], run_id=planned["run_id"], controller_url="")
@@ -183,7 +179,6 @@ def _put(state: Path, record: dict[str, Any]) -> None:
 
 
 def _ports(record: dict[str, Any]) -> dict[str, int]:
-    """Return the ports at which devices' engines have answered, now or before."""
     ports: dict[str, int] = record.get("ports", {})
     return ports
 
@@ -241,7 +236,6 @@ class _Owner:
             self._fork_server.stop()
 
     def _serve(self, device_id: str) -> None:
-        """Keep one device's engine until the stop."""
         while not self._stopping.is_set():
             try:
                 self._live(self._device(device_id))
@@ -293,21 +287,14 @@ class _Owner:
         return replace(device, url=spec.url, spec=spec)
 
     def _plan_fleet(self) -> FleetPlan:
-        plan, own = self._plan, self._plan.own
-        cache = own.cache.expanduser()
-        memory = MemoryPlan(
-            config=own,
-            serving_model=models.resolve(own.serving.model, cache, self._say),
-            rollout_model=models.resolve(own.rollout.model, cache, self._say),
-        )
+        plan = self._plan
+        memory = MemoryPlan.resolve(plan.own, self._say)
         return FleetPlan(
-            config=own,
+            memory=memory,
             run_id=plan.run_id,
             anchor=Anchor.take(),
             folder=plan.memory,
             logs=plan.logs,
-            serving_model=memory.serving_model,
-            rollout_model=memory.rollout_model,
             gateway_url="",
             fork_server=None if self._fork_server is None else self._fork_server.path,
             free_bytes=free_bytes(memory, plan.memory / _FREE),

@@ -25,7 +25,6 @@ def hosts(config: FleetConfig) -> list[HostConfig]:
 
 
 def devices(config: FleetConfig, host: str) -> list[DeviceConfig]:
-    """Return the devices on a host, each with its host's name."""
     first = hosts(config)[0].name
     # With one host the device's `host` may be missing or say what `host` says.
     if len(config.hosts) < 2:
@@ -44,7 +43,6 @@ def resource(host: HostConfig, node_address: str) -> str:
 
 
 def route(one: HostConfig, other: HostConfig) -> str:
-    """Return the priced route between two hosts by zone and region."""
     if one.region != other.region:
         return "inter-region"
     return "intra-zone" if one.zone == other.zone else "inter-zone"

@@ -64,8 +64,6 @@ class FleetState:
 
 @dataclass(slots=True)
 class Fleet:
-    """A fleet run on a Ray cluster that this process has joined."""
-
     config: FleetConfig
     fabric: Fabric
     remembered: Remembered
@@ -367,7 +365,6 @@ def _recorded(remembered: Remembered) -> FleetConfig | None:
 
 
 def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:
-    """Return the names of all parts that may exist."""
     hosts = [host.name for host in places.hosts(config)] + ([] if remembered is None else [*remembered.tokens])
     return [CONTROLLER, *map(host_part, dict.fromkeys(hosts))]
 

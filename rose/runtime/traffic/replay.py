@@ -142,7 +142,6 @@ class Replay:
         }
 
     async def _stopped_by(self, due_ns: int) -> bool:
-        """Wait until `due_ns`; return True as soon as the replay is stopped."""
         wait_s = (due_ns - monotonic_ns()) / _NS_PER_S
         if wait_s <= 0:
             await asyncio.sleep(0)  # Behind time: still let responses be read.

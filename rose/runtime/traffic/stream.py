@@ -36,7 +36,6 @@ class Arrivals:
 
     @property
     def ttft_ns(self) -> int | None:
-        """Time from sending to the first token."""
         return self.times_ns[0] - self.sent_ns if self.times_ns else None
 
     @property
@@ -83,7 +82,6 @@ async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
 
 
 def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
-    """Note one chunk; return its finish_reason, if any."""
     usage = chunk.get("usage")
     if usage:
         arrivals.prompt_tokens = usage.get("prompt_tokens", arrivals.prompt_tokens)

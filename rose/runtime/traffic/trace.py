@@ -98,7 +98,6 @@ def load(name: str) -> Trace:
 
 
 def open_trace(config: TrafficConfig) -> Trace | None:
-    """Return the configured trace; None for `none`. Raises TraceError."""
     return None if config.trace == "none" else load(config.trace)
 
 

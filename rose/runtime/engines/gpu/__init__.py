@@ -35,7 +35,6 @@ def native_kernels() -> bool:
 
 
 def has_kernels() -> bool:
-    """Return whether SGLang's compiled CUDA kernels are installed."""
     try:
         return importlib.util.find_spec("sgl_kernel") is not None
     except ValueError:  # The stand-in for CPU cores is in this process; it was found nowhere.

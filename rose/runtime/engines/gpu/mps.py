@@ -16,7 +16,6 @@ _MPS_ENABLED = 133
 
 
 def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the control daemon has its pipe where clients look."""
     return (Path(environment.get(_PIPES) or _PIPES_DEFAULT) / "control").exists()
 
 

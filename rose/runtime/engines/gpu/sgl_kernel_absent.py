@@ -62,7 +62,6 @@ def _no(*_args: object) -> bool:
 
 
 def in_use() -> bool:
-    """Return whether this process's `sgl_kernel` is the stand-in."""
     return isinstance(sys.modules.get(_PACKAGE), _AbsentModule)
 
 
