@@ -152,8 +152,7 @@ def _load(file: Path) -> None:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Return whether a price book is named, adopted or configured, and warn if none is. Raises PriceBookError if it is
-    unusable or lacks today's price of a device class."""
+    """Return whether the fleet has a price book, else warn. Raises PriceBookError if today's prices lack."""
     from rose.clock import utc_us
     from rose.ledger import layout
     from rose.pricing.price_books import choice
@@ -169,8 +168,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
 
 
 def _harvest(ledger: Path, run_id: str) -> str | None:
-    """Return a run's harvest share by period; the report's covers start-up and shutdown too. None without a serving
-    device."""
+    """Return a run's harvest share by period, without start-up and shutdown; None without a serving device."""
     from rose.ledger.reading import named
 
     result = named.run(ledger, named.load("harvest_share_of_run"), {"run_id": run_id})

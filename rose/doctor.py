@@ -75,12 +75,7 @@ def _host() -> list[Finding]:
     version, gib = ".".join(map(str, sys.version_info[:3])), 1 << 30
     return [
         _needed("Python", sys.version_info >= (3, 11), version, "install Python 3.11 or later"),
-        _needed(
-            "CPU cores",
-            cores >= 2,
-            f"{cores} available",
-            "the demo needs two: one is the serving device, one the rollout device",
-        ),
+        _needed("CPU cores", cores >= 2, f"{cores} available", "the demo needs one for each of two devices"),
         _needed(
             "memory",
             available >= needed,
@@ -88,10 +83,7 @@ def _host() -> list[Finding]:
             f"the demo's three engines need {needed / gib:.0f} GiB: close other programs",
         ),
         _needed(
-            "disk",
-            free >= 2 * gib,
-            f"{free / gib:.0f} GiB free in {folder}",
-            "a run needs up to 2 GiB for models, logs and the ledger: free some",
+            "disk", free >= 2 * gib, f"{free / gib:.0f} GiB free in {folder}", "free 2 GiB for models and the ledger"
         ),
     ]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -43,12 +43,6 @@ Part = Literal["head", "body", "answer", "next"]
 _LIMITS_S: dict[Part, float] = {"head": HEAD_S, "body": BODY_S, "answer": ANSWER_S, "next": float("inf")}
 
 
-class _Connection(Protocol):
-    def cut(self) -> None: ...
-
-    def takes(self) -> bool: ...
-
-
 class Connections:
     """The connections of one server, and since when clients owe something or are idle."""
 
@@ -56,10 +50,10 @@ class Connections:
         self._most = connections_max()
         self._count = 0
         #: Ordered: the longest wait is first.
-        self._waiting: dict[_Connection, tuple[float, Part]] = {}
+        self._waiting: dict[LimitedProtocol, tuple[float, Part]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def made(self, connection: _Connection) -> None:
+    def made(self, connection: LimitedProtocol) -> None:
         """Add a connection; beyond the limit, cut the one that waits longest."""
         self._count += 1
         self.waits(connection, "head")
@@ -70,15 +64,15 @@ class Connections:
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
-    def waits(self, connection: _Connection, part: Part) -> None:
+    def waits(self, connection: LimitedProtocol, part: Part) -> None:
         """The server waits for this part of a request from now on."""
         self._waiting.pop(connection, None)
         self._waiting[connection] = asyncio.get_running_loop().time(), part
 
-    def works(self, connection: _Connection) -> None:
+    def works(self, connection: LimitedProtocol) -> None:
         self._waiting.pop(connection, None)
 
-    def lost(self, connection: _Connection) -> None:
+    def lost(self, connection: LimitedProtocol) -> None:
         self._count -= 1
         self._waiting.pop(connection, None)
 

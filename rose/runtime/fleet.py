@@ -46,8 +46,7 @@ def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
 
 
 def recorded_config(config: FleetConfig) -> str:
-    """Return the configuration as JSON for a run's events, without its secret but with the digest of its price book's
-    file, since readers of the ledger open no other file."""
+    """Return the configuration as JSON without its secret, with the SHA-256 of its price book's file."""
     made = config.model_dump(mode="json", exclude={"gateway": {"token"}})
     if config.price_book is not None and config.price_book.endswith(".toml"):
         with suppress(OSError):
@@ -56,8 +55,7 @@ def recorded_config(config: FleetConfig) -> str:
 
 
 def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
-    """Return the event that a fleet run began, changed its fleet file (`reason`) or ended, with the facts of this host,
-    the first."""
+    """Return the event that a fleet run began, changed (`reason`) or ended, with the first host's facts."""
     host = {"cores": psutil.cpu_count(), "memory_bytes": psutil.virtual_memory().total, "platform": os.uname().machine}
     # At the end the trace's file may be gone.
     trace = open_trace(config.traffic) if action == "started" else None

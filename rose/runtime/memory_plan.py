@@ -113,8 +113,7 @@ class MemoryPlan:
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU has no room for the parts, or `kv_bytes` for a token. Serving of several
-        ranks is not summed up: its parts are on several GPUs."""
+        """Raises DeviceMemoryError if the GPU is too small for one engine's ranks, or `kv_bytes` for a token."""
         if device.gpu is None:
             return
         self._check_pools(device)
@@ -197,7 +196,7 @@ def trainer_device(config: FleetConfig) -> DeviceConfig | None:
 
 
 def free_memory(gpus: Sequence[int]) -> dict[int, int]:
-    """Return free bytes of GPUs, by CUDA index. A process of its own asks, because its CUDA context would stay. Raises
+    """Return free bytes of GPUs by CUDA index, asked in a process that takes its CUDA context away. Raises
     DeviceMemoryError."""
     command = [sys.executable, "-c", _ASK_FREE, *map(str, gpus)]
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import psutil
 
@@ -29,9 +30,17 @@ class PreflightError(UserError):
     """The fleet cannot start here; the message says why and what to do."""
 
 
+@contextmanager
+def _refused(*kinds: type[Exception], before: str = "") -> Iterator[None]:
+    """Turn these errors into a PreflightError."""
+    try:
+        yield
+    except kinds as error:
+        raise PreflightError(f"{before}{error}") from None
+
+
 def check(config: FleetConfig) -> None:
-    """Check a fleet that is all on this host. Raises PreflightError for the first problem; the file's come before the
-    host's."""
+    """Check a fleet that is all on this host, the file before the host. Raises PreflightError."""
     check_archive(config)
     check_host(config)
     _check_port(config.gateway.port, "gateway.port", config.gateway.host)
@@ -52,18 +61,15 @@ def check_host(config: FleetConfig) -> None:
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
-    """Return bytes free on the fleet's GPUs, by device id; call it once the models are there. Raises PreflightError
-    naming a device without room for its engines."""
+    """Return bytes free on the fleet's GPUs by device id. Raises PreflightError naming one without room."""
     devices = [device for device in memory.config.device if device.gpu is not None]
     if not devices:
         return {}
-    try:
+    with _refused(DeviceMemoryError, ValueError):
         free = memory_plan.free_memory([device.gpu for device in devices if device.gpu is not None])
         for device in devices:
             assert device.gpu is not None
             memory.check(device, free[device.gpu])
-    except (DeviceMemoryError, ValueError) as error:
-        raise PreflightError(str(error)) from None
     return {device.id: free[device.gpu] for device in devices if device.gpu is not None}
 
 
@@ -158,10 +164,8 @@ def _check_models(config: FleetConfig) -> None:
     if not config.device:
         return
     for field, model in (("serving.model", config.serving.model), ("rollout.model", config.rollout.model)):
-        try:
+        with _refused(models.ModelError, before=f"{field}: "):
             models.local(model)
-        except models.ModelError as error:
-            raise PreflightError(f"{field}: {error}") from None
 
 
 def _check_memory(config: FleetConfig) -> None:
@@ -180,10 +184,8 @@ def _check_memory(config: FleetConfig) -> None:
 def _check_port(port: int | None, what: str, host: str) -> None:
     if port is None:
         return
-    try:
+    with _refused(EngineError):
         require_free_port(port, what, host)
-    except EngineError as error:
-        raise PreflightError(str(error)) from None
 
 
 def _check_trace(config: FleetConfig) -> None:
@@ -191,10 +193,8 @@ def _check_trace(config: FleetConfig) -> None:
 
     if not any(device.pool == "serving" for device in config.device):
         return
-    try:
+    with _refused(trace.TraceError, ConfigError):
         trace.open_trace(config.traffic)
-    except (trace.TraceError, ConfigError) as error:
-        raise PreflightError(str(error)) from None
 
 
 def check_archive(config: FleetConfig) -> None:
@@ -203,18 +203,14 @@ def check_archive(config: FleetConfig) -> None:
     from rose.ledger.growth.store import Store
 
     if config.archive.to is not None:
-        try:
+        with _refused(LedgerError, before=f"archive.to {config.archive.to!r}: "):
             archive.outside(Store(config.archive.to), places.ledger(config))
-        except LedgerError as error:
-            raise PreflightError(f"archive.to {config.archive.to!r}: {error}") from None
 
 
 def _check_folders(config: FleetConfig) -> None:
-    try:
+    with _refused(FolderError):
         places.make_ledger(config)
         places.make_state(places.state_folder(config))
-    except FolderError as error:
-        raise PreflightError(str(error)) from None
     cache = config.cache.expanduser()
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -101,8 +101,7 @@ class ServingEngines:
             self._looked = time.monotonic()
 
     def attach(self, tend: Callable[[], None] = lambda: None) -> None:
-        """Attach every owner's engine to its page; `tend` runs meanwhile. Raises AttachError, and what `tend`
-        raises."""
+        """Attach owners' engines to their pages, `tend` meanwhile. Raises AttachError and `tend`'s."""
         for device in self._owned:
             OwnedEngine(device.url, self._token).attach(device.page, tend)
         self._looked = time.monotonic()

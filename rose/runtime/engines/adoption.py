@@ -39,8 +39,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 def start_detached(arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
-    """Run this Python with `arguments` and return the process id. The program survives the calling thread and process.
-    Raises OSError if it does not start."""
+    """Run this Python as a program that survives this process; return its pid. Raises OSError."""
     started = subprocess.run(
         [sys.executable, "-c", _SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,

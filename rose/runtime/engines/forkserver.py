@@ -18,7 +18,6 @@ from typing import IO
 from rose import private_files
 from rose.runtime.engines.adoption import DetachedProcess, installed_version
 
-#: A request is one packet: arguments, environment and code.
 PACKET_BYTES_MAX = 1 << 20
 #: Loading SGLang takes minutes, and a fresh process would slow that down. The end of a server is noticed at once.
 _ANSWER_TIMEOUT_S = 300.0
@@ -52,15 +51,9 @@ class ForkServer:
                 listening.bind(str(path))
                 path.chmod(0o600)
                 listening.listen(16)
+                arguments = map(str, (path, listening.fileno(), creator))
                 process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "rose.runtime.engines.forkserver_main",
-                        str(path),
-                        str(listening.fileno()),
-                        str(creator),
-                    ],
+                    [sys.executable, "-m", "rose.runtime.engines.forkserver_main", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -100,8 +93,7 @@ def installed_code() -> dict[str, str]:
 
 
 def server_environment() -> dict[str, str]:
-    """Return the variables of a server for engines on CPU cores. One OpenMP thread, because a pool does not survive a
-    fork; each engine sets its own number."""
+    """Return a server's variables. One OpenMP thread, because a pool does not survive a fork."""
     from rose.runtime.engines import cpu, gpu
 
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
@@ -124,13 +116,8 @@ def fork_engine(
     """Have the server at `path` fork an engine with these SGLang arguments and this whole environment, and `log` as its
     output. It dies with this process unless it is detached. `own_session` lets the kernel weigh it by itself. Blocks
     while the server loads. Raises ForkError if there is no server, or it refuses."""
-    message = {
-        "engine_arguments": list(arguments),
-        "environment": dict(environment),
-        "own_session": own_session,
-        "code": installed_code(),
-    }
-    request = json.dumps(message).encode()
+    message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
+    request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):
         # The environment has secrets.
         raise ForkError(f"no fork server of this user's answers at {path}: its folder is gone, or open to others")

@@ -42,7 +42,6 @@ LOADED = (
     "sglang.srt.models.registry",
     "rose.runtime.coserving.plugin",
 )
-#: A requester sends at once after it connects.
 _REQUEST_TIMEOUT_S = 5.0
 
 

@@ -26,16 +26,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies, and exit now if it is dead. SGLang's children do the same
-    towards this process."""
+    """Have the kernel kill this process when its parent dies, and exit now if it is dead."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         sys.exit(f"the process {parent_pid} that started this engine is gone")
 
 
 def use_start_cores() -> None:
-    """Run on the cores in `ROSE_ENGINE_START_CORES`, such as "0,1"; without it on all of a CPU host. A ready engine is
-    pinned to its device later."""
+    """Run on the cores in `ROSE_ENGINE_START_CORES`, such as "0,1"; by default on all of a CPU host."""
     named = os.environ.get("ROSE_ENGINE_START_CORES")
     if named:
         os.sched_setaffinity(0, [int(core) for core in named.split(",")])

@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-#: Number of former logs.
 LOGS_KEPT = 4
 _SHARED_MEMORY = Path("/dev/shm")
 #: SGLang's load files, its segments with their creator's pid, and semaphores of `multiprocessing`.

@@ -26,13 +26,18 @@ def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
-        heads = int(config["num_attention_heads"])
-        kv_heads = int(config.get("num_key_value_heads") or heads)
-        head_dim = int(config.get("head_dim") or config["hidden_size"] // heads)
+        _, kv_heads, head_dim = _heads(config)
         layers = int(config["num_hidden_layers"])
     except (KeyError, TypeError) as error:
         raise _unreadable(path, error)
     return 2 * layers * kv_heads * head_dim * _element_bytes(config, dtype)
+
+
+def _heads(config: dict[str, Any]) -> tuple[int, int, int]:
+    """Return attention heads, KV heads and the head size."""
+    heads = int(config["num_attention_heads"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    return heads, kv_heads, int(config.get("head_dim") or config["hidden_size"] // heads)
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
@@ -54,9 +59,7 @@ def weights_bytes(checkpoint: Path | str) -> int:
 def _dense_bytes(path: Path) -> int:
     config = _config(path)
     try:
-        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        head_dim = int(config.get("head_dim") or hidden // heads)
-        kv_heads = int(config.get("num_key_value_heads") or heads)
+        hidden, (heads, kv_heads, head_dim) = int(config["hidden_size"]), _heads(config)
         attention = 2 * hidden * head_dim * (heads + kv_heads)
         layer = attention + 3 * hidden * int(config["intermediate_size"])
         tables = 1 if config.get("tie_word_embeddings") else 2
@@ -183,8 +186,7 @@ def local(name: str) -> Path | None:
 
 
 def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
-    """Return the folder of `owner/model`: the newest revision, or the cached one without a network. Honours `HF_HOME`,
-    `HF_TOKEN` and `HF_ENDPOINT`. Raises ModelError."""
+    """Return the folder of `owner/model`, newest revision; without a network the cached one. Raises ModelError."""
     from huggingface_hub import snapshot_download
 
     progress(f"downloading {name} from Hugging Face, if it is not in the cache already")
@@ -200,8 +202,7 @@ def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
 
 
 def smollm2(cache: Path, progress: Callable[[str], None]) -> Path:
-    """Return the checkpoint of SmolLM2-135M-Instruct, converted from a pip package's GGUF file. Raises ModelError if
-    that is not installed."""
+    """Return SmolLM2-135M-Instruct, converted from a pip package's GGUF file. Raises ModelError without it."""
     source = packaged_gguf()
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     return once(cache, f"{SMOLLM2}-{digest}-{CONVERSION}", lambda folder: convert(source, folder, progress))
@@ -224,8 +225,7 @@ def packaged_gguf() -> Path:
 
 
 def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None:
-    """Write the Llama in the GGUF file `source` into `folder` as a bfloat16 Hugging Face checkpoint. Raises ModelError
-    for another architecture or tensor."""
+    """Write a Llama's GGUF file as a bfloat16 checkpoint in `folder`. Raises ModelError for another model."""
     import torch
     from gguf import GGUFReader
     from gguf.quants import dequantize

@@ -19,8 +19,7 @@ _claims: list[socket.socket] = []
 
 
 def free_port(*hosts: str) -> int:
-    """Return a port that is free on all `hosts`, default loopback, and that no other call returns while this process
-    lives. Raises UserError if there is none, or an address is not this host's."""
+    """Return a port that is free on all `hosts` and that no other call returns meanwhile. Raises UserError."""
     hosts = hosts or ("127.0.0.1",)
     ports = outside_ephemeral()
     for port in random.SystemRandom().sample(ports, len(ports)):

@@ -27,7 +27,6 @@ from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_d
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
 from rose.runtime.engines.forkserver import ForkError, fork_engine, start_cores
 
-#: A large model on a slow disk loads for long.
 START_TIMEOUT_S = 1200.0
 _STOP_GRACE_S = 10.0
 _LOG_TAIL_LINES = 15
@@ -89,8 +88,7 @@ class EngineSpec:
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
-    """Raises AddressInUseError naming port and purpose if the port is taken, EngineError if no server can listen for
-    another reason."""
+    """Raises AddressInUseError naming a taken port and its purpose, EngineError if it is unusable."""
     try:
         ports.listen_once(host, port)
     except OSError as error:
@@ -145,8 +143,7 @@ class EngineProcess:
                         self._arguments(),
                         environment,
                         log,
-                        # An engine that shares no core with serving gives way to other sessions; one that does gives
-                        # way within serving's session.
+                        # A session that shares no core with serving gives way as a whole.
                         own_session=spec.idle_class and not spec.plugin.gated,
                     )
                     return
@@ -172,12 +169,11 @@ class EngineProcess:
         return self._process is not None
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until the engine has answered one generation. Raises EngineError with the end of its log,
-        AddressInUseError if it could not bind a port."""
+        """Wait for one generation. Raises EngineError with the log's end, AddressInUseError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if not self.alive:
-                kind = AddressInUseError if self._met_address_in_use() else EngineError
+                kind = AddressInUseError if "address already in use" in self._log().lower() else EngineError
                 raise kind(self._diagnosis("ended before it was ready"))
             try:
                 self.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
@@ -235,17 +231,13 @@ class EngineProcess:
             adoption.record_path(self.spec.plugin.page).unlink(missing_ok=True)
 
     def log_tail(self) -> str:
+        return "\n".join(self._log().splitlines()[-_LOG_TAIL_LINES:])
+
+    def _log(self) -> str:
         try:
-            lines = self.spec.log.read_text(errors="replace").splitlines()
+            return self.spec.log.read_text(errors="replace")
         except OSError:
             return "(no log)"
-        return "\n".join(lines[-_LOG_TAIL_LINES:])
-
-    def _met_address_in_use(self) -> bool:
-        try:
-            return "address already in use" in self.spec.log.read_text(errors="replace").lower()
-        except OSError:
-            return False
 
     def _diagnosis(self, what: str) -> str:
         return (

@@ -35,8 +35,7 @@ class HoldoutWindow:
 
 
 def draw(seed: int, device_id: str, number: int) -> float:
-    """Return a number in [0, 1), uniform over devices and windows: the first 52 bits of SHA-256 of
-    `seed/device_id/number`."""
+    """Return a uniform number in [0, 1): the first 52 bits of SHA-256 of `seed/device_id/number`."""
     digest = hashlib.sha256(f"{seed}/{device_id}/{number}".encode()).hexdigest()
     return float(int(digest[:_DIGITS], 16) / 16**_DIGITS)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvMemory:
-    """KV memory of one device and of the tokens of its two models. `*_tokens` are held, not allowed; serving's waiting
-    prompts count as held."""
+    """KV memory of a device and the tokens held by its two models; serving's waiting prompts count as held."""
 
     device_bytes: int
     serving_bytes_per_token: int

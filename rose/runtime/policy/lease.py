@@ -344,8 +344,7 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """Return the state after a look at serving's counters: a restarted engine counts from 0, and late requests that
-    were in flight at the last step are ignored."""
+    """Return the state after a look at serving's counters, which restart at 0; late requests in flight are ignored."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

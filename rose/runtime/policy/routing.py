@@ -71,8 +71,7 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """Facts about a turn. `version_min` is the staleness bound; engines in `avoid` preempted it and still take memory
-    back."""
+    """Facts about a turn. `version_min` is the staleness bound; engines in `avoid` preempted it just now."""
 
     prefix_engine_id: str | None
     version_min: int

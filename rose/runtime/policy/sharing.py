@@ -17,8 +17,7 @@ AWAY_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A usable engine. `switch_ns`: time its last switch took. `unlent_ns`: time since its device was lent; 0 while it
-    is, or without need of a lease."""
+    """A usable engine, the time of its last switch, and since when it is not lent (0: lent, or dedicated)."""
 
     engine_id: str
     capacity: int
@@ -35,8 +34,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run with usable weights. `turns` are queued or in flight; 0 wants no engine. `served` is its past present
-    capacity times time by weight (see `serve`)."""
+    """A run with weights. `turns` are queued or in flight; `served` is its past capacity (see `serve`)."""
 
     run_id: str
     turns: int

@@ -224,8 +224,7 @@ def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
 
 
 def late_by(*, took_ns: int, lent_ns: int, budget_ns: int) -> str | None:
-    """Return who made a request late: "alone" if it would be late without rollouts' `lent_ns`, else "lending"; None if
-    in time."""
+    """Return "alone" for a request that is late even without `lent_ns`, else "lending"; None if in time."""
     if took_ns <= budget_ns:
         return None
     return "alone" if took_ns - lent_ns > budget_ns else "lending"

@@ -34,9 +34,8 @@ class ControllerPlan:
     logs: Path
     ledger: Path
     host: str = ""
-    #: What agents show it.
     agent_token: str = field(default="", repr=False)
-    #: By its name, what each other host sends its events with.
+    #: By host: the secret of its events.
     host_tokens: dict[str, str] = field(default_factory=dict, repr=False)
     cores: tuple[int, ...] = ()
 
@@ -103,8 +102,7 @@ class ControllerActor:
                     origins=places.origin_rules(plan.config),
                 )
                 await gateway.start()
-                # Freeze loaded objects. Turns create few cycles, but with Python's thresholds collections take a tenth
-                # of each.
+                # Turns create few cycles, but with Python's thresholds collections take a tenth of each.
                 gc.freeze()
                 gc.set_threshold(20_000, 50, 100)
                 self._doing = ""

@@ -28,7 +28,6 @@ from rose.runtime.service.process import log_to
 from rose.runtime.service.up import Fleet, down, up
 from rose.terminal import progress
 
-#: How long the trainer waits for the fleet.
 READY_S = 600.0
 _LOOK_S = 0.2
 _END_S = 30.0

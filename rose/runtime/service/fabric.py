@@ -32,8 +32,7 @@ class Fabric:
         self._namespace = namespace
 
     def join(self, address: str) -> None:
-        """Join the cluster from one of its hosts. Raises UserError for a malformed address, DeploymentError if no
-        cluster answers."""
+        """Join the cluster from one of its hosts. Raises UserError, DeploymentError if no cluster answers."""
         _wait_listening(address)
         # Read at Ray's import. Deaths of processes are in Ray's logs.
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
@@ -86,8 +85,7 @@ class Fabric:
             return None
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Any:
-        """Return the actor of this name, started on the node that has `resource` if there is none. Ray restarts it
-        whenever it ends, until `end`."""
+        """Return the actor of this name, started if missing. Ray restarts it whenever it ends, until `end`."""
         options = {
             "name": name,
             "namespace": self._namespace,

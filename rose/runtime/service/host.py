@@ -52,8 +52,7 @@ _CHECKED = "checked"
 
 
 class OwnServing:
-    """The host's view of ROSE's own serving engines; it restarts their owner process. `down`: why a device's engine
-    does not serve."""
+    """The host's view of ROSE's own serving engines. `down`: by device, why its engine does not serve."""
 
     def __init__(self, plan: HostPlan) -> None:
         self.down: dict[str, str] = {}
@@ -63,8 +62,7 @@ class OwnServing:
         self._ensured = False
 
     def look(self) -> dict[str, str]:
-        """Return the URLs of the engines that answer. Raises UserError and OSError if their owner does not start, or a
-        former one does not end."""
+        """Return the URLs that answer. Raises UserError and OSError if their owner does not start or end."""
         plan = self._plan
         if not owner.served(plan):
             # An owner of a former fleet file may still run.
@@ -83,8 +81,7 @@ class OwnServing:
         return urls
 
     def keep(self, say: Callable[[str], None]) -> list[str]:
-        """Return the devices whose engines went down since the last look. They come back at their URLs and must be
-        attached again."""
+        """Return the devices whose engines went down since the last look, and must be attached again."""
         if not (own := owner.served(self._plan)):
             return []
         before = self.down

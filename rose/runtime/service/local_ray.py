@@ -41,8 +41,7 @@ ENVIRONMENT = {
 
 
 def start(folder: Path) -> str:
-    """Start a Ray that is recorded in `folder` and return its address. Raises DeploymentError with its output,
-    FolderError."""
+    """Start a Ray, recorded in `folder`; return its address. Raises DeploymentError with its output, FolderError."""
     places.make_state(folder)
     # Remains of a Ray use the folder that is deleted below.
     stop(folder)

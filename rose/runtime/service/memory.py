@@ -41,7 +41,6 @@ class Remembered:
     config_json: str = ""
     #: Host of each device, former ones included.
     placed: dict[str, str] = field(default_factory=dict)
-    #: Put down by `--keep-runs`.
     kept: bool = False
     #: Address of its Ray cluster; empty if Ray is the first host's own.
     ray_address: str = ""
@@ -75,8 +74,7 @@ class FleetMemory:
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Lock the fleet for this command. With `say` wait for another command; without, yield False. Raises
-        OSError."""
+        """Lock the fleet; with `say` wait for another command, without yield False. Raises OSError."""
         make_state(self.folder)
         with (self.folder / _LOCK_FILE).open("a") as lock:
             try:

@@ -129,8 +129,7 @@ def runs(plan: HostPlan) -> bool:
 
 
 def free_bytes(memory: MemoryPlan, kept: Path) -> dict[str, int]:
-    """Return bytes that were free on the host's GPUs at the first call, which file `kept` remembers: later calls would
-    count what was started since."""
+    """Return bytes free on the host's GPUs at the first call, which file `kept` remembers across starts."""
     with suppress(OSError, ValueError):
         before: dict[str, int] = json.loads(kept.read_text())
         if before.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
@@ -205,7 +204,6 @@ class _Owner:
         self._devices: dict[str, ServingDevice] = {}
         self._failures: dict[str, str] = {}
         self._fork_server: ForkServer | None = None
-        #: Why the current state is not on record.
         self._unwritten: str | None = None
         self._say = log_to(plan.logs / "serving-owner.log")
 
@@ -262,8 +260,7 @@ class _Owner:
             engines.stop()
 
     def _device(self, device_id: str) -> ServingDevice:
-        """Return the device's engine, made once: each one claims a port until this process ends, and GPU memory is
-        measured before the first engine."""
+        """Return the device's engine, made once: each claims a port, and GPU memory is measured before it."""
         with self._making:
             if device_id not in self._devices:
                 if self._fleet is None:
@@ -279,8 +276,7 @@ class _Owner:
             return self._devices[device_id]
 
     def _at(self, device: ServingDevice, port: int) -> ServingDevice:
-        """Return the device at a port, and at no other once its engine answered there, because clients know that
-        one."""
+        """Return the device at a port, and at no other once its engine answered there: clients know that one."""
         assert device.spec is not None
         any_port = device.spec.any_port and device.device_id not in self._ports
         spec = replace(device.spec, port=port, any_port=any_port)

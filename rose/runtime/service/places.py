@@ -37,8 +37,7 @@ def hosts_by_device(config: FleetConfig) -> dict[str, str]:
 
 
 def resource(host: HostConfig, node_address: str) -> str:
-    """Return the Ray resource that only this host's node has, also after a restart. `node_address` stands in for a
-    missing address."""
+    """Return the Ray resource that only this host's node has; `node_address` is its address by default."""
     return host.resource or f"node:{host.address or node_address}"
 
 
@@ -57,10 +56,6 @@ def route_to(config: FleetConfig, host: str, url: str) -> str:
 
 def origin_rules(config: FleetConfig) -> OriginRules:
     return OriginRules(files=config.origins.files, hosts=tuple(config.origins.hosts))
-
-
-def namespace(config: FleetConfig) -> str:
-    return f"rose-{config.name}"
 
 
 def state_folder(config: FleetConfig) -> Path:
@@ -125,8 +120,7 @@ class HostPlan:
 
     @property
     def memory(self) -> Path:
-        """Return the folder of pages and staged weights, after `make_memory`. It keeps its name, so that engines find
-        their page again."""
+        """Return the folder of pages and staged weights. It keeps its name, so engines find their page again."""
         return self._memory.resolve()
 
     @property

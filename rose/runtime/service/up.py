@@ -49,19 +49,6 @@ class Part:
     resource: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetState:
-    """Each part's report, by name."""
-
-    run_id: str
-    url: str
-    parts: dict[str, Report]
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.parts) and all(part.ready for part in self.parts.values())
-
-
 @dataclass(slots=True)
 class Fleet:
     config: FleetConfig
@@ -78,8 +65,8 @@ class Fleet:
     def memory(self) -> FleetMemory:
         return FleetMemory(self.config)
 
-    def state(self) -> FleetState:
-        """Return the current state. A part that is gone for good is placed again."""
+    def reports(self) -> dict[str, Report]:
+        """Return each part's report by name. A part that is gone for good is placed again."""
         calls = []
         for part in self.parts:
             actor = self.fabric.find(part.name)
@@ -90,7 +77,7 @@ class Fleet:
             with self.memory.alone() as alone:
                 if alone and self._is_wanted():
                     self.place()
-        return FleetState(run_id=self.remembered.run_id, url=self.remembered.url, parts=reports)
+        return reports
 
     def place(self) -> None:
         """Place missing parts, and restart those that a killed command left stopped. Needs the fleet's lock."""
@@ -111,22 +98,21 @@ class Fleet:
             time.sleep(_LOOK_S)
         if not self._is_wanted():
             return False
-        self.state()
+        self.reports()
         return True
 
-    def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> FleetState:
-        """Return once all parts, or `part`, are at work; `say` tells each change. Raises DeploymentError if the fleet
-        is put down instead."""
+    def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> None:
+        """Return once all parts, or `part`, are at work. Raises DeploymentError if the fleet is put down."""
         shown: dict[str, str] = {}
         while True:
-            state = self.state()
-            for name, report in state.parts.items():
+            reports = self.reports()
+            for name, report in reports.items():
                 text = report.doing or "; ".join(["is at work", *map(_fault, report.faults.items())])
                 if shown.get(name) != text:
                     shown[name] = text
                     say(f"{name}: {text}")
-            if state.ready if part is None else state.parts[part].ready:
-                return state
+            if all(report.ready for name, report in reports.items() if part in (None, name)):
+                return
             if not self._is_wanted():
                 raise DeploymentError(f"fleet {self.config.name!r} was put down: `rose up` starts it again")
             tend()
@@ -444,7 +430,7 @@ def _unknown_ray(config: FleetConfig) -> UserError:
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
     """Join the Ray cluster. Raises UserError, also if the fleet runs on another one."""
     say(f"joining Ray at {address}")
-    fabric = Fabric(places.namespace(config))
+    fabric = Fabric(f"rose-{config.name}")
     fabric.join(address)
     remembered = FleetMemory(config).read()
     own = local_ray.find(places.state_folder(config))

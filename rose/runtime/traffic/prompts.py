@@ -23,7 +23,6 @@ WORDS = tuple(_TEXT.split())
 
 
 def prompt_text(seed: str, tokens: int) -> str:
-    """Return `tokens` words, a token each, in an order by `seed` alone, so that no prefix cache answers one prompt from
-    another's."""
+    """Return `tokens` words, a token each, in an order by `seed`, so that prompts share no prefix."""
     draw = random.Random(seed)  # noqa: S311 (traffic, not secrets)
     return " ".join(draw.choices(WORDS, k=tokens))

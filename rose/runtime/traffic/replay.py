@@ -90,8 +90,7 @@ class Replay:
         self._stopping.set()
 
     async def run(self) -> Counts:
-        """Replay until the end of the trace or `stop`, and wait for the last responses. Cancelled, it records requests
-        in flight as failed with "replay cancelled". Raises what `record` raises."""
+        """Replay until the end or `stop`; once cancelled, requests in flight fail. Raises what `record` raises."""
         # This endpoint adds no chat template.
         url = f"{self._target.url.rstrip('/')}/v1/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}

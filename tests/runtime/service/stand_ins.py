@@ -105,7 +105,8 @@ def up(file: str, address: str | None = None, engine: type[EngineProcess] = Stan
     from rose.runtime.service.up import up as start
 
     fleet = start(config.load(Path(file)), address, print, {"make_engine": engine})
-    print("ready", fleet.wait_ready(print).url, flush=True)
+    fleet.wait_ready(print)
+    print("ready", fleet.remembered.url, flush=True)
 
 
 if __name__ == "__main__":

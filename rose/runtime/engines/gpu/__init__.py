@@ -11,7 +11,6 @@ NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
 #: A step launched ahead could not be held, and an idle spinning scheduler takes a core. Decode keeps its graphs, one a
 #: layer: see `rose.runtime.coserving.hooks.gate`.
 GATED_ARGUMENTS = ("--disable-overlap-schedule", "--cuda-graph-backend-prefill=disabled", "--sleep-on-idle")
-#: It still shares the host's cores.
 DEDICATED_ARGUMENTS = ("--sleep-on-idle",)
 
 _NATIVE_ARGUMENTS = (

@@ -1,5 +1,4 @@
-"""NVIDIA's Multi-Process Service, which ROSE uses where the host's owner runs its daemon: a lent engine ranks below
-serving."""
+"""NVIDIA's Multi-Process Service, where the host's owner runs its daemon: a lent engine ranks below serving."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def client_environment(compute_share: float, environment: Mapping[str, str] = os
 
 
 def in_use(index: int) -> bool:
-    """Return whether this process's contexts on the GPU with CUDA index `index` share it through the service. False
-    without a driver, or with an old one."""
+    """Return whether this process shares the GPU with CUDA index `index` through the service; False if unknown."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
