@@ -37,25 +37,8 @@ SAMPLE, SAMPLE_US = "sample_traces/ledger", 1_795_464_000_000_000
 #: tests: `rose doctor` by tests/test_cli.py, `rose accept` by tests/accept/test_stage.py, `rose borrow`, `correct` and
 #: `explain` by tests/pricing.
 CHEAP = (
-    "--help",
-    "config",
-    "price",
-    "sql",
-    "query",
-    "schema",
-    "report",
-    "ledger",
-    "jobs",
-    "books",
-    "cost",
-    "changes",
-    "forecast",
-    "saved",
-    "reconcile",
-    "explain",
-    "alerts",
-    "export",
-    "attach",
+    *("--help", "config", "price", "sql", "query", "schema", "report", "ledger", "jobs", "books", "cost", "changes"),
+    *("forecast", "saved", "reconcile", "explain", "alerts", "export", "attach"),
 )
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {("ledger", "forward"): None, ("jobs", "serve"): None, ("api", "serve"): None}

@@ -17,23 +17,15 @@ from rose.runtime.memory_plan import (
     DeviceMemoryError,
     MemoryPlan,
 )
+from tests.runtime.loads import LLAMA_8B
 
 GIB = 1 << 30
-#: 8 billion parameters: 16 GB of weights, and 128 KiB of keys and values for a token.
-SHAPE = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-}
 TOKEN_BYTES = 131072
 
 
 @pytest.fixture
 def model(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
     return tmp_path
 
 

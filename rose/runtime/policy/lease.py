@@ -213,9 +213,6 @@ def _in_time(load: ServingLoad | None) -> int:
     return 0 if load is None else load.finished - load.late_alone - load.late_by_lending
 
 
-# ---------------------------------------------------------------------- granted
-
-
 def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
     rules, last, load = facts.rules, facts.state, facts.load
     if not _answer_holds(facts, now_ns) or facts.wanted_ns <= 0 or refusal(facts, now_ns) is not None:
@@ -267,9 +264,6 @@ def _renew(facts: LeaseFacts, now_ns: int) -> Change | None:
     return Change("renew", None, replace(facts.state, expires_ns=expires_ns))
 
 
-# ---------------------------------------------------------------------- ended
-
-
 def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
     state = replace(facts.state, in_time_at_end=_in_time(facts.load))
     if state.expires_ns <= now_ns:
@@ -289,9 +283,6 @@ def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
         reason = f"{_requests(late)} late by lending, although throttled and shrunk"
         return Change("preempt", reason, replace(state, ended="preempted"))
     return None
-
-
-# ---------------------------------------------------------------------- taken back, and given again
 
 
 def _cut(facts: LeaseFacts, now_ns: int) -> Change | None:

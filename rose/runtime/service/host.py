@@ -201,8 +201,6 @@ class HostRunner:
                 rotated_s = time.monotonic()
         self._end()
 
-    # ------------------------------------------------------------------ begin
-
     def _begin(self) -> None:
         plan = self.plan
         places.make_state(plan.state)
@@ -360,8 +358,6 @@ class HostRunner:
             budget_bytes = max(budget_bytes, 3 * weights_bytes(model))
         rules = places.origin_rules(config)
         return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url), rules)
-
-    # ------------------------------------------------------------------ end
 
     def clear(self) -> None:
         """After the end: stop ROSE's own serving engines, and remove the host's memory."""

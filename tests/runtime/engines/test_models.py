@@ -20,6 +20,7 @@ from rose.runtime.engines import models
 from rose.runtime.engines.cpu import define_torchvision
 from rose.runtime.engines.models import kv_bytes_per_token, once, weights_bytes
 from rose.runtime.training.policy_model import Policy, PolicyShape
+from tests.runtime.loads import LLAMA_8B
 
 
 @pytest.mark.long
@@ -168,17 +169,6 @@ def test_of_several_one_builds_and_the_others_wait(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         folders = set(pool.map(lambda _: once(tmp_path, "thing", build), range(3)))
     assert (folders, len(builds)) == ({tmp_path / "thing"}, 1)
-
-
-LLAMA_8B = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-    "torch_dtype": "bfloat16",
-}
 
 
 def write(folder, config):

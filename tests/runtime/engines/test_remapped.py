@@ -14,8 +14,8 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.slack import LeaseTerms
-from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.engines.test_leased import moves, show, until
+from tests.runtime.conftest import ENVIRONMENT, until
+from tests.runtime.engines.test_leased import moves, show
 from tests.runtime.engines.test_sglang import IDLE, answering, generate, lend, make_spec
 
 pytestmark = pytest.mark.live

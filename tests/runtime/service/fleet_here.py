@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +21,6 @@ from tests.test_config import MINIMAL
 
 TOKEN = "a-token-of-the-tests"
 MODEL = "tiny"
-_SECONDS_MAX = 60.0
 
 
 def fleet(folder: Path, more: str = "", *, model: str = MODEL, ledger: str = "ledger") -> FleetConfig:
@@ -127,13 +125,6 @@ class Here:
             name = next(name for name, known in self.actors.items() if known is actor)
             actor._body = self._places[name]()
         actor.ended = not again
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

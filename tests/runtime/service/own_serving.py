@@ -13,8 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +71,6 @@ def record(plan: HostPlan) -> dict[str, Any]:
     """What the owner process last said of itself."""
     told: dict[str, Any] = json.loads((plan.state / "serving.json").read_text())
     return told
-
-
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about in time"
-        time.sleep(0.05)
 
 
 def failing(plan: HostPlan) -> Path:

@@ -20,32 +20,16 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import TAKEN, asked
 from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span, SpanRecord
 from rose.runtime.engines import adoption, door
-from rose.runtime.policy.slack import ServingLoad
 from rose.runtime.rollout import vocabulary
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.weight_version import weights_name
 from tests.runtime.coserving.owned_server import Owner, served
+from tests.runtime.loads import IDLE
 from tests.runtime.scheduling.stand_ins import FakeEngine
 from tests.runtime.service import stand_ins
 
 TOKEN_S = 0.02
 _SPAN_S = 0.02
-_IDLE = ServingLoad(
-    wanted=False,
-    waiting=0,
-    waiting_prefill_ns=0,
-    earliest_arrival_ns=0,
-    running=0,
-    oldest_token_ns=0,
-    decode_ns=0,
-    largest_prefill_ns=1,
-    usual_prefill_ns=1,
-    regret_room_ns=0,
-    worked_ns=0,
-    finished=0,
-    late_alone=0,
-    late_by_lending=0,
-)
 
 
 class Player(stand_ins.StandIn):
@@ -130,7 +114,7 @@ def serving() -> None:
             time.sleep(_SPAN_S)
             with suppress(PageError, ValueError):
                 if page is not None:
-                    page.set_load(_IDLE)
+                    page.set_load(IDLE)
                     page.write_span(Party.SERVING, SpanRecord(Span.SERVING, began_ns, monotonic_ns()))
 
 

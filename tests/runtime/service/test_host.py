@@ -15,11 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -45,6 +44,7 @@ from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import answers
 from rose.tokens import of_secret
 from tests.long_form import LONG
+from tests.runtime.conftest import until
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.service import own_serving
 
@@ -70,13 +70,6 @@ signal.signal(signal.SIGTERM, lambda *_: runner.stop(leave=False))
 runner.run()
 """
 EPOCHS = 40
-
-
-def until(condition: Callable[[], Any], seconds: float = 400.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.1)
 
 
 class Controller:

@@ -18,8 +18,8 @@ from rose.runtime.service.memory import FleetMemory, Remembered
 from rose.runtime.service.places import HostPlan
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from tests import strangers
+from tests.runtime.conftest import until
 from tests.runtime.service import fleet_here, own_serving
-from tests.runtime.service.own_serving import until
 from tests.runtime.service.test_two_hosts import FLEET
 from tests.test_config import MINIMAL
 

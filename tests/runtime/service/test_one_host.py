@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from rose.ledger import catalog
 from tests.runtime import hosts
+from tests.runtime.conftest import until
 from tests.runtime.hosts import Host, Network
-from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, SHAPE, TOKEN, json
+from tests.runtime.service.own_serving import SHAPE
+from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, TOKEN
 
 pytestmark = [
     pytest.mark.hosts,
@@ -30,13 +32,6 @@ ROSE = (sys.executable, "-m", "rose.cli")
 URL = "http://127.0.0.1:30100"
 RUN_EVENTS = "SELECT fleet_run_id IS NOT NULL AS rl, action, reason FROM event WHERE kind = 'run' ORDER BY event_time"
 UP = (sys.executable, "-m", "tests.runtime.service.stand_ins", "up", "/srv/fleet.toml")
-
-
-def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.2)
 
 
 def running(host: Host, what: str) -> list[str]:

@@ -19,8 +19,9 @@ from rose.runtime import serving
 from rose.runtime.service import owner
 from rose.runtime.service.host import OwnServing
 from rose.runtime.service.places import HostPlan
+from tests.runtime.conftest import until
 from tests.runtime.service import own_serving
-from tests.runtime.service.own_serving import failing, record, until, waiting
+from tests.runtime.service.own_serving import failing, record, waiting
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.service import controller, process
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from tests import programs
-from tests.runtime.service.fleet_here import fleet, until
+from tests.runtime.conftest import until
+from tests.runtime.service.fleet_here import fleet
 
 _CONTROLLER = """
 import sys, time

@@ -10,8 +10,7 @@ import json
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
@@ -19,7 +18,9 @@ import pytest
 
 from rose.ledger import catalog
 from tests.runtime import hosts
+from tests.runtime.conftest import until
 from tests.runtime.hosts import Host, Network
+from tests.runtime.service.own_serving import SHAPE
 
 pytestmark = [
     pytest.mark.hosts,
@@ -32,15 +33,6 @@ RAY_PORT = 6379
 CONTROLLER_PORT = 30100
 TOKEN = "a-token-of-the-tests"
 URL = f"http://10.77.0.1:{CONTROLLER_PORT}"
-SHAPE = {
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "vocab_size": 64,
-    "tie_word_embeddings": True,
-    "torch_dtype": "float32",
-}
 #: What a stranger is answered by an engine.
 DOORS = """
 import json, sys, urllib.error, urllib.request
@@ -214,13 +206,6 @@ class TwoHosts:
         """Return rows of the fleet's ledger, which lies on the first host's disk."""
         with catalog.connect(self.one.disk / "ledger") as connection:
             return connection.sql(sql).pl().to_dicts()
-
-
-def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.3)
 
 
 @pytest.fixture(scope="module")
