@@ -1,4 +1,4 @@
-"""Hostile requests: what is right in form, altered in a place or in how it is sent."""
+"""Hostile requests: valid ones, altered in content or in how they are sent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ VALUES = st.one_of(
 
 
 def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something stands in a message, from the outside in."""
     found = [place]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in items:
@@ -61,7 +60,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def altered(draw: st.DrawFn, message: Any) -> Any:
-    """The message with up to three of its parts replaced, mostly by one of their kind, left out or added."""
+    """The message with up to three parts replaced, removed or added."""
     whole = [copy.deepcopy(message)]
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
         inner = [place for place in _places(whole[0]) if place] if draw(st.integers(0, 9)) else []
@@ -83,7 +82,6 @@ def altered(draw: st.DrawFn, message: Any) -> Any:
 
 @st.composite
 def bodies(draw: st.DrawFn, message: Any) -> bytes:
-    """An altered message as JSON, or what is none."""
     text = json.dumps(draw(altered(message)))
     kind = draw(
         st.sampled_from(["json"] * 40 + ["utf-16", "utf-8-sig", "cut", "raw", "depth", "twice", "latin", "zeros"])
@@ -123,13 +121,11 @@ METHODS = [b"GET", b"POST", b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH", b"
 
 
 def methods(method: str) -> st.SearchStrategy[bytes]:
-    """Mostly this one."""
     return st.sampled_from([method.encode()] * 60 + METHODS)
 
 
 @st.composite
 def paths(draw: st.DrawFn, path: str) -> bytes:
-    """The path, sometimes with a part of it altered."""
     if draw(st.integers(0, 9)):
         return path.encode()
     parts = path.split("/")
@@ -142,13 +138,12 @@ def paths(draw: st.DrawFn, path: str) -> bytes:
 
 
 def request(method: bytes, path: bytes, headers: list[bytes], body: bytes) -> bytes:
-    """The bytes of a request on a connection of its own."""
     head = [method + b" " + path + b" HTTP/1.1", b"Host: 127.0.0.1", b"Connection: close", *headers]
     return b"\r\n".join([*head, b"Content-Length: %d" % len(body), b"", b""]) + body
 
 
 def answered(port: int, sent: bytes, wait_s: float = ANSWER_S) -> tuple[int | None, bytes]:
-    """The status and the answer; None if it takes longer than `wait_s`. Raises ConnectionError where there is none."""
+    """Return the status and the answer; no status after `wait_s`. Raises ConnectionError without an answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as connection:
         answer = b""
         try:

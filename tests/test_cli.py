@@ -11,20 +11,20 @@ import pytest
 from typer.testing import CliRunner
 
 from rose.cli import _harvest, app
-from rose.events import Device, DeviceSlice, Run
+from rose.events import BUCKETS, Device, DeviceSlice, Run
 from rose.ledger.writer import LedgerWriter
 
 ROSE = str(Path(sys.executable).with_name("rose"))
 
 
 def rose(*arguments):
-    """Run the command in a process of its own: what is slow is to import, so few tests do."""
+    """Run the command in a process of its own, which is slow."""
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run([ROSE, *arguments], capture_output=True, text=True, check=False, timeout=240, env=environment)
 
 
 def refused(*arguments):
-    """What a command says on stderr when it refuses its input; run in this process, as starting one takes seconds."""
+    """Return a refused command's stderr; it runs in this process."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 2, (arguments, done.stderr)
@@ -59,18 +59,7 @@ def test_config_example_can_be_checked(tmp_path):
 def test_doctor_looks_at_everything():
     done = rose("doctor", "--json")
     findings = {finding["what"]: finding for finding in json.loads(done.stdout)}
-    looked_at = {
-        "Python",
-        "CPU cores",
-        "memory",
-        "disk",
-        "torch",
-        "sglang",
-        "SGLang with ROSE's hooks",
-        "NVML",
-        "power",
-    }
-    assert looked_at <= set(findings)
+    assert {"Python", "CPU cores", "memory", "disk", "torch", "sglang", "NVML", "power"} <= set(findings)
     assert findings["power"]["status"] == "ok" or "not measured: " in findings["power"]["detail"]
     assert findings["SGLang with ROSE's hooks"]["status"] == "ok", findings["SGLang with ROSE's hooks"]
     for finding in findings.values():
@@ -171,18 +160,7 @@ def test_a_run_without_a_finished_step_has_a_harvest_share_of_its_own(tmp_path):
         writer.record(Run(at_us=1, action="started", name="short"))
         assert _harvest(tmp_path / "ledger", "run") is None
         writer.record(Device(at_us=1, action="joined", t_ns=0, device_id="d", pool="serving", device_class="any"))
-        writer.record(
-            DeviceSlice(
-                device_id="d",
-                t0_ns=0,
-                t1_ns=40,
-                serving_ns=20,
-                rollout_ns=5,
-                headroom_ns=5,
-                idle_ns=10,
-                train_ns=0,
-                sync_ns=0,
-                activation_ns=0,
-            )
-        )
+        spent = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
+        spent |= {"serving_ns": 20, "rollout_ns": 5, "headroom_ns": 5, "idle_ns": 10}
+        writer.record(DeviceSlice(device_id="d", t0_ns=0, t1_ns=40, **spent))
     assert _harvest(tmp_path / "ledger", "run") == ("Idle serving time put to work (harvest share): 25.0% over the run")

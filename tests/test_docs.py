@@ -1,4 +1,4 @@
-"""The documentation is held to the code: its commands run, its files validate, its links lead somewhere."""
+"""Documentation: commands run, files validate, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ def blocks(language: str, documents: list[Path] | None = None) -> list[Block]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(document, command) of every line in a shell block."""
     return [
         (block.document.name, line.strip())
         for block in blocks("sh")
@@ -83,7 +82,6 @@ def commands() -> list[tuple[str, str]]:
 
 
 def words_of(line: str) -> list[str]:
-    """A command without the variables before it and the redirection after it."""
     words = shlex.split(line, comments=True)
     while re.fullmatch(r"[A-Z_]+=.*", words[0]):
         assert words[0].partition("=")[0] in VARIABLES, f"{line}: no document may set {words[0]}"
@@ -104,7 +102,6 @@ def runs(words: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A folder with a small ledger, and the files that the documents show."""
     folder = tmp_path_factory.mktemp("reader")
     for block in blocks("toml"):
         name = re.match(r"# (\w+\.toml)\n", block.text)
@@ -122,7 +119,7 @@ def workplace(tmp_path_factory) -> Path:
 
 
 def record(ledger: Path, run_id: str, at_us: int) -> None:
-    """An hour of a serving device, a quarter of which was lent."""
+    """Record an hour of a serving device, lent for a quarter."""
     hour_ns = 3_600_000_000_000
     t0_ns, t1_ns = at_us * 1000, at_us * 1000 + hour_ns
     serving = {"device_id": "serving-0", "pool": "serving", "device_class": "cpu-core"}
@@ -140,7 +137,6 @@ def record(ledger: Path, run_id: str, at_us: int) -> None:
 
 
 def one_of_each_command() -> list[tuple[str, str]]:
-    """(document, command): a line of each command. All lines are parsed, see below."""
     lines = [(document, line) for document, line in commands() if runs(words_of(line))]
     chosen: dict[str, tuple[str, str]] = {}
     for document, line in sorted(lines, key=lambda pair: SAMPLE in pair[1]):
@@ -149,7 +145,6 @@ def one_of_each_command() -> list[tuple[str, str]]:
 
 
 def path_of(words: list[str]) -> str:
-    """The command that a line runs, without its arguments."""
     command, path = COMMANDS, ["rose"]
     for word in words[1:]:
         if not isinstance(command, TyperGroup) or word not in command.commands:
@@ -204,7 +199,6 @@ def check_exists(document: str, line: str) -> None:
 
 
 def check_rose(arguments: list[str]) -> None:
-    """Parse as the command line itself would, without running anything."""
     command = COMMANDS
     while isinstance(command, TyperGroup) and arguments != ["--help"]:
         if command.invoke_without_command and (not arguments or arguments[0].startswith("-")):
@@ -291,7 +285,7 @@ def test_every_relative_link_leads_to_a_heading_that_is_there():
 
 
 def anchors(file: Path) -> set[str]:
-    """Return the names that GitHub gives to the headings of a document."""
+    """Return the names that GitHub gives to headings."""
     headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""Hostile requests to the real servers: each is answered, none with 500, and the servers go on as before."""
+"""Each hostile request to a real server is answered, never with 500, and the servers stay well."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ledger"
 
 
 def hostile(examples: int, *, long: int) -> settings:
-    """So many requests, the same ones in each run of the suite. The long form has 10,000 of all servers together."""
+    """Settings of the same requests in each run; the long form has 10,000 of all servers together."""
     return settings(
         max_examples=usual(examples, long=long),
         deadline=None,
@@ -107,8 +107,6 @@ CONTROLLER = [
 
 
 class Controller:
-    """A gateway with a state and a ledger, in a loop of its own."""
-
     def __init__(self, folder: Path) -> None:
         self.port, self.faults = free_port(), list[str]()
         self._folder = folder

@@ -1,5 +1,3 @@
-"""Rules of the house that no linter knows."""
-
 from __future__ import annotations
 
 import ast
@@ -54,7 +52,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def kept_files() -> list[Path]:
-    """What git holds or would take up. Skips where this is no checkout."""
+    """Return what git holds or would add. Skips without a checkout."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     listed = subprocess.run(
@@ -73,12 +71,12 @@ def test_no_file_names_a_path_of_a_developer_s_machine():
 
 
 def test_no_catalog_is_kept():
-    """It holds the path of the folder that it was made in; who reads a ledger without one makes it."""
+    """It holds the path of its folder, and readers make it."""
     assert [relative(path) for path in kept_files() if path.name == "ledger.duckdb"] == []
 
 
 def test_the_sample_ledger_names_no_such_path_either():
-    """Its text lies compressed in Parquet, where the bytes do not show it."""
+    """Its text is compressed in Parquet."""
     from rose.ledger import catalog
 
     sample = ROOT / "sample_traces" / "ledger"
@@ -119,7 +117,7 @@ def test_every_module_with_code_says_what_it_is():
 
 
 def printing(tree: ast.Module) -> set[str]:
-    """What of a module prints or shows text as it is, or as markup."""
+    """Return calls and names that print, or take text as markup."""
     nodes = list(ast.walk(tree))
     calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
@@ -164,14 +162,12 @@ HOLES = [
 
 
 def requirements() -> list[Requirement]:
-    """Return the direct dependencies, of the base install and of all extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
     return [one for one in map(Requirement, texts) if one.name != project["name"]]
 
 
 def lowest(requirement: Requirement) -> Version:
-    """Return the lowest version that the requirement allows."""
     return max(Version(one.version) for one in requirement.specifier if one.operator in (">=", "=="))
 
 

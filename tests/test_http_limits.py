@@ -1,4 +1,4 @@
-"""Connections that send half a request, or none, keep nobody from the servers, and are closed after a while."""
+"""Half requests and idle connections keep nobody from the servers, and are closed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ AGENT_TOKEN = "an-agents-token-of-the-tests"
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """A controller, a store and a server of large answers."""
     loop, controller, large = asyncio.new_event_loop(), free_port(), free_port()
     thread = threading.Thread(target=loop.run_forever)
 
@@ -84,7 +83,7 @@ def status_of(port: int, path: str) -> int:
 
 
 def is_gone(connection: socket.socket) -> bool:
-    """Whether the server closes the connection, which may say something before."""
+    """Return whether the server closes the connection."""
     connection.settimeout(ASKED_S)
     try:
         while connection.recv(4096):

@@ -1,5 +1,3 @@
-"""Files of secrets: nobody else may read them at any moment, whatever the umask and whatever was there before."""
-
 from __future__ import annotations
 
 import hashlib

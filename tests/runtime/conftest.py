@@ -13,15 +13,16 @@ ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
+    """Wait until the condition holds, and look less often the longer that takes."""
+    deadline, pause_s = time.monotonic() + seconds, 0.02
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
+        time.sleep(pause_s)
+        pause_s = min(0.3, 1.2 * pause_s)
 
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory):
-    """The server that live engines of these tests are forked from; give their specs `.path` and `.environment`."""
     folder = tmp_path_factory.mktemp("forks")
     server = ForkServer.start(folder / "socket", folder / "log", ENVIRONMENT)
     yield server

@@ -1,5 +1,3 @@
-"""Engines on record, told from whatever else has their number: real processes."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Engines forked from a server: they start, keep to their own settings, and outlive nobody they should not."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -43,7 +41,6 @@ time.sleep(600)
 
 
 def make_spec(folder, model, server, name="engine", *, gated=False, **changes):
-    """(page, spec) of an engine of that server."""
     folder = folder / name
     folder.mkdir()
     page = ArbiterPage.create(folder / "page")
@@ -66,7 +63,6 @@ def make_spec(folder, model, server, name="engine", *, gated=False, **changes):
 
 
 def requester(folder, *specs):
-    """A process that starts engines, and their process ids."""
     (folder / "specs").write_bytes(pickle.dumps(specs))
     process = subprocess.Popen(
         [sys.executable, "-c", REQUESTER, str(folder / "specs")], stdout=subprocess.PIPE, text=True
@@ -83,7 +79,6 @@ def generate(engine):
 
 
 def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, tiny_policy, gone):
-    """A gated engine and one that is not, from one server."""
     cores = sorted(os.sched_getaffinity(0))
     _page, lent_spec = make_spec(
         tmp_path, tiny_policy, fork_server, "lent", gated=True, idle_class=True, start_cores=cores[-1:], nice=5

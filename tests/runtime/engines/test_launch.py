@@ -1,5 +1,3 @@
-"""What a fresh engine process does before it loads SGLang."""
-
 from __future__ import annotations
 
 import os

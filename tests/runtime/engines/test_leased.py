@@ -1,4 +1,4 @@
-"""Real engines between leases: one that leaves a GPU, and one on CPU cores that gives its KV pages back."""
+"""A real engine that leaves a GPU between leases."""
 
 from __future__ import annotations
 

@@ -51,8 +51,6 @@ _HUB = {
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """As much of Hugging Face's HTTP interface as a download needs."""
-
     def do_GET(self) -> None:
         path, _, file = self.path.partition(f"/resolve/{_COMMIT}/")
         if file:

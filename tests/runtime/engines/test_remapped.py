@@ -1,4 +1,4 @@
-"""A real engine whose KV pool comes with a lease's budget and goes with it, on CPU cores and on a GPU."""
+"""A real engine whose KV pool comes and goes with a lease's budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPT = [1 + index % 90 for index in range(100)]
 
 
 def held_bytes(engine, gpu):
-    """What the engine's processes hold: of the host's shared memory, which the pool is in, or of the card."""
+    """Return bytes of the host's shared memory, which has the pool, or of the card."""
     if gpu is not None:
         free, total = torch.cuda.mem_get_info(gpu)
         return total - free

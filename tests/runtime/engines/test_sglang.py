@@ -1,5 +1,3 @@
-"""Real SGLang engines, started, updated, gated, killed."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -83,7 +81,7 @@ class StartedElsewhere(EngineProcess):
 
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory, tiny_policy, fork_server):
-    """(page, engine, the process that starts it): an engine of two tensor-parallel ranks, not waited for."""
+    """An engine of two tensor-parallel ranks, not waited for: (page, engine, its starter)."""
     folder = tmp_path_factory.mktemp("sharded")
     cores = sorted(os.sched_getaffinity(0))
     page, spec = make_spec(
@@ -115,7 +113,7 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory, tiny_policy, starting, fork_server):
-    """(page, engine) of one rank, and what `starting` gives: both start side by side, and are ready."""
+    """An engine of one rank and `starting`, both ready."""
     page, spec = make_spec(
         tmp_path_factory.mktemp("engine"), tiny_policy, fork_server=fork_server.path, extra_args=[EXACT]
     )
@@ -135,7 +133,6 @@ def running(both):
 
 @pytest.fixture
 def serving(running):
-    """The device's serving side, played by the test."""
     page = ArbiterPage.attach(running[0].path, Party.SERVING)
     page.set_load(IDLE)
     yield page
@@ -145,12 +142,11 @@ def serving(running):
 
 @pytest.fixture
 def lent(running, serving):
-    """(page, engine) that work, beside an idle serving engine."""
     return running
 
 
 def answering(engine, tokens, **more):
-    """A request under way: (its thread, the list that its answer will be in)."""
+    """Return a request under way: its thread, and the list of its answer."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, **more)))
     thread.start()
@@ -173,7 +169,7 @@ def cached(engine, prompt, **more):
 
 @contextmanager
 def generating(page, engine, tokens, prompt):
-    """A long request that is in the middle of its tokens inside of the block; its answer is there after it."""
+    """A request in the middle of its tokens; its answer is there after the block."""
     began = page.drain(Party.ROLLOUT, 0)[1]
     answers = []
     thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, prompt)))
@@ -185,7 +181,7 @@ def generating(page, engine, tokens, prompt):
 
 
 def publish_steps(folder, policy, count, **more):
-    """A store of the policy as version 0, and of `count` optimiser steps from it."""
+    """Return a store of the policy as version 0 and of `count` optimiser steps."""
     weights = Policy.load(policy).weights()
     store = VersionStore(folder, **more)
     store.publish(0, weights)
@@ -199,7 +195,7 @@ def publish_steps(folder, policy, count, **more):
 
 
 def check_a_sync_under_a_request(page, engine, sync, url, tokens):
-    """From version 1 to 2 while a request runs: it goes on, and no prefix of version 1 is matched after."""
+    """Sync from version 1 to 2 while a request runs: it continues, and no old prefix matches after."""
     prompt, other, stale = list(range(1, 41)), [91, 92, 93], {"extra_key": "v1"}
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 39

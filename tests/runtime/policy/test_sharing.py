@@ -1,5 +1,3 @@
-"""Sharing engines between runs: what any assignment must hold, and what shares come to over time."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -65,8 +63,7 @@ def test_an_assignment_is_sound(engines, runs):
 
 @given(engines, runs)
 def test_what_was_chosen_is_chosen_again(engines, runs):
-    """Nothing moves while nothing changes and nobody was served more. Engines of several capacities may be packed
-    otherwise the next time, once their holds are over."""
+    """Engines of several capacities may be packed otherwise once their holds are over."""
     runs = [replace(run, served=0.0) for run in runs]
     free = [replace(engine, since_ns=0, capacity=4) for engine in engines]
     once = assign(free, runs, NOW)

@@ -1,4 +1,4 @@
-"""Workers that could take a turn: one on a device of its own, one under a lease, and any."""
+"""Workers for a turn: a dedicated one, a borrowed one, and any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet whose Ray is this process: the controller is the real one, and hosts only say that they are well."""
+"""A fleet in this process, without Ray: a real controller, and hosts that only report."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ class Part:
 
 
 class Actor:
-    """Whose methods are asked as Ray's are."""
-
     def __init__(self, body: Any) -> None:
         self._body, self._pool, self.ended = body, ThreadPoolExecutor(4), False
 
@@ -129,7 +127,6 @@ class Here:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Here:
-    """The Ray that `rose up` and the others join, whatever address they are given."""
     here = Here()
     monkeypatch.setattr(up, "Fabric", lambda _: here)
     monkeypatch.setattr(up, "listens", lambda _: True)
@@ -146,7 +143,6 @@ def started(config: FleetConfig, say: Callable[[str], None] = print) -> up.Fleet
 
 
 def stopped(config: FleetConfig, *, keep_runs: bool = False) -> list[str]:
-    """What is said of the end."""
     said: list[str] = []
     assert up.down(config, Here.address, said.append, keep_runs=keep_runs)
     return said

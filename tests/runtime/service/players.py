@@ -1,8 +1,5 @@
-"""Stand-ins for the engines of a fleet whose clients play FrozenLake: they take any weights, and move at random.
-
-`python -m tests.runtime.service.players serving` is an owner's serving engine, `rollout PORT PAGE` a rollout
-engine, and `up FLEET_FILE ADDRESS` is `rose up` whose hosts start such engines.
-"""
+"""Stand-in engines for clients that play FrozenLake: they take any weights and move at random. `serving` is an owner's
+engine, `rollout PORT PAGE` a rollout engine, `up FLEET_FILE ADDRESS` starts a fleet of them."""
 
 from __future__ import annotations
 
@@ -33,14 +30,11 @@ _SPAN_S = 0.02
 
 
 class Player(stand_ins.StandIn):
-    """As any stand-in is started, from this module."""
-
     module = __name__
 
 
 class Engine(FakeEngine):
-    """Each turn is a move down or to the right. What it is told of weights it takes: who computes nothing with them
-    holds them as soon as they are there."""
+    """An engine whose turns are moves down or right, and which holds weights as soon as they are there."""
 
     def __init__(self, staging):
         super().__init__(TOKEN_S)
@@ -104,7 +98,7 @@ async def rollout(port: int, path: Path) -> None:
 
 
 def serving() -> None:
-    """An engine that has a fifth of its time to do, and is never late with it."""
+    """An engine that is busy a fifth of the time, and never late."""
     owner = Owner()
     with served(owner, stand_ins.SERVING_PORT) as url:
         print(url, flush=True)

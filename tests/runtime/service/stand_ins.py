@@ -1,8 +1,5 @@
-"""What runs on the hosts of a test's fleet in place of SGLang: engines that start in no time.
-
-`python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout PORT PAGE` a rollout
-engine, and `up FLEET_FILE [ADDRESS]` is `rose up` whose hosts start such engines.
-"""
+"""Stand-in engines on the hosts of a test's fleet: `serving` is an owner's engine, `rollout PORT PAGE` a rollout
+engine, `up FLEET_FILE [ADDRESS]` starts a fleet of them."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ HAS_THEM = {
 
 
 class StandIn(EngineProcess):
-    """A rollout engine that answers on its address, takes its page, and outlives who started it, like any other."""
+    """A rollout engine that answers, takes its page, and outlives its starter."""
 
     #: Whose `rollout` it is.
     module = __name__

@@ -1,4 +1,4 @@
-"""A short live demo: a fleet with real engines, real traffic, a real trainer as its client, stopped by Ctrl-C."""
+"""A short live demo with real engines, traffic and trainer, stopped by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ours_alive(ledger):
 
 
 def wait_gone(ledger, seconds=30, *, besides=()):
-    """Wait until nothing is left, or nothing besides some; returns what is."""
+    """Return what is left in the end."""
     deadline = time.monotonic() + seconds
     while (left := [line for line in ours_alive(ledger) if not line.startswith(besides)]) and (
         time.monotonic() < deadline
@@ -74,13 +74,11 @@ def wait_gone(ledger, seconds=30, *, besides=()):
 
 
 def kill_lent_engine(ledger):
-    """SIGKILL what computes in the rollout engine of the demo's serving device."""
     plan = HostPlan(config=demo([0, 1], ledger=ledger), host="local", run_id="", controller_url="")
     os.kill(described(plan.memory / "serving-0" / "page", "rollout").pid, signal.SIGKILL)
 
 
 def kill(ledger, *texts):
-    """SIGKILL a process of the demo that has each text in its command line."""
     for text in texts:
         victims = [process for process, line in ours(ledger) if text in line]
         assert victims, f"the demo has no process {text}"
@@ -90,10 +88,7 @@ def kill(ledger, *texts):
 
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory):
-    """(ledger, output, exit code) of a run in which parts were killed after its first step.
-
-    It was interrupted after its second, which was played with them back.
-    """
+    """Return (ledger, output, exit code) of a run whose parts were killed after step 1, interrupted after step 2."""
     ledger = tmp_path_factory.mktemp("live") / "ledger"
     process = start(ledger, "--steps", "50")
     lines = []

@@ -1,8 +1,5 @@
-"""What a fleet remembers, and who may read it."""
-
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,7 +80,7 @@ _ON_A_CORE = 'device_class = "cpu-core"\nkv_bytes = 1\n'
 
 
 def test_a_device_of_a_run_that_goes_on_stays_on_its_host(tmp_path):
-    """Another host does not know its last lease, and would name its own after it: in the ledger they were one."""
+    """Another host does not know its last lease, and would use that name again."""
     before = on_hosts(tmp_path, ["a", "b", "c"], {"x": "a", "y": "b"})
     first = FleetMemory(before)
     began = first.begin()
@@ -207,13 +204,8 @@ def plan(home, tmp_path):
 
 def begin_and_end(plan):
     runner = HostRunner(plan)
-    running = threading.Thread(target=runner.run)
-    running.start()
-    try:
+    with own_serving.host_running(runner, leave=True):
         until(lambda: runner.report().doing.startswith("cannot read trace"), 60.0)
-    finally:
-        runner.stop(leave=True)
-        running.join()
 
 
 def test_a_host_that_starts_again_has_the_folder_and_the_pages_that_it_had(plan):

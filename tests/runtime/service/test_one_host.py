@@ -1,9 +1,8 @@
-"""A fleet on one host, with a Ray of its own: who started it may be killed, and Ray too."""
+"""A fleet on one host with a Ray of its own, through kills of the command and of Ray."""
 
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from tests.runtime import hosts
 from tests.runtime.conftest import until
 from tests.runtime.hosts import Host, Network
 from tests.runtime.service.own_serving import SHAPE
-from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, TOKEN
+from tests.runtime.service.test_two_hosts import GO_ON, OPEN, TOKEN, fleet_file
 
 pytestmark = [
     pytest.mark.hosts,
@@ -24,10 +23,6 @@ pytestmark = [
     pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
 ]
 
-ONE = re.sub(r"\[\[host\]\]\n.*\n.*\n|host = \"(one|other)\"\n", "", FLEET).replace(
-    'id = "s2"', 'id = "s2"\n# serves elsewhere'
-)
-ONE = re.sub(r"\[\[device\]\]\nid = \"s2\"(.*\n){7}", "", ONE).replace('host = "0.0.0.0"', 'host = "127.0.0.1"')
 ROSE = (sys.executable, "-m", "rose.cli")
 URL = "http://127.0.0.1:30100"
 RUN_EVENTS = "SELECT fleet_run_id IS NOT NULL AS rl, action, reason FROM event WHERE kind = 'run' ORDER BY event_time"
@@ -35,7 +30,6 @@ UP = (sys.executable, "-m", "tests.runtime.service.stand_ins", "up", "/srv/fleet
 
 
 def running(host: Host, what: str) -> list[str]:
-    """The numbers of the processes of a name."""
     return [line.split()[0] for line in host.processes(pids=True) if what in line and "ps -ww" not in line]
 
 
@@ -45,7 +39,7 @@ def host(tmp_path_factory) -> Iterator[Host]:
         host = network.add()
         (host.disk / "model").mkdir()
         (host.disk / "model" / "config.json").write_text(json.dumps(SHAPE))
-        (host.disk / "fleet.toml").write_text(ONE)
+        (host.disk / "fleet.toml").write_text(fleet_file(hosts=False))
         with (host.disk / "serving.log").open("w") as log:
             host.start(sys.executable, "-m", "tests.runtime.service.stand_ins", "serving", output=log)
         yield host
@@ -77,7 +71,6 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
 
 
 def status(host: Host) -> dict:
-    """Return what `rose status --json` prints: devices and runs."""
     return json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))
 
 

@@ -1,5 +1,3 @@
-"""The owner process of ROSE's own serving engines: a real process, whose engines are stand-ins."""
-
 from __future__ import annotations
 
 import json
@@ -26,7 +24,6 @@ from tests.runtime.service.own_serving import failing, record, waiting
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostPlan]:
-    """A host with one device, `s`, that ROSE's own engine is to serve on."""
     monkeypatch.setattr(owner, "_MODULE", own_serving.MODULE)
     plan = own_serving.plan_of(tmp_path)
     yield plan
@@ -36,7 +33,6 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostPlan]:
 
 
 def owners(plan: HostPlan) -> list[int]:
-    """The numbers of the processes that run serving engines for a host."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -46,7 +42,6 @@ def owners(plan: HostPlan) -> list[int]:
 
 
 def claims(pid: int) -> int:
-    """How many ports a process has claimed."""
     names = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@rose-port-" in line]
     opened = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
@@ -66,7 +61,6 @@ def serves(plan: HostPlan) -> Callable[[], bool]:
 
 
 def of_next_fleet(plan: HostPlan, device=None, more=(), **serving) -> HostPlan:
-    """The plan of a fleet run that follows, with `device` and `serving` changed and `more` devices."""
     first, *others = plan.config.device
     devices = [first.model_copy(update=device or {}), *more, *others]
     section = plan.config.serving.model_copy(update=serving)
@@ -121,7 +115,7 @@ def test_an_engine_that_fails_has_one_port_and_comes_back_there_though_nothing_c
     url, partial = owner.urls(made)["s"], made.state / ".serving.json.partial"
 
     def refused() -> bool:
-        """What is put on record is refused from now on, as on a full disk, whoever asks."""
+        """Refuse all further records, as on a full disk."""
         with suppress(FileExistsError):
             partial.mkdir()
         return partial.is_dir()

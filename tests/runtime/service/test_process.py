@@ -1,5 +1,3 @@
-"""Processes of parts: what nobody foresaw ends them and is in their log, and logs do not grow without end."""
-
 from __future__ import annotations
 
 import json

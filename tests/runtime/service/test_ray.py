@@ -1,5 +1,3 @@
-"""Joining a Ray cluster that is not there: what is wrong is said soon, and in words."""
-
 from __future__ import annotations
 
 import re
@@ -62,7 +60,6 @@ KUBERNETES = DEPLOY / "kubernetes" / "fleet.yaml"
 
 
 def check_rose(words: list[str]) -> None:
-    """Parse as the command line itself would, without running anything."""
     commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     commands[words[0]].make_context("rose", words[1:])
 

@@ -1,8 +1,5 @@
-"""A fleet on two hosts that share nothing: found again by who starts it, and through the loss of each of its parts.
-
-The hosts are namespaces of this machine (`hosts.py`), each with a Ray node, an owner's serving engine and agents of its
-own. Engines are stand-ins: what is tried here is what carries them.
-"""
+"""A fleet on two hosts, namespaces of this machine, through the loss of each of its parts. Ray and agents are real;
+engines are stand-ins."""
 
 from __future__ import annotations
 
@@ -43,40 +40,29 @@ def status(path):
         return error.code
 print(json.dumps([status(path) for path in ("/generate", "/update_weights_from_disk")]))
 """
-FLEET = f"""
+
+
+def fleet_file(*, hosts: bool) -> str:
+    """The fleet file of hosts `one` and `other`, or of one host with the first device of each pool."""
+
+    def device(name: str, host: str, pool: str, core: int, more: str = "") -> str:
+        named = f'host = "{host}"\n' if hosts else ""
+        kind = f'pool = "{pool}"\ndevice_class = "cpu-core"\ncores = [{core}]\nkv_bytes = 1000000\n'
+        return f'[[device]]\nid = "{name}"\n{named}{kind}{more}'
+
+    tables = ""
+    for number, name in enumerate(("one", "other") if hosts else (), 1):
+        tables += f'[[host]]\nname = "{name}"\naddress = "10.77.0.{number}"\n'
+    served = 'serving_url = "http://127.0.0.1:30000"\n'
+    tables += device("s1", "one", "serving", 0, served)
+    if hosts:
+        tables += device("s2", "other", "serving", 0, served)
+    return f"""
 name = "two"
 ledger = "/srv/ledger"
 state = "/srv/state"
 cache = "/srv/cache"
-[[host]]
-name = "one"
-address = "10.77.0.1"
-[[host]]
-name = "other"
-address = "10.77.0.2"
-[[device]]
-id = "s1"
-host = "one"
-pool = "serving"
-device_class = "cpu-core"
-cores = [0]
-kv_bytes = 1000000
-serving_url = "http://127.0.0.1:30000"
-[[device]]
-id = "s2"
-host = "other"
-pool = "serving"
-device_class = "cpu-core"
-cores = [0]
-kv_bytes = 1000000
-serving_url = "http://127.0.0.1:30000"
-[[device]]
-id = "r2"
-host = "other"
-pool = "rollout"
-device_class = "cpu-core"
-cores = [1]
-kv_bytes = 1000000
+{tables}{device("r2", "other", "rollout", 1)}
 [serving]
 model = "/srv/model"
 [rollout]
@@ -88,10 +74,13 @@ drift_audit_s = 0
 [traffic]
 trace = "none"
 [gateway]
-host = "0.0.0.0"
+host = "{"0.0.0.0" if hosts else "127.0.0.1"}"
 port = {CONTROLLER_PORT}
 token = "{TOKEN}"
 """
+
+
+FLEET = fleet_file(hosts=True)
 TURN = """
 import json, sys, torch
 from rose import client
@@ -136,8 +125,6 @@ os._exit(0)
 
 
 class TwoHosts:
-    """The fleet, and what a test does to it. The machine's own processes are on neither host."""
-
     def __init__(self, network: Network) -> None:
         self.network, self.one, self.other = network, network.add(), network.add(clock_ahead_s=50_000)
         program = [sys.executable, "-c", STATUS, TOKEN, self.one.address, str(CONTROLLER_PORT)]
@@ -149,7 +136,6 @@ class TwoHosts:
             self.begin(host)
 
     def begin(self, host: Host) -> None:
-        """What a host's service manager and its owner start: Ray, and a serving engine."""
         with (host.disk / "serving.log").open("a") as log:
             host.start(sys.executable, "-m", "tests.runtime.service.stand_ins", "serving", output=log)
         self.start_ray(host)
@@ -171,7 +157,7 @@ class TwoHosts:
         return (host or self.one).call(sys.executable, "-m", "rose.cli", *arguments, COLUMNS="160")
 
     def status(self) -> dict[str, dict]:
-        """Devices by id, as the controller knows them; none while it does not answer."""
+        """Return devices by id, as the controller knows them; none while it does not answer."""
         assert self._asking.stdin is not None
         assert self._asking.stdout is not None
         self._asking.stdin.write("\n")
@@ -181,11 +167,10 @@ class TwoHosts:
         return any(engine["alive"] for engine in self.status().get(device_id, {"engines": []})["engines"])
 
     def turns(self, device_id: str) -> int:
-        """How many run there."""
         return sum(engine["in_flight"] for engine in self.status().get(device_id, {"engines": []})["engines"])
 
     def pids(self) -> dict[str, str]:
-        """The processes of the fleet's actors, by what they are."""
+        """Return the pids of the fleet's actors."""
         found = {}
         for host in (self.one, self.other):
             for line in host.call("ps", "-eo", "pid,args", "--no-headers").splitlines():
@@ -194,16 +179,13 @@ class TwoHosts:
         return found
 
     def engine(self) -> str:
-        """The process of the rollout engine on the other host's own device."""
         (line,) = [line for line in self.other.processes(pids=True) if "stand_ins rollout" in line and "/r2/" in line]
         return line.split()[0]
 
     def runs(self) -> list[str]:
-        """The fleet's own."""
         return [row["run_id"] for row in self.query("SELECT run_id FROM run WHERE fleet_run_id = run_id")]
 
     def query(self, sql: str) -> list[dict]:
-        """Return rows of the fleet's ledger, which lies on the first host's disk."""
         with catalog.connect(self.one.disk / "ledger") as connection:
             return connection.sql(sql).pl().to_dicts()
 

@@ -1,5 +1,3 @@
-"""What `rose up`, `rose down` and `rose restart` do, what of a fleet run outlives them, and what another one mends."""
-
 from __future__ import annotations
 
 import json
