@@ -26,7 +26,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("rose")
 
-#: What tests write waits for no disk where there is room in memory; `--basetemp` puts it elsewhere.
+#: Tests write to memory where there is room; `--basetemp` chooses another place.
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:

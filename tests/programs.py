@@ -32,7 +32,6 @@ def started(code: str, *arguments: object) -> Iterator[tuple[BaseProcess, TextIO
     """Run Python code with `sys.argv[1:]`; yield its process and output. It is awaited at the end, or killed if the
     caller fails."""
     receiving, sending = _SERVER.Pipe(duplex=False)
-    # The server has the environment of the test that started it.
     given = (code, [str(argument) for argument in arguments], sending, dict(os.environ))
     process = _SERVER.Process(target=_execute, args=given)
     process.start()

@@ -33,23 +33,19 @@ COMMANDS = typer.main.get_command(cli.app)
 #: What the documents show of it is run on a small ledger with the same hour.
 SAMPLE, SAMPLE_US = "sample_traces/ledger", 1_795_464_000_000_000
 
-#: `rose` commands that end by themselves within a second: these are run. All others are parsed, and run by their own
-#: tests: `rose doctor` by tests/test_cli.py, `rose accept` by tests/accept/test_stage.py, `rose borrow`, `correct` and
-#: `explain` by tests/pricing.
+#: Commands that end within a second are run. All others are parsed, and run by tests of their own.
 CHEAP = (
     *("--help", "config", "price", "sql", "query", "schema", "report", "ledger", "jobs", "books", "cost", "changes"),
     *("forecast", "saved", "reconcile", "explain", "alerts", "export", "attach"),
 )
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {("ledger", "forward"): None, ("jobs", "serve"): None, ("api", "serve"): None}
-#: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
-#: And those that send messages, which tests/pricing/commands/test_alerts.py runs, or need a ledger of a whole day.
+#: Run elsewhere: those that need an SGLang server, send messages, or need a ledger of a whole day.
 ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"], ["reconcile", "sample_traces/vendor_focus.csv"])
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {"training.md": "tests/client/test_documented.py", "README.md": "tests/client/test_documented.py"}
 #: Where the API answers by default, and the test that makes the calls that are documented.
 API, API_CALLS_RUN_BY = "http://127.0.0.1:9470/", "tests/pricing/commands/test_api.py"
-#: Environment variables a documented command may set.
 VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG"}
 
 
@@ -107,7 +103,6 @@ def workplace(tmp_path_factory) -> Path:
         name = re.match(r"# (\w+\.toml)\n", block.text)
         assert name, f"{block}: begin a file with its name in a comment, such as `# fleet.toml`"
         (folder / name[1]).write_text(block.text, encoding="utf-8")
-    # Of the periods that the documents name: the second is the hour of the sample ledger.
     for run_id, at_us in (("run", 1_780_000_000_000_000), ("sample", SAMPLE_US)):
         record(folder / "ledger", run_id, at_us)
     june_2_us = 1_780_390_800_000_000

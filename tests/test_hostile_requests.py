@@ -266,7 +266,6 @@ def test_the_api_answers_whatever_it_is_asked(api_port: int, data: st.DataObject
     for _ in range(data.draw(st.integers(0, 3))):
         query[data.draw(st.sampled_from([*QUERIES["/cost"]]) | TEXTS)] = data.draw(WORDS)
     pairs = [quoted(name[:200]) + b"=" + quoted(value[:5000]) for name, value in query.items()]
-    # A longer head is refused, as a test of its own says.
     target = (data.draw(paths(path)) + b"?" + b"&".join(pairs))[:60_000]
     way = data.draw(methods("GET"))
     body = data.draw(st.sampled_from([b""] * 9 + [b"x" * 100]))

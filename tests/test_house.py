@@ -17,8 +17,7 @@ LINES_MAX = 700
 
 #: What prints: all else of the product prints through it.
 TERMINAL = "rose/terminal.py"
-#: Processes whose output is a log or a pipe, and the client inside a trainer, which loads no terminal; they print no
-#: text from outside.
+#: Their output is a log, a pipe or a trainer's; they print no text from outside.
 PRINTERS = {"rose/client/run.py", "rose/runtime/engines/adoption.py", "rose/runtime/engines/forkserver_main.py"}
 #: Calls that print text, and names of rich that take text for markup.
 PRINTING = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
@@ -94,9 +93,7 @@ def test_no_file_is_too_long_to_read():
     assert [(path, count) for path, count in found if count > LINES_MAX] == []
 
 
-#: Files of a folder, without those of its folders. A folder is one question, and this is what one looks through.
 FILES_MAX = 14
-#: Folders that are still to be divided.
 FULL = {"benchmarks/results", "tests/pricing"}
 
 
@@ -139,8 +136,7 @@ def test_the_formatter_is_off_nowhere():
 
 
 ROOT = Path(__file__).parents[1]
-#: Package, first version without the hole, and advisory. A package whose last affected version is all that is known has
-#: the release after that.
+#: Package, first version without the hole, and advisory.
 HOLES = [
     ("aiohttp", "3.14.4", "CVE-2026-111064"),
     ("aiosmtpd", "1.4.6", "CVE-2024-34083"),

@@ -31,7 +31,6 @@ ASKED_S = 60.0
 HEAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 BODY = b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
 LARGE_BYTES = 16 << 20
-#: The limits of these servers, seconds.
 LIMIT_S = 1.0
 AGENT_TOKEN = "an-agents-token-of-the-tests"
 
@@ -95,7 +94,6 @@ def is_gone(connection: socket.socket) -> bool:
     return True
 
 
-#: What strangers send, one after another.
 SENT = (HEAD, BODY, b"", b"\r\n")
 
 

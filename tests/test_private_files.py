@@ -62,7 +62,6 @@ def test_what_an_older_version_left_open_is_closed_before_it_is_opened(tmp_path,
     for name in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
         (tmp_path / name).chmod(0o644)
     tmp_path.chmod(0o755)
-    # As if it had been killed: another process has the files as they are.
     state._unlock()
     later = State(tmp_path)
     assert set(modes(tmp_path).values()) == {0o600}

@@ -7,8 +7,7 @@ import pytest
 
 from rose.runtime.engines.forkserver import ForkServer
 
-#: SGLang would compile the lookup of a sharded vocabulary, for half a minute. It is read while torch is loaded, so a
-#: fork server and its engines share it.
+#: SGLang would compile a vocabulary's lookup for half a minute; fork server and engines share it.
 ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1"}
 
 

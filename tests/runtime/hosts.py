@@ -77,7 +77,6 @@ def clock_library() -> Path | None:
     compiler = shutil.which("cc")
     if compiler is None:
         return None
-    # In the checkout's own folders: hosts see no other.
     library, source = ROOT / "build" / "wall_clock.so", Path(__file__).with_name("wall_clock.c")
     if library.exists() and library.stat().st_mtime > source.stat().st_mtime:
         return library
@@ -164,7 +163,6 @@ class Host:
         user = ["--user", "--preserve-credentials"] if _AS_USER else []
         clock = ["--time"] if self.clock_ahead_s else []
         spaces = ["--mount", "--net", "--pid", "--uts", "--ipc", *clock]
-        # What this process's own settings name is not there.
         unset = [f"--unset={name}" for name in os.environ if name.startswith(("ROSE_", "RAY_")) and name not in given]
         settings = [*unset, *(f"{name}={value}" for name, value in given.items())]
         enter = ["nsenter", "--target", str(self._init), *user, *spaces]

@@ -69,7 +69,6 @@ def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model
     assert lends.rollout.token_ids_only
     assert none is None
     assert not dedicated.rollout.plugin.gated
-    # Both engines of a device meet on one page, and no two devices on the same.
     assert serving.spec.plugin.page == serving.page == lends.rollout.plugin.page == lends.page
     assert lends.page != dedicated.page
     assert lends.serving_kv_bytes_per_token in (2 * 3 * 2 * 64 * 2, 2 * 3 * 2 * 64 * 4)
@@ -83,12 +82,10 @@ def test_only_what_computes_runs_on_the_cores_of_a_serving_device(model, monkeyp
     lends, dedicated = (fleet_plan.agent_spec(d, s) for d, s in zip(fleet.device, (served, None), strict=True))
     serving = set(served.spec.cores)
     assert set(served.spec.host_cores) == set(lends.rollout.host_cores) == {0, 1, 2} - serving
-    # A lent engine keeps off them while it starts, and gives way on them to whatever wakes.
     assert lends.rollout.start_cores == lends.rollout.host_cores
     assert lends.rollout.idle_class
     assert not served.spec.idle_class
     assert not served.spec.start_cores
-    # So does one on cores where the host's own work is done: it feeds both.
     assert dedicated.rollout.idle_class
     assert not dedicated.rollout.host_cores
 

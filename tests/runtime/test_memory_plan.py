@@ -142,7 +142,6 @@ def test_each_engine_may_take_what_it_needs_of_what_is_free_when_it_starts(model
     before_bytes = free_bytes
     for part in memory.parts(lent):
         fraction = memory.memory_fraction(lent, part.name, before_bytes)
-        # What SGLang makes of it: weights and pool from a share of what is free before it loads the weights.
         pool_bytes = free_bytes * fraction - part.weights_bytes
         assert pool_bytes >= part.kv_bytes
         assert free_bytes * (1 - fraction) == pytest.approx(part.workspace_bytes, rel=0.02)

@@ -92,7 +92,6 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         until(lambda: {core for process in lent._group() for core in process.cpu_affinity()} == {cores[-1]})
         lent.wait_ready()
         own.wait_ready()
-        # The server has SGLang's libraries loaded, so engines need not.
         assert "zmq" in Path(f"/proc/{fork_server.process.pid}/maps").read_text()
         assert titles(lent) == titles(own)
         # HTTP and text are threads of the scheduler, where SGLang has its server there.
@@ -173,7 +172,6 @@ def test_killing_the_server_leaves_engines_and_the_next_is_a_fresh_process(tmp_p
         assert "this engine starts as a fresh process" in first
         assert str(server.path) in first
         assert "rose.runtime.engines.launch" in psutil.Process(pid).cmdline()
-        # A fresh one dies with its requester too.
         process.kill()
         process.wait()
         assert gone(pid) == []

@@ -82,7 +82,6 @@ def test_an_engine_that_has_ended_leaves_no_descriptor_behind(tmp_path):
 
     server = threading.Thread(target=serve)
     server.start()
-    # What earlier tests left behind is not counted.
     gc.collect()
     before = pidfds()
     with (tmp_path / "log").open("wb") as log:
@@ -91,7 +90,6 @@ def test_an_engine_that_has_ended_leaves_no_descriptor_behind(tmp_path):
     engine.send_signal(signal.SIGTERM)
     assert engine.wait(30) == adoption.UNKNOWN_EXIT
     server.join()
-    # Whoever still has it learns the same, and signals nobody.
     engine.send_signal(signal.SIGTERM)
     assert engine.poll() == adoption.UNKNOWN_EXIT
     del engine

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rose.runtime.engines import launch
 
-#: Starts a process that is to die with it, and ends when it is killed.
 PARENT = """
 import os, subprocess, sys, time
 child = "import time; from rose.runtime.engines import launch; launch.die_with_parent(%d); print(flush=True); "

@@ -178,7 +178,6 @@ def test_the_shape_of_a_known_model(tmp_path):
     folder = write(tmp_path, LLAMA_8B)
     assert kv_bytes_per_token(folder) == 131072
     assert kv_bytes_per_token(folder, "float32") == 2 * 131072
-    # 8.03 billion parameters, two norms a layer aside.
     assert weights_bytes(folder) == pytest.approx(2 * 8_030_261_248, rel=1e-4)
     write(folder, {**LLAMA_8B, "tie_word_embeddings": True})
     assert weights_bytes(folder) == pytest.approx(2 * (8_030_261_248 - 128256 * 4096), rel=1e-4)

@@ -354,7 +354,6 @@ def test_it_goes_from_version_to_version_by_verified_deltas(lent, tiny_policy, t
         answer = generate(engine, 4)
         assert [span["version"] for span in answer["meta_info"]["weight_versions"]] == ["2"]
 
-        # An engine that is not where its agent believes is brought back from an anchor, not left to drift.
         stray = EngineSync(engine, engine.spec.plugin.staging, device_id="d0")
         event = stray.bring(Target("", 2, server.url))
         assert event.ok, event.reason
@@ -389,7 +388,6 @@ def test_two_ranks_do_all_that_as_one(sharded, lent, tiny_policy, tmp_path):
         assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
         check_a_sync_under_a_request(page, engine, sync, server.url, 120)
         check_a_drift(engine, sync)
-        # What two ranks say is what one says.
         lend(lent[0], 14)
         alone = EngineSync(lent[1], lent[1].spec.plugin.staging, device_id="d0")
         assert alone.bring(Target("", 2, server.url)).ok

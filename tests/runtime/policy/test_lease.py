@@ -215,7 +215,6 @@ def test_after_a_revocation_a_request_in_time_or_a_term_of_idleness_lends_again(
     assert next_change(facts(state, load=also_late, history=busy), 1000) is None
     in_time = replace(load, finished=load.finished + 1)
     again = next_change(facts(state, load=in_time, history=busy), 1000)
-    # It goes on where the last one ended, and one more late request ends it.
     assert (again.action, again.state.level, again.state.kv_budget_bytes) == ("grant", Level.SHRUNK, 400)
     assert again.state.compute_share == 0.4
     later = 5000
@@ -238,7 +237,6 @@ def test_the_engine_s_cut_is_taken_over_and_stays():
     change = next_change(facts(state, cut=cut), 1000)
     assert (change.action, change.state.kv_budget_bytes, change.state.frozen) == ("cut", 400, True)
     assert next_change(facts(change.state, cut=cut), 1000) is None
-    # Lateness may shrink it further; nothing lets it grow.
     state = step_down(replace(change.state), 1).state
     assert next_change(facts(state, cut=replace(cut, lease_number=9, count=2)), 1000) is None
 

@@ -45,7 +45,6 @@ class Part:
     """A stand-in for a host: well until it is stopped, which waits for `let_go`."""
 
     let_go: threading.Event | None = None
-    #: What it could not end in order.
     undone: tuple[str, ...] = ()
 
     doing = ""
@@ -82,7 +81,6 @@ class Here:
         self.joined: list[str] = []
         self.actors: dict[str, Actor] = {}
         self._places: dict[str, Callable[[], Any]] = {}
-        #: How long was waited for each answer.
         self.timeouts_s: list[float] = []
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Actor:

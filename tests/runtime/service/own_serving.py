@@ -34,7 +34,6 @@ SHAPE = {
     "tie_word_embeddings": True,
     "torch_dtype": "float32",
 }
-#: What `owner.ensure` is to start.
 MODULE = "tests.runtime.service.own_serving"
 _PR_SET_PDEATHSIG = 1
 

@@ -36,7 +36,6 @@ HAS_THEM = {
 class StandIn(EngineProcess):
     """A rollout engine that answers, takes its page, and outlives its starter."""
 
-    #: Whose `rollout` it is.
     module = __name__
 
     def launch(self) -> None:
@@ -73,7 +72,6 @@ async def rollout(port: int, path: Path) -> None:
         question = asked(rid)
         if question is None or question[0] == "end":
             return await engine.generate(request)
-        # Whatever weights come, it has them.
         verb, version = question
         report = path.parent / "staging" / f"{version}.{verb}.0.json"
         report.with_suffix(".partial").write_text(json.dumps(HAS_THEM))

@@ -104,7 +104,6 @@ def stopped_run(tmp_path_factory):
                 process.send_signal(signal.SIGINT)
         code = process.wait()
     except BaseException:
-        # Its fleet would work beside all other tests.
         process.send_signal(signal.SIGINT)
         process.communicate()
         raise

@@ -34,7 +34,6 @@ def test_a_fleet_run_goes_on_until_it_is_forgotten(tmp_path):
     first.forget()
     assert (memory.read(first.folder), first.has_ended()) == (None, True)
     second = first.begin()
-    # Tokens of the run that ended open nothing.
     assert (second.run_id == began.run_id, second.tokens, first.has_ended()) == (False, {}, False)
 
 
@@ -86,13 +85,11 @@ def test_a_device_of_a_run_that_goes_on_stays_on_its_host(tmp_path):
     began = first.begin()
     began.config_json = before.model_dump_json()
     first.write(began)
-    # A device may come, or go.
     for devices in ({"x": "a", "y": "b", "z": "c"}, {"x": "a", "z": "c"}):
         after = on_hosts(tmp_path, ["a", "b", "c"], devices)
         went_on = FleetMemory(after).begin()
         went_on.config_json = after.model_dump_json()
         first.write(went_on)
-    # Also one that was away meanwhile.
     for devices in ({"x": "a", "y": "c", "z": "c"}, {"x": "a", "y": "a", "z": "c"}):
         with pytest.raises(UserError, match=r"device 'y' is on host .*, and fleet run .* had it on 'b'.*another id"):
             FleetMemory(on_hosts(tmp_path, ["a", "b", "c"], devices)).begin()
@@ -120,7 +117,6 @@ def test_a_fleet_that_names_no_host_has_one():
     assert places.resource(host, "10.1.2.3") == "node:10.1.2.3"
     plan = HostPlan(config=fleet, host=host.name, run_id="r", controller_url="u")
     assert plan.own.host == ""
-    # What its agents say to the controller is the plan's name of it.
     assert places.hosts_by_device(fleet) == {"a": plan.host, "b": plan.host}
 
 

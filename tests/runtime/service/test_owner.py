@@ -85,7 +85,6 @@ def test_it_is_one_however_often_it_is_asked_for_and_goes_on_while_serving_is_th
         of_next_fleet(made, extra_args=["--another"]),
     ):
         assert not owner._serves(changed)
-    # What another version wrote and this one cannot read is left alone.
     plan = made.state / "serving.plan.json"
     plan.write_text(json.dumps({"config": {"of": "another version"}, "host": "near", "run_id": "fleet-1"}))
     assert OwnServing(of_next_fleet(made, model="another")).look() == urls
@@ -160,6 +159,5 @@ def test_one_that_outlived_its_fleet_serves_as_the_next_one_s_file_says(made):
     assert owners(made) != former
     assert len(owners(made)) == 1
     assert all(serving.answers(now) for now in owner.urls(made).values())
-    # Nobody serves here any more, says the file after that.
     assert OwnServing(of_next_fleet(made, device={"serving_url": url})).look() == {}
     assert owners(made) == []

@@ -68,7 +68,6 @@ def test_an_engine_s_log_is_emptied_where_it_lies_and_goes_on(tmp_path):
     engine.stdin.write("after\n")
     engine.stdin.close()
     assert engine.wait() == 0
-    # It begins anew, with no hole where the old lines were.
     assert log.read_text() == "after\n" * 100
     assert process.rotate(tmp_path, bytes_max=699) == []
 

@@ -30,7 +30,6 @@ RAY_PORT = 6379
 CONTROLLER_PORT = 30100
 TOKEN = "a-token-of-the-tests"
 URL = f"http://10.77.0.1:{CONTROLLER_PORT}"
-#: What a stranger is answered by an engine.
 DOORS = """
 import json, sys, urllib.error, urllib.request
 def status(path):
@@ -202,10 +201,8 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
     until(lambda: set(fleet.status()) == {"s1", "s2", "r2"} and fleet.alive("r2"))
     assert json.loads(fleet.one.python(TURN, TOKEN, "4")) == [[3, 4, 5, 6], ["r2-rollout"]]
     assert set(fleet.pids()) == {"ControllerActor on host-1", "HostActor on host-1", "HostActor on host-2"}
-    # Their Ray was started without a word of their niceness.
     lines = fleet.one.call("ps", "-eo", "ni,args", "--no-headers").splitlines()
     assert [line.split()[0] for line in lines if "ray::HostActor" in line] == ["0"]
-    # An engine asks other hosts for a token, and has nothing for them but turns.
     (port,) = set(re.findall(r"rollout (\d+) /\S*/r2/", "\n".join(fleet.other.processes())))
     assert json.loads(fleet.one.python(DOORS, f"http://{fleet.other.address}:{port}")) == [401, 404]
 
@@ -277,7 +274,6 @@ def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
     until(lambda: fleet.alive("r2"))
     ended, printed = trainer.wait(240), (fleet.one.disk / "turn.json").read_text()
     assert ended == 0, printed
-    # Its progress comes before.
     output_ids, engines = json.loads(printed.splitlines()[-1])
     assert output_ids == list(range(3, 3 + tokens))
     assert (engines[0], len(engines) > 1) == ("r2-rollout", True)
