@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from rose.cli import _harvest, app
 from rose.events import BUCKETS, Device, DeviceSlice, Run
 from rose.ledger.writer import LedgerWriter
+from tests.test_config import MINIMAL
 
 ROSE = str(Path(sys.executable).with_name("rose"))
 
@@ -68,21 +69,8 @@ def test_doctor_looks_at_everything():
     assert done.returncode == (1 if missing else 0)
 
 
-BAD_FLEET = """
-[[device]]
-id = "a"
-pool = "serving"
-device_class = "cpu-core"
-cores = [0]
-kv_bytes = 1000000
-
-[[device]]
-id = "b"
-pool = "rollout"
-device_class = "cpu-core"
-cores = [{core}]
-kv_bytes = 1000000
-"""
+def on_core(core):
+    return MINIMAL.replace("cores = [1]", f"cores = [{core}]")
 
 
 @pytest.mark.parametrize(
@@ -90,12 +78,12 @@ kv_bytes = 1000000
     [
         (None, "fleet.toml"),
         ("device = 3", "device"),
-        (BAD_FLEET.format(core=999), "cores [999] are not available"),
-        (BAD_FLEET.format(core=0), "core 0 belongs to both"),
-        (BAD_FLEET.format(core=1) + "[traffic]\ntrace = 'missing.csv'", "missing.csv"),
-        ("price_book = 'missing.toml'\n" + BAD_FLEET.format(core=1), "missing.toml"),
-        ("cache = '/proc/none'\n" + BAD_FLEET.format(core=1), "/proc/none"),
-        (BAD_FLEET.format(core=1).replace("cpu-core", "cpu-cores"), "no price for device class 'cpu-cores'"),
+        (on_core(999), "cores [999] are not available"),
+        (on_core(0), "core 0 belongs to both"),
+        (MINIMAL + "[traffic]\ntrace = 'missing.csv'", "missing.csv"),
+        ("price_book = 'missing.toml'\n" + MINIMAL, "missing.toml"),
+        ("cache = '/proc/none'\n" + MINIMAL, "/proc/none"),
+        (MINIMAL.replace("cpu-core", "cpu-cores"), "no price for device class 'cpu-cores'"),
     ],
 )
 def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named, monkeypatch):
@@ -113,7 +101,7 @@ def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named, 
 )
 def test_up_refuses_to_move_an_engines_memory_without_the_package_that_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    fleet = BAD_FLEET.format(core=1).replace("cores = [0]", "gpu = 0") + "[coserving]\nactivation = 'leased'\n"
+    fleet = MINIMAL.replace("cores = [0]", "gpu = 0") + "[coserving]\nactivation = 'leased'\n"
     (tmp_path / "fleet.toml").write_text(fleet)
     error = refused("up", "-c", "fleet.toml")
     assert "coserving.activation is 'leased'" in error

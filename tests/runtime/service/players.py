@@ -15,8 +15,7 @@ from aiohttp import web
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import TAKEN, asked
-from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span, SpanRecord
-from rose.runtime.engines import adoption, door
+from rose.runtime.coserving.page import PageError, Party, Span, SpanRecord
 from rose.runtime.rollout import vocabulary
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.weight_version import weights_name
@@ -63,33 +62,15 @@ class Engine(FakeEngine):
             self.prepared = weights_name(Manifest.from_bytes(last.read_bytes()).run_id, version)
         elif verb == "commit":
             self.version = self.prepared
-        report = {
-            "ranks": 1,
-            "ok": True,
-            "verify_ns": 1,
-            "stage_ns": 1,
-            "pause_ns": 1,
-            "acknowledge_ns": 1,
-            "after_step": 1,
-            "sha256": "",
-            "drift": None,
-            "name": self.version,
-        }
+        report = stand_ins.HAS_THEM | {"after_step": 1, "name": self.version}
         partial = self.staging / f"{version}.{verb}.0.partial"
         partial.write_text(json.dumps(report))
         partial.rename(partial.with_suffix(".json"))
 
 
 async def rollout(port: int, path: Path) -> None:
-    adoption.watch_from_within()
-    door.open_from_within()
-    page = ArbiterPage.attach(path, Party.ROLLOUT)
     engine = Engine(path.parent / "staging")
-    app = web.Application()
-    app.add_routes([web.post("/generate", engine.generate)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    page = await stand_ins.begin(port, path, engine.generate)
     while True:
         began_ns = monotonic_ns()
         await asyncio.sleep(_SPAN_S)

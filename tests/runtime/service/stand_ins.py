@@ -9,8 +9,10 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from rose.runtime import preflight
+from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption, door
 from rose.runtime.engines.adoption import DetachedProcess, start_detached
 from rose.runtime.engines.sglang import EngineProcess
@@ -53,16 +55,27 @@ class StandIn(EngineProcess):
         """It may run anywhere."""
 
 
-async def rollout(port: int, path: Path) -> None:
+async def begin(port: int, path: Path, generate: Any) -> ArbiterPage:
+    """Be a rollout engine that answers at `port` by `generate`; returns its page."""
     from aiohttp import web
-
-    from rose.runtime.coserving.hooks.asking import TAKEN, asked
-    from rose.runtime.coserving.page import ArbiterPage, Party
-    from tests.runtime.scheduling.stand_ins import FakeEngine
 
     adoption.watch_from_within()
     door.open_from_within()
     page = ArbiterPage.attach(path, Party.ROLLOUT)
+    app = web.Application()
+    app.add_routes([web.post("/generate", generate)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    return page
+
+
+async def rollout(port: int, path: Path) -> None:
+    from aiohttp import web
+
+    from rose.runtime.coserving.hooks.asking import TAKEN, asked
+    from tests.runtime.scheduling.stand_ins import FakeEngine
+
     engine = FakeEngine(0.01)
 
     async def generate(request: web.Request) -> web.Response:
@@ -78,11 +91,7 @@ async def rollout(port: int, path: Path) -> None:
         report.with_suffix(".partial").replace(report)
         return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
 
-    app = web.Application()
-    app.add_routes([web.post("/generate", generate)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    page = await begin(port, path, generate)
     assert page.alive(Party.ROLLOUT)
     await asyncio.Event().wait()
 

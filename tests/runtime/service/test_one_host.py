@@ -15,7 +15,7 @@ from tests.runtime import hosts
 from tests.runtime.conftest import until
 from tests.runtime.hosts import Host, Network
 from tests.runtime.service.own_serving import SHAPE
-from tests.runtime.service.test_two_hosts import GO_ON, OPEN, TOKEN, fleet_file
+from tests.runtime.service.test_two_hosts import TOKEN, TRAINER, fleet_file
 
 pytestmark = [
     pytest.mark.hosts,
@@ -75,7 +75,7 @@ def status(host: Host) -> dict:
 
 
 def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controller_has_them(host):
-    opened = json.loads(host.python(OPEN, TOKEN, URL))
+    opened = json.loads(host.python(TRAINER, TOKEN, URL))
     host.call(*ROSE, "drain", "s1", "--reason", "new driver", "-c", "/srv/fleet.toml")
     with (host.disk / "stay.log").open("w") as log:
         staying = host.start(*ROSE, "up", "-c", "/srv/fleet.toml", "--stay", "--down-on-stop", output=log)
@@ -94,7 +94,7 @@ def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controll
     (before,) = running(host, "ray::ControllerActor")
     host.call(*ROSE, "restart", "controller", "-c", "/srv/fleet.toml")
     assert running(host, "ray::ControllerActor") not in ([], [before])
-    assert json.loads(host.python(GO_ON, TOKEN, URL, opened)) == [3, 4, 5, 6]
+    assert json.loads(host.python(TRAINER, TOKEN, URL, opened)) == [3, 4, 5, 6]
 
 
 def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):

@@ -101,24 +101,17 @@ for _ in sys.stdin:
     except OSError:
         print([], flush=True)
 """
-#: A run whose trainer goes away and says nothing.
-OPEN = """
+#: A trainer that goes away and says nothing: it opens a run, or makes a turn of the one that is named.
+TRAINER = """
 import json, os, sys, torch
 from rose import client
-run = client.open_run(sys.argv[2], name="trainer", model="/srv/model", token=sys.argv[1], expires_s=3600)
+token, url, *named = sys.argv[1:]
+opened = {"name": "trainer", "model": "/srv/model", "token": token, "expires_s": 3600}
+run = client.open_run(url, **opened, resume=named[0] if named else None)
 run.publish({"model.norm.weight": torch.ones(32)})
-print(json.dumps(run.run_id), flush=True)
-os._exit(0)
-"""
-GO_ON = """
-import json, os, sys, torch
-from rose import client
-run = client.open_run(
-    sys.argv[2], name="trainer", model="/srv/model", token=sys.argv[1], expires_s=3600, resume=sys.argv[3]
-)
-run.publish({"model.norm.weight": torch.ones(32)})
-(generation,) = run.generate([[1, 2, 3]], {"max_new_tokens": 4})
-print(json.dumps(generation.output_ids), flush=True)
+if named:
+    (generation,) = run.generate([[1, 2, 3]], {"max_new_tokens": 4})
+print(json.dumps(generation.output_ids if named else run.run_id), flush=True)
 os._exit(0)
 """
 
