@@ -12,14 +12,7 @@ if TYPE_CHECKING:
 
 
 #: SGLang's options for ranks; it accepts their prefixes too.
-_RANKS = {
-    "--tp-size",
-    "--tensor-parallel-size",
-    "--pp-size",
-    "--pipeline-parallel-size",
-    "--dp-size",
-    "--data-parallel-size",
-}
+_RANKS = [f"--{axis}-size" for axis in ("tp", "tensor-parallel", "pp", "pipeline-parallel", "dp", "data-parallel")]
 
 
 def more_ranks(arguments: Sequence[str]) -> str | None:

