@@ -1,6 +1,5 @@
-"""One clock for a host: monotonic for durations, UTC for the ledger. All processes of a host share CLOCK_MONOTONIC
-(Linux), so intervals compare across processes. The offset to UTC is taken once per run, of a device once per boot, and
-handed on, so stepping the wall clock cannot stretch an interval."""
+"""One clock for a host: CLOCK_MONOTONIC, which all its processes share (Linux), for durations, and UTC for the ledger.
+The offset is taken once per run, of a device once per boot: a stepped wall clock stretches no interval."""
 
 from __future__ import annotations
 

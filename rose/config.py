@@ -17,7 +17,6 @@ from rose import fleet_checks, private_files
 from rose.errors import UserError, did_you_mean
 from rose.event_fields import AMOUNT_MAX
 
-#: Name endings of fields that may hold a secret.
 _SECRET = (".token", ".url", "_env")
 _PASSWORD = re.compile(r"//[^/]*@")
 
@@ -77,7 +76,7 @@ BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
 DayS = Annotated[float, Field(ge=0, le=86_400)]
 PathText = Annotated[Path, Field(strict=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-#: A name that reports, exports and `rose cost --by tag:NAME` can write as it is.
+#: A name that reports and exports can write as it is.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 
 

@@ -72,7 +72,6 @@ def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True
         return f"{comment}# {name} =\n"
     if isinstance(value, Path):
         value = str(value)
-    # JSON and TOML write these types alike.
     return f"{comment}{name} = {json.dumps(value)}\n"
 
 

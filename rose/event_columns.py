@@ -68,9 +68,7 @@ class Field:
     sql_type: str
     optional: bool
     allowed: tuple[str, ...]
-    #: Every integer has a range.
     range: Range | None = None
-    #: Whether a text may not be empty.
     filled: bool = False
 
     @property

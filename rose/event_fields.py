@@ -1,7 +1,5 @@
-"""What a field of an event may hold, declared by its type; all checks of events are made from this. Times are below
-2^62 ns (February 2116) and amounts below 2^55 (417 days or 32 PiB), so an instant and a few durations, or 255 amounts,
-sum to less than 64 bits, and a TIMESTAMP or `datetime` holds every instant. A float is finite, in a range if it is a
-share; an id is not empty."""
+"""What a field of an event may hold, by its type. Times are below 2^62 ns (February 2116) and amounts below 2^55 (417
+days or 32 PiB), so an instant and a few durations, or 255 amounts, sum to less than 64 bits."""
 
 from __future__ import annotations
 
@@ -49,7 +47,6 @@ Share = Annotated[float, Range(0, 1, sort="a number")]
 Difference = Annotated[int, Range(-AMOUNT_MAX, AMOUNT_MAX)]
 OffsetNs = Annotated[int, Range(-INSTANT_NS_MAX, INSTANT_NS_MAX, " nanoseconds")]
 
-#: Of an interval [t0_ns, t1_ns).
 INTERVAL = (
     Rule("t1_ns", "t0_ns <= t1_ns", "at or after t0_ns"),
     Rule("t1_ns", f"t1_ns - t0_ns <= {AMOUNT_MAX}", f"at most {AMOUNT_MAX} ns after t0_ns"),

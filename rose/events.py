@@ -295,9 +295,9 @@ class Hold(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdout(Event):
-    """Whether leases are withheld at random in [t0_ns, t1_ns) of a serving device; recorded as it begins. `draw` comes
-    from the seed, the device and the window's number, t0_ns // window_ns; leases are withheld where it is below
-    `holdout_share`. A window that an agent joined late begins with the agent."""
+    """Whether leases are withheld at random in [t0_ns, t1_ns) of a serving device: where `draw`, of the seed, the
+    device and the window's number t0_ns // window_ns, is below `holdout_share`. A late agent's window begins with
+    it."""
 
     kind: ClassVar[str] = "holdout"
     durable: ClassVar[bool] = True

@@ -1,6 +1,5 @@
-"""Limits of an HTTP server's clients and connections. A client owes a request's head and body, and takes the answer;
-idle connections owe nothing, and may be closed to make room. Held answers and streams have no limit here. A client that
-sends a request before the last answer is cut, because the server would buffer it."""
+"""Limits of an HTTP server's clients: for a request's head and body, and for taking the answer. Idle connections may be
+closed for room. A client that sends a request before the last answer is cut."""
 
 from __future__ import annotations
 
@@ -49,7 +48,6 @@ class Connections:
     def __init__(self) -> None:
         self._most = connections_max()
         self._count = 0
-        #: Ordered: the longest wait is first.
         self._waiting: dict[LimitedProtocol, tuple[float, Part]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 

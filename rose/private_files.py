@@ -16,7 +16,6 @@ from rose.errors import UserError
 
 TOKEN_CHARACTERS_MIN = 16
 _DIFFERENT_MIN = 6
-#: Mode bits of group and others.
 _OTHERS = 0o077
 
 
@@ -83,9 +82,8 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder behind `link`, made if it is gone. `link` lies where only this user writes and keeps
-    the name; new names in `home` cannot be guessed, at first and where another user took the former one. Raises
-    OSError."""
+    """Return the private folder behind `link`, made in `home` if it is gone, under a name that no other user can guess.
+    Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)

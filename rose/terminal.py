@@ -15,8 +15,7 @@ from rich.text import Text
 
 from rose.errors import UserError
 
-#: Line and paragraph separators. With all categories that begin with C (controls, formats, surrogates, private use,
-#: unassigned) a screen obeys, hides or draws them as it likes.
+#: Separators, which a screen obeys like all categories that begin with C (controls, formats, private use).
 _SEPARATORS = ("Zl", "Zp")
 #: Characters without ink: fillers, joiners, and variation selectors but that of emoji.
 _BLANK = frozenset(

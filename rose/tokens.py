@@ -21,8 +21,7 @@ from rose import private_files
 from rose.clock import utc_us
 from rose.errors import UserError
 
-#: `append`: events as certain writers. `read`: status, runs, ledger. `generate`: turns. `publish`: runs and versions.
-#: `admin`: everything.
+#: `append`: events of some writers. `read`: status, runs, ledger. `generate`: turns. `publish`: runs, versions.
 Scope = Literal["append", "read", "generate", "publish", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
@@ -54,7 +53,6 @@ class Token(BaseModel):
     writers: tuple[Annotated[str, Field(pattern=_PATTERN)], ...] = ()
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     made_us: int = 0
-    #: When it expires; None: never.
     until_us: int | None = None
 
     def may(self, scope: Scope) -> bool:

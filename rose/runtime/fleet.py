@@ -29,7 +29,6 @@ from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
 from rose.runtime.traffic.trace import fit, open_trace
 
-#: Niceness of rollouts and what feeds them: below serving and its clients.
 BACKGROUND_NICE = 10
 
 
@@ -88,7 +87,6 @@ class FleetPlan:
     #: The door of rollout engines on another host; None: loopback.
     door: Door | None = None
     fork_server: Path | None = None
-    #: Bytes free on GPUs before the run, by device id.
     free_bytes: Mapping[str, int] = field(default_factory=dict)
     #: Seconds that rollout engines live without an agent; None: they end with it.
     orphan_s: float | None = None
@@ -183,7 +181,6 @@ class FleetPlan:
             cores=device.cores,
             host_cores=host_cores,
             start_cores=host_cores,
-            # On shared cores a rollout step can wait.
             idle_class=device.gpu is None,
             # It has SGLang loaded for cores.
             fork_server=self.fork_server if device.gpu is None else None,

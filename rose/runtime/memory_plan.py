@@ -20,15 +20,13 @@ from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressur
 #: Pools on CPU cores, where a page is taken when first written: more than a core fills.
 CORES_SERVING_TOKENS = 8192
 CORES_ROLLOUT_TOKENS = 32768
-#: Allowances, not measurements, for CUDA context, graphs and activations: SGLang reserves 1.5 MiB for each token of a
-#: prefill chunk (8192 in serving on a large card, 512 in a rollout engine, counted as at least 2048), and 2 MiB for
-#: each row of a graph.
+#: Allowances for context, graphs and activations: SGLang reserves 1.5 MiB for each token of a prefill chunk (8192 in
+#: serving on a large card, 512 in a rollout engine, at least 2048), and 2 MiB for each row of a graph.
 SERVING_WORKSPACE_BYTES = 6 << 30
 ROLLOUT_WORKSPACE_BYTES = 4 << 30
 #: Allowance for float32 masters, gradients, two moments and activations for each bfloat16 weight.
 TRAINER_BYTES_PER_WEIGHT_BYTE = 8
 TRAINER_WORKSPACE_BYTES = 2 << 30
-#: Limits of the share of free memory for weights and pool.
 _FRACTION_MAX = 0.98
 _FRACTION_MIN = 0.05
 
@@ -150,9 +148,8 @@ class MemoryPlan:
         )
 
     def memory_fraction(self, device: DeviceConfig, name: str, free_bytes: int) -> float:
-        """Return `--mem-fraction-static` of an engine on a GPU with `free_bytes` free before the run. SGLang keeps 1 -
-        fraction of the memory free at its start for graphs and activations, and sizes the pool by the rest up to
-        `--max-total-tokens`: the fraction leaves the allowance, and the pool is as planned."""
+        """Return `--mem-fraction-static` with `free_bytes` free before the run: SGLang keeps 1 - fraction of the memory
+        free at its start for graphs and activations, and the rest limits the pool."""
         for part in self.parts(device):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)

@@ -21,7 +21,6 @@ _TIMEOUT_S = 5.0
 #: Time between looks at an owner's engine, which may have restarted.
 _LOOK_S = 5.0
 _TEND_S = 0.2
-#: The next look retries.
 _AGAIN_TIMEOUT_S = 1.0
 
 

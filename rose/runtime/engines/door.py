@@ -1,6 +1,5 @@
-"""A rollout engine's HTTP door for other hosts. SGLang's embedded server has no keys and more endpoints than turns
-need, so it listens on loopback. The door runs in the engine's first process, asks for a token, and passes on only
-`/generate`."""
+"""A rollout engine's HTTP door for other hosts, in the engine's first process: it asks for a token and passes on only
+`/generate`. SGLang's embedded server has no keys, so it listens on loopback."""
 
 from __future__ import annotations
 

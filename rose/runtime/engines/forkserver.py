@@ -1,6 +1,5 @@
-"""A process that has SGLang loaded and forks engines, so that each starts without loading it three times. The server
-dies with its starter; an engine lives as long as the process that asked for it. A server that outlives an update
-refuses, because it would fork old code."""
+"""A process that has SGLang loaded and forks engines, which start quicker. It dies with its starter, an engine with the
+process that asked for it. After an update it refuses: it would fork old code."""
 
 from __future__ import annotations
 
@@ -39,9 +38,8 @@ class ForkServer:
     def start(
         cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
     ) -> ForkServer:
-        """Start a server at `path`; requests wait until SGLang is loaded. `environment` is added to this process's;
-        engines whose environment would load SGLang otherwise are refused. It loads on `cores`, default all. Raises
-        OSError."""
+        """Start a server at `path`; requests wait until SGLang is loaded. `environment` is added to this process's; an
+        engine that would load SGLang otherwise is refused. Raises OSError."""
         private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
@@ -113,9 +111,9 @@ def fork_engine(
     *,
     own_session: bool = False,
 ) -> DetachedProcess:
-    """Have the server at `path` fork an engine with these SGLang arguments and this whole environment, and `log` as its
-    output. It dies with this process unless it is detached. `own_session` lets the kernel weigh it by itself. Blocks
-    while the server loads. Raises ForkError if there is no server, or it refuses."""
+    """Have the server fork an engine with these arguments, this whole environment and output `log`; it dies with this
+    process unless detached. `own_session`: the kernel weighs it by itself. Blocks while the server loads. Raises
+    ForkError."""
     message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
     request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):

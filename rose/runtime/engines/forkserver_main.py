@@ -1,7 +1,5 @@
 """`python -m rose.runtime.engines.forkserver_main`: load SGLang once, then fork an engine for each request. A fork
-breaks threads, OpenMP regions and CUDA, so the server starts none. Plugins load after the fork, and copied settings
-(OpenMP threads, Hugging Face offline) are set again; other settings that are read at load must equal the server's, or
-the request is refused."""
+breaks threads, OpenMP regions and CUDA, so the server starts none. Settings read at load must equal the server's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""`python -m rose.runtime.engines.launch ...`: SGLang's own server with ROSE's plugin, tied to its starter, or to the
-agents of its page. Arguments are `sglang.launch_server`'s; ROSE's settings come from the environment. Stand-ins for
-kernels are installed at import, because processes that SGLang spawns import the main module again."""
+"""`python -m rose.runtime.engines.launch ...`: SGLang's own server with ROSE's plugin; settings come from the
+environment. Stand-ins are installed at import: processes that SGLang spawns import the main module again."""
 
 from __future__ import annotations
 

@@ -31,9 +31,8 @@ def is_scheduler(process: psutil.Process) -> bool:
 def place(
     processes: Iterable[psutil.Process], *, cores: Sequence[int], host_cores: Sequence[int], nice: int, idle_class: bool
 ) -> None:
-    """Keep schedulers to `cores` and other processes to `host_cores`, where named. `idle_class` gives schedulers
-    SCHED_IDLE, which any other thread preempts at once; all else gets niceness `nice`. New threads inherit both. Raises
-    PermissionError where the system forbids leaving the class or lowering niceness."""
+    """Keep schedulers to `cores` and other processes to `host_cores`. `idle_class` gives schedulers SCHED_IDLE, which
+    any other thread preempts; all else gets `nice`. Raises PermissionError where the system forbids the way back."""
     for process in processes:
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler

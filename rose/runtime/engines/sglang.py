@@ -44,11 +44,10 @@ class AddressInUseError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start an engine on `gpu`, or on `cores` if that is None. `model` is the checkpoint's folder, `model_name`
-    the user's name of it. HTTP and text run on `host_cores`, default `cores`. `start_cores`, default all, apply until
-    it is settled. `idle_class` preempts its computing for any other thread. `fork_server` is a socket; without one the
-    engine is a fresh process. `any_port`: another port will do. `orphan_s`: outlive the starter, and end after so many
-    seconds without an agent."""
+    """How to start an engine on `gpu`, or on `cores` without one; HTTP and text run on `host_cores`, default `cores`.
+    `start_cores`, default all, hold until it is settled. `idle_class` preempts its computing. `fork_server` is a
+    socket. `any_port`: another port will do. `orphan_s`: outlive the starter, and end after so many seconds without an
+    agent."""
 
     engine_id: str
     model: str

@@ -19,7 +19,6 @@ class Standing:
     trusted: bool
     #: When all weights were last hashed, or the last attempt.
     looked_ns: int
-    #: Failed attempts to bring it back since.
     failures: int = 0
 
 

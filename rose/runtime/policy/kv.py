@@ -1,6 +1,5 @@
-"""How much of a serving device's KV memory rollouts may hold. Headroom H stays free for serving. Once serving uses H
-past the high watermark, the rollout budget is halved once and frozen until the lease's next term, so that it cannot
-oscillate. Requests that no longer fit are retracted, youngest first."""
+"""How much of a serving device's KV memory rollouts may hold. Headroom stays free for serving; past its high watermark
+the rollout budget is halved once and frozen until the next term, so that it cannot oscillate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The lease machine: `next_change` returns at most one change for facts and a time, and every change is an event. A
-lease ends when the gateway last asked for it longer ago than its time to live, so a dead gateway or agent leaves
-nothing lent. Requests late by lending take it back in steps; requests late by serving alone only prevent new leases."""
+"""The lease machine: each change of a lease from facts and a time. A lease ends without the gateway's answers, so a
+dead gateway or agent leaves nothing lent. Lateness by lending takes it back in steps."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ Action = Literal["grant", "renew", "throttle", "shrink", "restore", "cut", "rele
 
 #: Above this share of late requests serving alone leaves nothing to lend.
 LATE_ALONE_SHARE_MAX = 0.05
-#: How long a lease waits for the rollout engine's memory.
 ACTIVATION_NS_MAX = 5_000_000_000
 #: A renewal moves the expiry by at least this share of the time to live, since answers come often.
 _RENEWED_SHARE_MIN = 1 / 8
@@ -28,11 +26,8 @@ _RENEWED_SHARE_MIN = 1 / 8
 class BorrowCase:
     """Expected gain and cost of a borrow, nanoseconds of one device."""
 
-    #: Expected time that rollouts want the device.
     wanted_ns: int
-    #: Idle share of the device's time lately, 0 to 1.
     idle_share: float
-    #: Time to bring the rollout engine's memory to the device.
     switch_ns: int
 
 
@@ -75,7 +70,6 @@ class LeaseState:
     """The lease in force, or the last one. Times are monotonic nanoseconds; number 0: none yet."""
 
     number: int = 0
-    #: How it ended; None while it is in force.
     ended: Ending | None = "released"
     granted_ns: int = 0
     expires_ns: int = 0
@@ -87,13 +81,10 @@ class LeaseState:
     regret_share: float = 0.0
     frozen: bool = False
     level: Level = Level.FULL
-    #: Engine cuts already in the budget.
     cuts_taken: int = 0
-    #: Requests late by lending before the last step down. Late ones count again once `settled_at` requests have
-    #: finished: those in flight say nothing against the smaller lease.
+    #: `late_seen` counts again once `settled_at` requests have finished: those in flight do not matter.
     late_seen: int = 0
     settled_at: int = 0
-    #: Since when no request was late by lending.
     clean_since_ns: int = 0
     #: Requests that serving had finished in time at the end.
     in_time_at_end: int = 0
@@ -121,15 +112,13 @@ class LeaseFacts:
 
     rules: LeaseRules
     state: LeaseState
-    #: The gateway's last answer: when (0: never), how long it wants the engine, whether it names the lease in force,
-    #: and its RL step.
+    #: The gateway's last answer: when (0: never), for how long, and for which lease and RL step.
     answered_ns: int
     wanted_ns: int
     lease_named: bool
     step: int | None = None
     #: Why the rollout engine cannot be lent to; None if it can.
     engine_fault: str | None = None
-    #: Where the rollout engine's weights and KV pool are.
     engine_memory: Literal["present", "moving", "away"] = "present"
     #: Why no serving engine can share, None if one can; its load and its history.
     serving_fault: str | None = None
@@ -205,7 +194,7 @@ def _recovered(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> bool:
     """Return whether a taken device can be lent again: serving met a budget since, or was idle for a term."""
     in_time = _in_time(load)
     idle_ns = facts.history.idle_ns(now_ns)
-    # Fewer than then: serving restarted.
+    # A restarted serving engine counts from 0.
     return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns
 
 

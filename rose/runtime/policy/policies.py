@@ -33,11 +33,9 @@ def _keep(budget: int, *, frozen: bool) -> int:
 POLICIES = {
     #: Slack, regret, yields between layers, a budget that is cut under pressure.
     "rose": Policy(place, worth_borrowing, slack.admit, cut_budget, yields=True, guards=True),
-    #: Serving has its devices to itself.
     "solo": Policy(place_dedicated, never_borrow, slack.admit_none, _keep, yields=True, guards=True),
     #: Both run whenever they like; the operating system or the GPU divides the device.
     "share_all": Policy(place, always_borrow, slack.admit_any, _keep, yields=False, guards=False),
-    #: A fixed share of time and memory, whatever serving does.
     "static_split": Policy(place, always_borrow, slack.admit_share, _keep, yields=False, guards=False),
 }
 #: A policy's index is its number on the arbiter page.

@@ -26,7 +26,6 @@ class WorkerFacts:
     policy_version: int
     in_flight: int
     capacity: int
-    #: Whether serving leaves slack; true on a dedicated device.
     slack_ok: bool
     #: End of its liveness if nothing more is heard; 0: not alive.
     alive_until_ns: int
@@ -85,14 +84,14 @@ class Placement:
 
 
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
-    """Choose a worker for one turn; `engine_id` None means that it waits. Eligible workers are live, not avoided, have
-    room, weights within the bound and a lease in force if they need one. A turn's length does not matter: it keeps its
-    tokens when a lease ends.
+    """Choose a worker for one turn; `engine_id` None means that it waits. Eligible are live workers with room, weights
+    within the bound and a lease in force if needed, not avoided. A turn's length does not matter: it keeps its tokens
+    when a lease ends.
 
-    1. The holder of the turn's prefix, if it has slack ("prefix").\n2. Else a borrowed one with slack ("lease"): idle
-    serving time is paid for anyway, and dedicated room is the fallback.\n3. Else the quickest ("least_loaded"); 1 and 2
-    must not be `SLOWER_MAX` times slower. Until all paces are known, load stands for time.\n4. Without slack only if
-    none has any; without any worker the turn waits ("queue").
+    1. The holder of the turn's prefix, if it has slack ("prefix").\n2. Else a borrowed one with slack ("lease"),
+    because idle serving time is paid for anyway.\n3. Else the quickest ("least_loaded"); 1 and 2 must not be
+    `SLOWER_MAX` times slower. Load stands for unknown paces.\n4. Without slack only if none has any; without any worker
+    the turn waits ("queue").
     """
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
@@ -139,9 +138,8 @@ def stalled_after_ns() -> int:
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """Return the turns to take off borrowed engines because another engine would have finished them. Such a turn has
-    run `STALLED_PACES` times as long as on an engine with slack and room; the longest first, as far as there is
-    room."""
+    """Return the turns to take off borrowed engines: each has run `STALLED_PACES` times as long as on another engine
+    with slack and room. The longest come first, as far as there is room."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
@@ -166,7 +164,6 @@ def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_
     return chosen
 
 
-#: Most further turns expected of a trajectory.
 ROUNDS_MAX = 32.0
 
 
@@ -175,19 +172,15 @@ class DemandFacts:
     """The turns that are queued or in flight."""
 
     turns: int
-    #: Expected time of one turn on an engine.
     turn_ns: int
-    #: Share of turns that have a following turn, 0 to 1.
     follow_share: float
     version_min: int
-    #: Longest wait for an engine.
     waited_ns: int = 0
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Return expected device time wanted of each engine, nanoseconds, at least 1, for live engines whose weights are
-    new enough, leased or not: the turns' share of all capacity in turn lengths, times 1 / (1 - follow_share) expected
-    turns of a trajectory. At least the time that turns have waited, so that waiting always comes to justify a lease."""
+    """Return wanted nanoseconds, at least 1, of live engines with new enough weights: turn lengths that the turns fill,
+    times 1 / (1 - follow_share) turns of a trajectory, or the time waited if longer."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

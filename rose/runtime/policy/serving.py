@@ -9,8 +9,7 @@ from rose.runtime.policy.slack import ServingLoad
 #: Number of "last" requests, and the least that a share is made of.
 LAST_REQUESTS = 100
 _LEAST_REQUESTS = 20
-#: Lateness is forgotten after this, once enough requests finished or serving was idle meanwhile. A hundred requests
-#: alone could bar lending for hours.
+#: Lateness is forgotten after this: a hundred requests alone could bar lending for hours.
 FORGET_NS = 60_000_000_000
 
 

@@ -11,7 +11,6 @@ HOLD_SWITCHES = 10
 HOLD_MIN_NS = 5_000_000_000
 #: ... nor more: a switch may have waited for something else, such as a trainer.
 HOLD_MAX_NS = 600_000_000_000
-#: An engine unlent for this long counts as away.
 AWAY_NS = 10_000_000_000
 
 
@@ -44,11 +43,9 @@ class RunFacts:
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
-    """Return the run of each engine; engines not named have none. Higher priorities first get capacity for all their
-    turns. Within a priority each run is due its share by weight, at most its turns: whole engines that fit are its own,
-    and remaining ones go to the run served least for its weight, so that shares follow weights over time. Then runs
-    with fewer engines than turns get the rest. Runs keep their engines where possible, and during a hold always while
-    they have turns. Engines that are away are assigned after the others in the same way."""
+    """Return the run of each engine; others have none. Higher priorities get room for all their turns first. Within
+    one, runs get whole engines up to their share by weight, and the run served least for its weight gets the next.
+    Spare engines spread turns. Runs keep engines where possible, during a hold always; absent engines come last."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
     by_priority = [
@@ -103,7 +100,6 @@ class _Allotment:
         """Assign room for the turns of runs of one priority."""
         due = self._due(runs)
         order = sorted(runs, key=lambda run: (run.served, run.run_id))
-        # Own engines first, so that no other run takes them.
         for own in (True, False):
             for run in order:
                 while (engine := self._best(run, own=own)) is not None and self._fits(run, engine, due):

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-#: Longest hold by a prediction about the next request alone.
 PROBE_AFTER_NS = 2_000_000_000
 #: Part of the regret share for steps beside a request. The rest covers cold caches and a step that gives way late.
 REGRET_SPENT_SHARE = 0.5
@@ -45,7 +44,6 @@ class Hold(IntEnum):
 class ServingLoad:
     """State of the serving engine. Times are nanoseconds, moments monotonic; None is unknown."""
 
-    #: Whether it has a step in progress or a waiting request.
     wanted: bool
     waiting: int
     #: Predicted T_prefill of all waiting requests together.
@@ -54,7 +52,6 @@ class ServingLoad:
     running: int
     #: When the request that waits longest for a token got its last one.
     oldest_token_ns: int
-    #: T_decode of the running batch.
     decode_ns: int | None
     #: T_prefill of the largest configured request, and of a usual one.
     largest_prefill_ns: int | None
@@ -97,9 +94,7 @@ class StepFacts:
     lease: LeaseTerms
     #: Predicted wait of serving for the step to give way; None: unknown.
     preempt_ns: int | None
-    #: Predicted time of the whole step; None: unknown.
     step_ns: int | None
-    #: KV slots of rollouts after the step.
     kv_tokens: int
     #: Rollouts' share of the last second, and their device time in all.
     busy_share: float

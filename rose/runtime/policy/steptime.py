@@ -25,7 +25,6 @@ _SPREAD_MIN_SHARE = 0.05
 _SPREAD_FIRST_SHARE = 0.5
 #: So many outliers in a row on one side begin the fit anew.
 CHANGED_STEPS = 4
-#: Defines the fit of equal observations.
 _RIDGE = 1e-6
 #: Scales typical features near one, for the covariance's condition.
 _PREFILL_SCALE = (1.0, 1 / 256)
@@ -49,7 +48,6 @@ class LinearFit:
     count: int = 0
     spread_ns: float = 0.0
     error_share: float = 0.0
-    #: Outliers in a row: slower ones count up, faster ones down.
     beyond: int = 0
     #: The observation that bounds all others in proportion.
     bound: tuple[tuple[float, ...], float] | None = field(default=None)

@@ -1,6 +1,5 @@
-"""`python -m rose.runtime.service.owner STATE LOCK`: ROSE's own serving engines, for devices without `serving_url`. The
-process is nobody's child, and survives controller, agents and Ray until it is told to stop. Its starter takes the lock
-and passes it on as descriptor `LOCK`: the process runs exactly while the lock is taken."""
+"""`python -m rose.runtime.service.owner STATE LOCK`: ROSE's own serving engines, in a process that outlives controller,
+agents and Ray. It runs exactly while its lock is taken: the starter takes it and passes the descriptor on."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def served(plan: HostPlan) -> list[str]:
 
 def ensure(plan: HostPlan) -> dict[str, str]:
     """Have the owner process run, and return the URLs that answer by now. Engines of a dead owner come back at their
-    ports; an owner of other serving is ended first. Raises DeploymentError if the process does not start or end, and
-    FolderError."""
+    ports; an owner of other serving is ended first. Raises DeploymentError and FolderError."""
     state = plan.state
     places.make_state(state)
     if runs(plan) and not _serves(plan):

@@ -52,11 +52,9 @@ class _Call:
 
 
 class Replay:
-    """One replay. Construct it, await `run()`, and call `stop()` in the same event loop to end it early. `record` gets
-    one `rose.events.Request` for each due request, `at_us` being its end. `lease_at` is asked when a request is sent.
-    `repeat` starts the trace over with other prompts until stopped. Beyond `in_flight_max` waiting requests, further
-    ones are recorded as failed, since the trace must not be delayed; so are requests after `timeout_s`. Prompts follow
-    from `seed`: with the same seed, the server's prefix cache answers a second replay."""
+    """A replay; `stop()` it in its event loop. `record` gets one `rose.events.Request` for each due request. `repeat`
+    starts the trace over with other prompts. More than `in_flight_max` waiting requests, and requests after
+    `timeout_s`, fail. With the same `seed`, the server's prefix cache answers a second replay."""
 
     def __init__(
         self,
@@ -91,11 +89,9 @@ class Replay:
 
     async def run(self) -> Counts:
         """Replay until the end or `stop`; once cancelled, requests in flight fail. Raises what `record` raises."""
-        # This endpoint adds no chat template.
         url = f"{self._target.url.rstrip('/')}/v1/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
-        # No limit: waiting for a connection would delay arrivals. No reuse: the server may close a kept connection just
-        # then.
+        # A connection of its own for each: waiting would delay arrivals, and the server may close a kept one.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=self._timeout) as session:
             try:

@@ -20,7 +20,6 @@ class Arrivals:
 
     sent_ns: int
     tokens: int = 0
-    #: Prompt tokens as the server counts them, if it does.
     prompt_tokens: int | None = None
     #: Prompt tokens from its prefix cache, if it says so.
     cached_tokens: int | None = None
@@ -54,9 +53,8 @@ class Arrivals:
 
 
 async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
-    """Read server-sent events of `/v1/completions` until `[DONE]`, noting arrivals. Chunks with
-    `continuous_usage_stats` say how many tokens there are; else a chunk with text is one. Raises StreamError for an
-    error, an abort, or a stream without its end."""
+    """Read server-sent events of `/v1/completions` until `[DONE]`; without usage a chunk with text is one token. Raises
+    StreamError for an error, an abort, or a stream without its end."""
     finish: str | None = None
     async for line in lines:
         at_ns = monotonic_ns()

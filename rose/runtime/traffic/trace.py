@@ -1,6 +1,5 @@
-"""Serving traces: reading them, and fitting them to a host. The format is that of the public Azure LLM inference traces
-(Patel et al., Splitwise, ISCA 2024): a CSV with TIMESTAMP (`2023-11-16 18:17:03.9799600`), ContextTokens and
-GeneratedTokens."""
+"""Serving traces: reading, and fitting to a host. The format is that of the public Azure LLM inference traces (Patel et
+al., Splitwise, ISCA 2024): a CSV with TIMESTAMP, ContextTokens and GeneratedTokens."""
 
 from __future__ import annotations
 
@@ -55,7 +54,6 @@ class FittedTrace:
     """A trace fitted to a host, and its scales, which are shown with every latency figure."""
 
     trace: Trace
-    #: Share of the window's requests that were kept.
     keep_share: float
     #: Factors of prompt lengths, output lengths and gaps.
     length_scale: float
@@ -104,10 +102,9 @@ def open_trace(config: TrafficConfig) -> Trace | None:
 def fit(
     trace: Trace, config: TrafficConfig, *, duration_s: float | None = None, time_scale: float = 1.0
 ) -> FittedTrace:
-    """Return the trace within `config`'s limits, never denser or longer. Gaps are multiplied by `time_scale`, and the
-    first `duration_s` kept. Above `requests_per_s_max`, requests are dropped at random by `seed` with equal chance, so
-    bursts stay bursts. Lengths are scaled down until the whole trace's 99th percentile (nearest rank) is the configured
-    maximum; none is below 1."""
+    """Return the trace within `config`'s limits, never denser or longer: gaps times `time_scale`, the first
+    `duration_s`. Requests are dropped with equal chance, so bursts stay bursts. Lengths are scaled until the whole
+    trace's 99th percentile (nearest rank) is the configured maximum; none is below 1."""
     if time_scale <= 0 or (duration_s is not None and duration_s <= 0):
         raise ValueError(f"time_scale {time_scale} and duration_s {duration_s} must be positive")
     arrival: Ints = np.rint(trace.arrival_ns * time_scale).astype(np.int64)
