@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
 from rose.ledger.commands.jobs import jobs_app
+from rose.pricing.commands import spend
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
@@ -22,13 +23,6 @@ from rose.pricing.commands.correct import correct_command
 from rose.pricing.commands.export import export_command
 from rose.pricing.commands.price import price_command
 from rose.pricing.commands.report import report_command
-from rose.pricing.commands.spend import (
-    changes_command,
-    cost_command,
-    forecast_command,
-    reconcile_command,
-    saved_command,
-)
 from rose.pricing.jobs import planned
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
 from rose.runtime.service.commands import down_command, drain_command, restart_command, status_command, up_command
@@ -69,11 +63,11 @@ app.command("attach", rich_help_panel=_FLEET)(attach_command)
 app.command("detach", rich_help_panel=_FLEET)(detach_command)
 app.add_typer(token_app, name="token", rich_help_panel=_FLEET)
 app.command("report", rich_help_panel=_COST)(report_command)
-app.command("cost", rich_help_panel=_COST)(cost_command)
-app.command("changes", rich_help_panel=_COST)(changes_command)
-app.command("saved", rich_help_panel=_COST)(saved_command)
-app.command("forecast", rich_help_panel=_COST)(forecast_command)
-app.command("reconcile", rich_help_panel=_COST)(reconcile_command)
+app.command("cost", rich_help_panel=_COST)(spend.cost_command)
+app.command("changes", rich_help_panel=_COST)(spend.changes_command)
+app.command("saved", rich_help_panel=_COST)(spend.saved_command)
+app.command("forecast", rich_help_panel=_COST)(spend.forecast_command)
+app.command("reconcile", rich_help_panel=_COST)(spend.reconcile_command)
 app.command("explain", rich_help_panel=_COST)(explain_command)
 app.command("price", rich_help_panel=_COST)(price_command)
 app.command("borrow", rich_help_panel=_COST)(borrow_command)

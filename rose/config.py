@@ -375,9 +375,7 @@ class FleetConfig(Section):
         description="Who pays: `team` for the rollouts, `serving_team` for the traffic, as in "
         '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',
     )
-    state: PathText = Field(
-        default=Path("~/.local/state/rose"), description="Folder on each host for its memory and logs."
-    )
+    state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(
         default_factory=list,
         description="The hosts, as `[[host]]` tables in place of `host`; the first has controller and ledger.",

@@ -80,8 +80,7 @@ _KV_BYTES = 64 << 20
 
 
 def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
-    """Return the one-machine fleet: a serving device on the first core, a rollout device on the second. None keeps a
-    default. Raises ConfigError below two cores, or for a wrong value."""
+    """Return the fleet of two cores, one to serve and one for rollouts. Raises ConfigError below two cores."""
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
     device = {"device_class": "cpu-core", "kv_bytes": _KV_BYTES}

@@ -70,7 +70,7 @@ class NotPrivateError(OSError):
 
 
 def make(path: Path) -> Path:
-    """Make a private folder, or close this user's own to others that only read. Raises NotPrivateError, OSError."""
+    """Make a private folder, or close one that others only read. Raises NotPrivateError, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -82,8 +82,7 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder behind `link`, made in `home` if it is gone, under a name that no other user can guess.
-    Raises OSError."""
+    """Return the private folder behind `link`, made in `home` under an unguessable name. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
@@ -108,8 +107,7 @@ def is_private(folder: Path, users: Collection[int] = ()) -> bool:
 
 
 def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
-    """Open a private file in a private folder to read and write; O_CREAT in `flags` makes it. Its owner is this user or
-    in `users`. Raises NotPrivateError, OSError."""
+    """Open a private file of this user or `users`, made with O_CREAT. Raises NotPrivateError, OSError."""
     folder = _enter(path.parent, users)
     try:
         return _open(path, os.O_RDWR | flags, users, folder)

@@ -150,8 +150,7 @@ def read(path: Path) -> tuple[Token, ...]:
 def create(
     path: Path, name: str, scopes: tuple[Scope, ...], writers: tuple[str, ...] = (), life_s: float | None = None
 ) -> str:
-    """Make a token and return its secret, which is stored nowhere. `writers` give the scope `append`; `life_s` seconds
-    until it expires. Raises TokenError."""
+    """Make a token and return its secret, stored nowhere; it expires after `life_s` seconds. Raises TokenError."""
     scopes = tuple(scope for scope in SCOPES if scope in scopes or (scope == "append" and writers))
     if not scopes or ("append" in scopes and not writers):
         raise TokenError(

@@ -110,8 +110,7 @@ class FleetPlan:
         )
 
     def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
-        """Return the agent of a device. A serving device has a gated rollout engine if co-serving is on; a rollout
-        device one that works whenever it can."""
+        """Return a device's agent; its rollout engine is gated where the device serves."""
         config = self.config
         lends = device.pool == "serving"
         return AgentSpec(

@@ -1,5 +1,4 @@
-"""How much of a device's memory engines take: pools of tokens from `kv_bytes`, and on a GPU all parts against free
-memory. Each engine has a pool as large as it may ever fill; budgets decide which engine fills it. Imports no torch."""
+"""How much memory engines take: pools of tokens from `kv_bytes`, and on a GPU all parts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -193,8 +192,7 @@ def trainer_device(config: FleetConfig) -> DeviceConfig | None:
 
 
 def free_memory(gpus: Sequence[int]) -> dict[int, int]:
-    """Return free bytes of GPUs by CUDA index, asked in a process that takes its CUDA context away. Raises
-    DeviceMemoryError."""
+    """Return free bytes of GPUs by CUDA index, asked in a process of its own. Raises DeviceMemoryError."""
     command = [sys.executable, "-c", _ASK_FREE, *map(str, gpus)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)

@@ -1,5 +1,4 @@
-"""The serving engines beside which rollouts run. An owner's engine is attached to and left as it was. A device without
-one gets an engine that only its starter ends; agents and controller own none and may die."""
+"""The serving engines: an owner's is attached to and left as it was; one of ours ends only with its starter."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class ServingDevice:
 
 
 class ServingEngines:
-    """`launch` and `wait_ready` before agents, `attach` once there are pages, `stop` at the end. An owner's key comes
-    from `ROSE_SERVING_TOKEN`. `say` tells the user."""
+    """`launch` and `wait_ready` before agents, `attach` with pages, `stop` last; key: `ROSE_SERVING_TOKEN`."""
 
     def __init__(
         self,
@@ -62,8 +60,7 @@ class ServingEngines:
             self._launch(device_id)
 
     def wait_ready(self, tend: Callable[[], None]) -> None:
-        """Wait until the engines started here answer, and pin them to their cores; `tend` runs meanwhile. Call it from
-        the launching thread. Raises EngineError, and what `tend` raises."""
+        """Wait for the engines started in this thread, `tend` meanwhile. Raises EngineError and `tend`'s."""
         if not self._processes:
             return
         waiting = ThreadPoolExecutor(len(self._processes), thread_name_prefix="rose-serving")

@@ -1,5 +1,4 @@
-"""Engines that outlive their starter: their record beside the page, which the engine writes first of all. An engine
-ends once its record is gone or replaced, or once its page had no agent for too long."""
+"""Engines that outlive their starter. One ends once its record is gone or its page had no agent for too long."""
 
 from __future__ import annotations
 

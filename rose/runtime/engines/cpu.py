@@ -61,8 +61,7 @@ def install() -> None:
 
 
 def define_torchvision() -> None:
-    """Define the schemas of torchvision's compiled operators, which need CUDA libraries, so that its Python imports.
-    ROSE never calls them. CUDA builds of torch have their own. Call it before torchvision or sglang is imported."""
+    """Define torchvision's compiled operators, which ROSE never calls, before torchvision is imported."""
     import torch
 
     if _libraries or torch.version.cuda is not None:

@@ -1,5 +1,4 @@
-"""Engine logs, of which the last few are kept, and unused shared memory, which is removed: a killed SGLang leaves its
-segments and semaphores in /dev/shm, a stopped one its load file."""
+"""Engine logs, of which some are kept, and SGLang's shared memory, which is removed once it is unused."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def remove_unused() -> int:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether no process of this host, in any container, has this user's file open or mapped. The kernel grants
-    a write lease only then. False for young files and all but regular files of this user."""
+    """Return whether no process has this user's file open or mapped: only then the kernel grants a write lease."""
     with suppress(OSError):
         status = path.lstat()
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()

@@ -22,8 +22,8 @@ _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """Return KV-cache bytes of one token: 2 (K and V) * layers * kv heads * head size * element size. `dtype` overrides
-    the checkpoint's. Raises ValueError naming the file if the folder is not local or a field is missing."""
+    """Return KV-cache bytes of a token: 2 (K and V) * layers * kv heads * head size * element size. Raises
+    ValueError."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
@@ -42,8 +42,7 @@ def _heads(config: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def weights_bytes(checkpoint: Path | str) -> int:
-    """Return bytes of the weights: of the safetensors files, else of a dense Llama of the configuration's shape. Raises
-    ValueError naming the file if the folder is not local or a field is missing."""
+    """Return bytes of the safetensors files, else of a dense Llama of that shape. Raises ValueError."""
     folder = Path(checkpoint)
     # A folder may hold the weights twice; the index names those that are loaded.
     index = folder / _INDEX
@@ -93,8 +92,7 @@ class CacheError(UserError):
 
 
 def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """Return the folder `cache`/`name`, made by `build` in an empty folder if it is missing. One process builds while
-    others wait; a killed build is removed by the next. A cache that has it may be read-only. Raises CacheError."""
+    """Return `cache`/`name`, which one process makes by `build` while others wait. Raises CacheError."""
     cache = cache.expanduser()
     folder = cache / name
     if folder.is_dir():
@@ -142,8 +140,7 @@ class ModelError(UserError):
 
 
 def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
-    """Return the checkpoint folder for `name`: a built-in model made in `cache`, a folder with a config.json, or
-    `owner/model` downloaded into Hugging Face's own cache. Raises ModelError."""
+    """Return the checkpoint of a built-in model, a folder, or `owner/model` of Hugging Face. Raises ModelError."""
     if name == SMOLLM2:
         return smollm2(cache, progress)
     if name == FROZENLAKE:

@@ -92,8 +92,7 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
 
 
 def _weigh_session(pid: int, nice: int) -> None:
-    """Let an engine's own session give way too: with autogroups the kernel divides a core among sessions first. Engines
-    of one fork server share a session."""
+    """Let an engine's own session give way: with autogroups the kernel divides cores among sessions first."""
     with suppress(OSError):
         if os.getsid(pid) == os.getpgid(pid):
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))

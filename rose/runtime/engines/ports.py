@@ -1,5 +1,4 @@
-"""TCP ports for servers that bind them later. They lie outside the ephemeral range, above Ray's workers (10002 to
-19999) and below SGLang's ranks (22000 to 29999)."""
+"""TCP ports for later, outside the ephemeral range, Ray's workers (to 19999) and SGLang's ranks (from 22000)."""
 
 from __future__ import annotations
 

@@ -124,8 +124,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process without waiting, but for a loading fork server. A fresh process dies with the calling
-        thread, a forked one with the calling process; with `orphan_s` it outlives both."""
+        """Start the process, which dies with this thread, or a forked one with this process, without `orphan_s`."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)

@@ -1,5 +1,4 @@
-"""Windows in which leases are withheld at random, to measure what lending costs serving. Windows have one length from
-the Unix epoch. Device name and window number alone decide, so load plays no part and the seed reproduces each draw."""
+"""Random windows without leases, which measure what lending costs; only device name, number and seed decide."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Ways to share a device, each a choice of four pure decisions, for the live runtime and replays. `rose` is this
-project's; the others are comparators."""
+"""Ways to share a device, each a choice of four pure decisions, for the live runtime and replays."""
 
 from __future__ import annotations
 

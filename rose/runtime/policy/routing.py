@@ -1,5 +1,4 @@
-"""Where a turn runs: on the holder of its prefix or a borrowed engine unless another is far quicker, else in the queue;
-and how much device time turns want."""
+"""Where a turn runs, and how much device time turns want."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 @dataclass(slots=True)
 class WorkerFacts:
-    """One rollout engine as the router knows it. Times are monotonic nanoseconds, so facts hold until one changes.
-    Never mutated, but not frozen: that is four times as slow."""
+    """A rollout engine. Times are monotonic nanoseconds. Never mutated; frozen, it is four times as slow."""
 
     engine_id: str
     policy_version: int

@@ -75,8 +75,7 @@ class Budgets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseTerms:
-    """A rollout engine's permission on the arbiter page. `expires_ns` is monotonic, 0 without a lease; `policy` indexes
-    `rose.runtime.policy.policies.NAMES`."""
+    """A rollout engine's lease on the arbiter page. `expires_ns` is monotonic; `policy` indexes `policies.NAMES`."""
 
     number: int = 0
     expires_ns: int = 0
@@ -132,8 +131,7 @@ def attainable(load: ServingLoad, budgets: Budgets) -> bool:
 
 
 def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
-    """Return device time that rollouts may still take from a request: `share` of serving's time alone until its next
-    token, `solo_ns`, less `lent_ns` since its arrival."""
+    """Return device time left to rollouts: `share` of the request's time alone, `solo_ns`, less `lent_ns`."""
     return int(share * REGRET_SPENT_SHARE * solo_ns) - lent_ns
 
 

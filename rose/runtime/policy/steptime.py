@@ -97,9 +97,7 @@ class LinearFit:
         """Return predicted nanoseconds; None before any observation."""
         if not self.fitted:
             return None if self.bound is None else _scaled_up(self.bound, features)
-        return sum(
-            weight * feature * scale for weight, feature, scale in zip(self.weights, features, self.scale, strict=True)
-        )
+        return sum(w * feature * s for w, feature, s in zip(self.weights, features, self.scale, strict=True))
 
 
 def _non_negative(gram: _Matrix, moment: _Vector) -> _Vector:

@@ -74,8 +74,7 @@ class ControllerClient:
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
-    """Return the controller at `url`, else of the fleet in `config`, else the only one on this host. Raises UserError
-    if none or several match, DeploymentError while the fleet starts."""
+    """Return the controller at `url`, of `config`, or of this host. Raises UserError if ambiguous, DeploymentError."""
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
     if config is not None:

@@ -45,8 +45,7 @@ class Outcome:
 def run(
     config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
 ) -> Outcome:
-    """Check, start, follow and end a demo fleet; `stopping` or the time limit ends it early. Raises PreflightError
-    before anything starts, DeploymentError if a part fails."""
+    """Start, follow and end a demo; `stopping` or the limit ends it early. Raises PreflightError, DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)

@@ -44,13 +44,7 @@ class Fabric:
         try:
             # An interrupted call may have joined already.
             ray.shutdown()
-            ray.init(
-                address=address,
-                namespace=self._namespace,
-                log_to_driver=False,
-                logging_level="ERROR",
-                configure_logging=True,
-            )
+            ray.init(address=address, namespace=self._namespace, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             raise DeploymentError(
                 f"no Ray cluster can be joined at {address} from this host: {str(error).splitlines()[0]}. Start Ray "

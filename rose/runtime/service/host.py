@@ -1,5 +1,4 @@
-"""A host of a fleet: its agents in one process, the forwarding of its events, and its serving engines. The process may
-be killed at any time; the next one continues."""
+"""A host of a fleet: agents, forwarding of events, and serving engines, in a process that may be killed any time."""
 
 from __future__ import annotations
 
@@ -115,8 +114,7 @@ class HostActor:
         return self._runner.report()
 
     def stop(self, serving: bool) -> list[str]:
-        """End agents, leases and accounts, and send the last events; `serving` also ends ROSE's own engines. Returns
-        what did not end in order, and why."""
+        """End agents and send the last events; `serving` also ends ROSE's engines. Returns what failed, and why."""
         self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:

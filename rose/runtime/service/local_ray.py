@@ -1,5 +1,4 @@
-"""A Ray of one host's own, for a fleet without a cluster to join. It outlives the command that starts it, and its token
-lies in a file of this user alone, because the token lets its holder run programs."""
+"""A Ray of one host's own, which outlives its starter. Its token, which lets programs run, lies in a private file."""
 
 from __future__ import annotations
 

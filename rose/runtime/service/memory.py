@@ -92,8 +92,7 @@ class FleetMemory:
         return read(self.folder)
 
     def begin(self) -> Remembered:
-        """Return the open fleet run, or a new one. Raises MemoryUnreadableError, OSError, and UserError if the fleet
-        file no longer fits the run."""
+        """Return the open or a new fleet run. Raises UserError if the file does not fit it, OSError."""
         remembered = _read(self.folder / FILE)
         if remembered is None or remembered.ended:
             former, run_id = "" if remembered is None else remembered.run_id, self._new_id()
@@ -134,9 +133,7 @@ def read(folder: Path) -> Remembered | None:
 def _read(file: Path) -> Remembered | None:
     known = {field.name for field in fields(Remembered)}  # A later version may remember more.
     try:
-        remembered = Remembered(
-            **{name: value for name, value in json.loads(file.read_text()).items() if name in known}
-        )
+        remembered = Remembered(**{name: v for name, v in json.loads(file.read_text()).items() if name in known})
         if not remembered.run_id:
             raise ValueError("run_id is empty")
     except FileNotFoundError:

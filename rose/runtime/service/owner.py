@@ -65,11 +65,7 @@ def ensure(plan: HostPlan) -> dict[str, str]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return urls(plan)
-        planned: dict[str, Any] = {
-            "config": plan.config.model_dump(mode="json"),
-            "host": plan.host,
-            "run_id": plan.run_id,
-        }
+        planned = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
         private_files.write(state / _PLAN, json.dumps(planned))
         # The next owner keeps only the ports.
         _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _ports(_last_record(state))})

@@ -89,8 +89,7 @@ def make_ledger(config: FleetConfig) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostPlan:
-    """What a host is told. `address`: where other hosts reach its engines; None on the first host. `ledger_token`: the
-    secret of its events; empty where the ledger folder is no spool."""
+    """What a host is told. `address` is None on the first host, `ledger_token` empty where the ledger is no spool."""
 
     config: FleetConfig
     host: str

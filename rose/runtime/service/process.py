@@ -66,8 +66,7 @@ def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
 
 
 def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
-    """Move aside engine logs that are too long, and return them. Engines keep their log open to append, so it is copied
-    to `engine.old.log` and truncated in place; lines written in between are lost."""
+    """Copy long engine logs to `engine.old.log` and truncate them in place, since engines keep them open."""
     rotated = []
     for log in sorted(folder.glob("*.log")):
         # A missing log or a full disk: the next call retries.
@@ -102,8 +101,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Run a part's work as `start` does, and end the process once its Ray node ends. Ray does so by the wall clock
-    alone: after a clock was set back, the process would hold its locks until the clock caught up."""
+    """`start`, and end the process with its Ray node: Ray itself goes by the wall clock, which may be set back."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

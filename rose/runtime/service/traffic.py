@@ -1,5 +1,4 @@
-"""`python -m rose.runtime.service.traffic FLEET_FILE`: replay the file's trace against the serving engines of a
-one-host fleet, and record each request as its client saw it, until SIGINT or SIGTERM."""
+"""`python -m rose.runtime.service.traffic FLEET_FILE`: replay the trace against one host's engines until a signal."""
 
 from __future__ import annotations
 

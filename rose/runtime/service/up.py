@@ -119,8 +119,7 @@ class Fleet:
             time.sleep(_LOOK_S)
 
     def end(self, *, keep_runs: bool) -> None:
-        """End the hosts with their leases, engines and accounts, then the controller, then the fleet run. Failures are
-        said, and the rest ends. Needs the fleet's lock."""
+        """End hosts, the controller, then the fleet run; failures are said. Needs the fleet's lock."""
         remembered = self.remembered
         remembered.ending = remembered.ending or ("keep" if keep_runs else "end")
         self._step("the memory of the fleet run", lambda: self.memory.write(remembered))
@@ -240,8 +239,8 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
 
 
 def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool = False) -> bool:
-    """Put the fleet down in order, with its own Ray; return whether one ran. `keep_runs` keeps the fleet run for the
-    next `up`. The next `down` completes an interrupted one. Raises UserError."""
+    """Put the fleet down with its own Ray; return whether one ran. `keep_runs` keeps the fleet run. Raises
+    UserError."""
     fleet_memory = FleetMemory(config)
     ran = False
     with fleet_memory.alone(say):
@@ -406,8 +405,7 @@ def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
 
 
 def _ray_address(config: FleetConfig) -> str | None:
-    """Return the address of the fleet's Ray: this host's own, or the cluster that its first host remembers; None if it
-    runs on neither. Raises UserError where only another host knows."""
+    """Return the address of the fleet's Ray; None without one. Raises UserError where only another host knows."""
     fleet_memory = FleetMemory(config)
     if (address := local_ray.find(fleet_memory.folder)) is not None:
         return address

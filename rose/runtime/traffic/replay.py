@@ -1,5 +1,4 @@
-"""Replay a trace against an OpenAI-compatible endpoint and record each request as its client saw it. Open loop:
-requests go out when the trace says, however late the server is."""
+"""Replay a trace against an OpenAI-compatible endpoint: open loop, however late the server is."""
 
 from __future__ import annotations
 

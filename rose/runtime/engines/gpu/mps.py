@@ -19,8 +19,7 @@ def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def client_environment(compute_share: float, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of a lent engine: below serving's priority, and with `compute_share` (0 to 1) below 1 on no
-    more of the GPU's multiprocessors. Empty without a daemon."""
+    """Return a lent engine's variables: low priority, and at most `compute_share` (0 to 1) of the GPU."""
     if not daemon_runs(environment):
         return {}
     client = {"CUDA_MPS_CLIENT_PRIORITY": _BELOW_NORMAL}

@@ -1,5 +1,4 @@
-"""A stand-in for `sgl_kernel` on a GPU host without it. SGLang imports some forty of its names at start-up, and a CuTe
-kernel. With plain torch operators and Triton attention, a Llama calls only those that ask what the card supports."""
+"""A stand-in for `sgl_kernel` on a GPU host without it: with plain torch and Triton, a Llama calls none of it."""
 
 from __future__ import annotations
 
