@@ -71,7 +71,6 @@ class Section(BaseModel):
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
-#: From a microsecond to an hour.
 BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
 DayS = Annotated[float, Field(ge=0, le=86_400)]
 PathText = Annotated[Path, Field(strict=False)]

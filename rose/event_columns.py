@@ -28,7 +28,6 @@ COMMON_COLUMNS: dict[str, str] = {
     "policy_version": "BIGINT",
 }
 
-#: Common fields that an event brings; the ledger adds the others, and a run where none is.
 _OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}
 

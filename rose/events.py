@@ -491,7 +491,6 @@ class Step(Event):
     trajectories: Count
     trajectories_accepted: Count
     reward_mean: float
-    #: None: not a number.
     loss: float | None
     entropy: float | None
     kl: float | None

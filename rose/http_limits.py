@@ -24,7 +24,6 @@ def connections_max() -> int:
     return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _CONNECTIONS_MAX)
 
 
-#: Time for a request's head, from the connection's start or its first byte.
 HEAD_S = 10.0
 HEAD_BYTES_MAX = 64 << 10
 #: This much of a body, or its end, must come within BODY_S.

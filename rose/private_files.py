@@ -149,7 +149,6 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
         raise NotPrivateError(f"{path} is not one regular file with one name: remove it")
 
 
-#: A live process has locked its folder by then, seconds.
 _LOCKED_S = 10
 
 

@@ -87,7 +87,6 @@ def user_errors(interrupted: str = "stopped") -> Iterator[None]:
 def echo_data(text: str) -> None:
     """Print text for a program, such as JSON or SQL: exact into a file or pipe, escaped on a terminal."""
     text = text.removesuffix("\n")
-    # `color` keeps escape sequences of the data.
     typer.echo(visible_lines(text) if sys.stdout.isatty() else text, color=True)
 
 

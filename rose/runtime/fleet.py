@@ -56,7 +56,6 @@ def recorded_config(config: FleetConfig) -> str:
 def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
     """Return the event that a fleet run began, changed (`reason`) or ended, with the first host's facts."""
     host = {"cores": psutil.cpu_count(), "memory_bytes": psutil.virtual_memory().total, "platform": os.uname().machine}
-    # At the end the trace's file may be gone.
     trace = open_trace(config.traffic) if action == "started" else None
     fitted = None if trace is None else fit(trace, config.traffic)
     return Run(

@@ -169,7 +169,6 @@ def _check_models(config: FleetConfig) -> None:
 
 
 def _check_memory(config: FleetConfig) -> None:
-    # A rollout engine a device, and serving without an owner.
     lending = config.coserving.enabled
     engines = sum(1 if device.pool == "rollout" else (device.serving_url is None) + lending for device in config.device)
     needed = engines * ENGINE_BYTES + REST_BYTES

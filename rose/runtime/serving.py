@@ -83,7 +83,6 @@ class ServingEngines:
 
     def check(self) -> None:
         """Reattach owners' engines that lost their page, and check that ours live. Raises DeploymentError."""
-        # `wait_ready` reports the end of an engine that is not ready.
         for process in self._processes.values() if self._ready else ():
             if not process.alive:
                 raise DeploymentError(

@@ -63,7 +63,6 @@ _SUFFIX = ".engine.json"
 _PF_EXITING = 0x4
 #: Each agent measures free GPU memory anew.
 _MEASURED = "--mem-fraction-static="
-#: Settings in which an adopted engine may differ.
 _INCIDENTAL = ("port", "any_port", "log", "fork_server", "start_cores", "orphan_s")
 
 

@@ -31,7 +31,6 @@ _READ_AT_LOAD = (
 )
 #: Of these, what is read later or set again in `_apply`.
 _READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_RUST_SERVER"}
-#: What an engine's three processes import; the registry imports all models.
 LOADED = (
     "sglang.launch_server",
     "sglang.srt.entrypoints.http_server",

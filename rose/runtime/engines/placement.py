@@ -11,7 +11,6 @@ import psutil
 
 #: Title of SGLang's computing processes; others serve HTTP and text.
 _SCHEDULER_TITLE = "sglang::scheduler"
-#: Name prefixes of a scheduler's embedded server threads.
 _SERVER_THREADS = ("tokio-", "api-runtime", "to-scheduler", "from-scheduler", "detokenizer", "tracing-")
 #: New threads start meanwhile: repeat until nothing changes, at most so often.
 _PASSES_MAX = 10

@@ -15,7 +15,6 @@ class Standing:
 
     #: Whether it verifiably held a version, bit for bit.
     held: bool
-    #: False from a found drift until the next successful sync.
     trusted: bool
     #: When all weights were last hashed, or the last attempt.
     looked_ns: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-#: Hexadecimal digits that a float holds exactly.
 _DIGITS = 13
 
 

@@ -61,7 +61,6 @@ class LeaseRules:
     compute_share: float
     regret_share: float
     borrow: Callable[[BorrowCase], bool]
-    #: Whether rollouts yield to serving's lateness and memory.
     guards: bool
 
 
@@ -117,7 +116,6 @@ class LeaseFacts:
     wanted_ns: int
     lease_named: bool
     step: int | None = None
-    #: Why the rollout engine cannot be lent to; None if it can.
     engine_fault: str | None = None
     engine_memory: Literal["present", "moving", "away"] = "present"
     #: Why no serving engine can share, None if one can; its load and its history.

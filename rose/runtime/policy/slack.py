@@ -202,7 +202,6 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decis
     if alone:
         expected_ns, room = _next_regret(load, facts)
     else:
-        # Serving continues right away, so it waits for the step to give way.
         expected_ns, room = facts.preempt_ns or 0, load.regret_room_ns - (facts.worked_ns - load.worked_ns)
     return admitted if expected_ns <= room else Decision(False, Hold.REGRET, admitted.slack_ns)
 

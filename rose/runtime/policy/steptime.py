@@ -23,7 +23,6 @@ OUTLIER_SPREADS = 4.0
 _SPREAD_WEIGHT = 0.05
 _SPREAD_MIN_SHARE = 0.05
 _SPREAD_FIRST_SHARE = 0.5
-#: So many outliers in a row on one side begin the fit anew.
 CHANGED_STEPS = 4
 _RIDGE = 1e-6
 #: Scales typical features near one, for the covariance's condition.

@@ -57,7 +57,6 @@ def run(
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             raise KeyboardInterrupt
 
-    # A demo that was killed with its Ray continues.
     remembered = FleetMemory(config).begin()
     # Chosen now, so that the trainer can load while the fleet starts.
     port = config.gateway.port or remembered.port or free_port(config.gateway.host)

@@ -38,7 +38,6 @@ class Fabric:
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
         import ray
 
-        # Ray would replace the signal handlers of this process.
         ours = threading.current_thread() is threading.main_thread()
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if ours else {}
         try:

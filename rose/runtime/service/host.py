@@ -41,7 +41,6 @@ from rose.runtime.serving import ServingEngines
 _LOOK_S = 0.5
 _ROTATE_S = 60.0
 _AGAIN_S = 5.0
-#: How long a rollout engine lives without an agent.
 _ORPHAN_S = 600.0
 _RELAY_BYTES_MIN = 4 << 30
 _FREE = "free.json"
@@ -87,7 +86,6 @@ class OwnServing:
         try:
             self.look()
         except (UserError, OSError) as error:
-            # Such as a full disk; the next look tries again.
             self.down = dict.fromkeys(own, f"its serving engine cannot be started: {error}")
         for device_id, why in self.down.items():
             if before.get(device_id) != why:

@@ -59,7 +59,6 @@ def start(folder: Path) -> str:
         # The option is required, and its default port may be another Ray's.
         f"--ray-client-server-port={free_port()}",
         "--disable-usage-stats",
-        # Ray starts an idle worker for each CPU.
         "--num-cpus=0",
         "--no-monitor",
         "--include-log-monitor=false",

@@ -31,11 +31,9 @@ class Remembered:
     url: str = ""
     port: int | None = None
     gateway_token: str | None = None
-    #: Secret of the hosts' agents at the controller.
     agent_token: str = ""
     #: By host, all but the first: the secret of its events.
     tokens: dict[str, str] = field(default_factory=dict)
-    #: Whether the ledger has the beginning of the run.
     recorded: bool = False
     #: The fleet file as the ledger has it, JSON.
     config_json: str = ""
@@ -46,7 +44,6 @@ class Remembered:
     ray_address: str = ""
     #: Set while it is put down: whether its RL runs are kept or end.
     ending: Literal["", "keep", "end"] = ""
-    #: Ended: only its name is left.
     ended: bool = False
 
 

@@ -67,7 +67,6 @@ def ensure(plan: HostPlan) -> dict[str, str]:
             return urls(plan)
         planned = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
         private_files.write(state / _PLAN, json.dumps(planned))
-        # The next owner keeps only the ports.
         _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _ports(_last_record(state))})
         # Detached, because Ray ends this process with its children.
         command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
@@ -189,7 +188,6 @@ class _Owner:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
-        #: Ports where engines have answered.
         self._ports = _ports(_last_record(plan.state))
         for port in self._ports.values():
             ports.claim(port)

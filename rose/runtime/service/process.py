@@ -34,7 +34,6 @@ class Report:
 
     doing: str
     pid: int | None = None
-    #: By device: why it is not well.
     faults: dict[str, str] = field(default_factory=dict)
 
     @property

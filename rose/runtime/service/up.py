@@ -29,11 +29,9 @@ from rose.runtime.service.process import STOPPING, Report
 
 CONTROLLER = "controller"
 _LOOK_S = 0.5
-#: How long a look waits for all parts together.
 _ANSWER_TIMEOUT_S = 2.0
 _STOP_HOST_TIMEOUT_S = 60.0
 _STOP_CONTROLLER_TIMEOUT_S = 20.0
-#: How long to wait for a lost Ray.
 _AWAY_S = 60.0
 
 Say = Callable[[str], None]

@@ -129,7 +129,6 @@ class Replay:
             "prompt": prompt_text(request_id, prompt_tokens),
             "model": self._target.model,
             "max_tokens": output_tokens,
-            # The trace says how long the answer is, not the model.
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},

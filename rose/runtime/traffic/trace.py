@@ -32,7 +32,6 @@ class Trace:
     """Requests in order of arrival: three int64 arrays of one length; lengths are tokens, at least 1."""
 
     name: str
-    #: Nanoseconds after the original trace's first request.
     arrival_ns: Ints
     prompt_tokens: Ints
     output_tokens: Ints
@@ -59,7 +58,6 @@ class FittedTrace:
     length_scale: float
     output_length_scale: float
     time_scale: float
-    #: Length of the window, after which a repetition begins.
     period_ns: int
 
 
