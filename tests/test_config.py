@@ -27,14 +27,7 @@ device_class = "cpu-core"
 cores = [1]
 kv_bytes = 1000
 """
-_SECOND = """
-[[device]]
-id = "c"
-pool = "serving"
-device_class = "cpu-core"
-cores = [2]
-kv_bytes = 1000
-"""
+_SECOND = MINIMAL.partition("\n\n")[0].replace('"a"', '"c"').replace("[0]", "[2]") + "\n"
 
 
 def test_the_fleet_of_the_sample_ledger_can_be_used():
@@ -138,6 +131,7 @@ SERVED = MINIMAL.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"') + _
         (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' names a core twice in cores [1, 1]"),
         (MINIMAL.partition("\n\n")[0], "no device has pool 'rollout'"),
         (MINIMAL.replace('"b"', '"b"\nserving_url = "http://x:1"'), "device 'b' has pool 'rollout' and a serving_url"),
+        (MINIMAL.replace('"a"', '"a"\nhost = "x"'), "device 'a' is on host 'x', and there is no [[host]] table"),
         (SERVED, "a serving_url of its own"),
         *((SERVED.replace("http://x:1", url), "must be a server's root") for url in ("x:1", "http://x:1/v1")),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import itertools
 import json
@@ -10,9 +9,8 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import pytest
 from starlette.responses import Response
@@ -24,6 +22,7 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire import server as wire
+from tests import programs
 
 #: Connections that a server keeps, and those that strangers make.
 CONNECTIONS_MAX, STRANGERS = 160, 200
@@ -37,16 +36,7 @@ AGENT_TOKEN = "an-agents-token-of-the-tests"
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    loop, controller, large = asyncio.new_event_loop(), free_port(), free_port()
-    thread = threading.Thread(target=loop.run_forever)
-
-    def call(work: Coroutine[Any, Any, object]) -> None:
-        asyncio.run_coroutine_threadsafe(work, loop).result(ASKED_S)
-
-    async def made() -> list[Gateway | HttpServer]:
-        gateway = Gateway("127.0.0.1", controller, agent_token=AGENT_TOKEN)
-        return [gateway, HttpServer(Response(bytes(LARGE_BYTES)), "127.0.0.1", large)]
-
+    controller, large = free_port(), free_port()
     with pytest.MonkeyPatch.context() as patch:
         for module in (http_limits, wire):
             patch.setattr(module, "connections_max", lambda: CONNECTIONS_MAX)
@@ -55,16 +45,12 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
         patch.setattr(http_limits, "_SWEEP_S", 0.1)
         for part in ("head", "body", "answer"):
             patch.setitem(http_limits._LIMITS_S, part, LIMIT_S)
-        thread.start()
-        servers = asyncio.run_coroutine_threadsafe(made(), loop).result(ASKED_S)
-        for server in servers:
-            call(server.start())
-        with wire.StoreServer(VersionStore(tmp_path_factory.mktemp("servers") / "store")) as store:
+        with (
+            programs.in_thread(lambda: Gateway("127.0.0.1", controller, agent_token=AGENT_TOKEN)),
+            programs.in_thread(lambda: HttpServer(Response(bytes(LARGE_BYTES)), "127.0.0.1", large)),
+            wire.StoreServer(VersionStore(tmp_path_factory.mktemp("servers") / "store")) as store,
+        ):
             yield {"controller": controller, "store": int(store.url.rpartition(":")[2]), "large": large}
-        for server in servers:
-            call(server.stop())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
 
 
 @pytest.fixture(scope="module")

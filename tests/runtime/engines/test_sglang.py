@@ -62,15 +62,8 @@ def make_spec(folder, model, *, gated=True, **changes):
 
 
 def lend(page, number, for_ns=FOREVER_NS, kv_tokens=1 << 30):
-    page.set_lease(
-        LeaseTerms(
-            number=number,
-            expires_ns=monotonic_ns() + for_ns,
-            compute_share=1.0,
-            kv_budget_tokens=kv_tokens,
-            regret_share=0.05,
-        )
-    )
+    terms = LeaseTerms(number=number, compute_share=1.0, kv_budget_tokens=kv_tokens, regret_share=0.05)
+    page.set_lease(dataclasses.replace(terms, expires_ns=monotonic_ns() + for_ns))
 
 
 class StartedElsewhere(EngineProcess):

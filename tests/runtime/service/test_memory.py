@@ -178,11 +178,6 @@ def test_hosts_that_do_not_go_together_are_refused(old, new, named):
     assert named in str(caught.value)
 
 
-def test_a_device_on_a_host_without_a_table_is_refused():
-    with pytest.raises(ConfigError, match=r"device 'a' is on host 'x', and there is no \[\[host\]\] table"):
-        config.parse(MINIMAL.replace('id = "a"', 'id = "a"\nhost = "x"'), "fleet.toml")
-
-
 @pytest.fixture
 def home(monkeypatch):
     with strangers.everybodys_folder() as folder:
