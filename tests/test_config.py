@@ -56,7 +56,6 @@ def test_a_folder_to_archive_to_is_a_whole_path_and_a_url_has_no_password(tmp_pa
     ("trace", "whole"), [("t.csv", "/proc/t.csv"), ("~/t.csv", "~/t.csv"), ("bursty", "bursty"), ("none", "none")]
 )
 def test_a_trace_is_a_whole_path(trace, whole, monkeypatch):
-    """Its readers work in other folders than whoever wrote the file."""
     monkeypatch.chdir("/proc")
     assert config.parse(MINIMAL + f"[traffic]\ntrace = '{trace}'", "f.toml").traffic.trace == whole
 
@@ -175,7 +174,6 @@ def test_no_number_is_infinite():
 
 @pytest.mark.parametrize("name", ["rack-1/gpu-0", "../../x", "..", ".", "gpu\\n0", "x" * 129])
 def test_a_device_s_id_names_a_folder_and_no_other_place(name):
-    """Its page, its staged weights and its logs lie under it, and it is in the paths of the controller."""
     with pytest.raises(ConfigError, match=r"device.*[Ii]d"):
         config.parse(MINIMAL.replace('"a"', f'"{name}"'), "fleet.toml")
     assert config.parse(MINIMAL.replace('"a"', '"MIG-7:0 (rack.1)"'), "fleet.toml").device[0].id == "MIG-7:0 (rack.1)"
@@ -241,7 +239,6 @@ def test_the_documented_token_is_that_of_the_documents():
 
 
 def test_the_file_of_tokens_is_found_from_any_folder():
-    """The controller works in another folder than whoever wrote the fleet file."""
     fleet = config.parse(MINIMAL + "[gateway]\ntokens = 'tokens.json'", "fleet.toml")
     assert fleet.gateway.tokens == Path("tokens.json").absolute()
 

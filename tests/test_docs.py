@@ -291,7 +291,6 @@ def test_the_budgets_to_try_a_fleet_without_a_gpu_are_the_demo_s():
 
 
 def test_only_checked_languages_are_fenced():
-    """A block in another language, or with none, would escape the tests above."""
     for document in DOCUMENTS:
         opened = re.findall(r"^```(.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)[::2]
         assert set(opened) <= {"sh", "toml", "python", "text", "yaml"}, document.name
