@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command, token_app
 from rose.ledger.commands.jobs import jobs_app
+from rose.pricing.commands import spend
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
@@ -22,22 +23,9 @@ from rose.pricing.commands.correct import correct_command
 from rose.pricing.commands.export import export_command
 from rose.pricing.commands.price import price_command
 from rose.pricing.commands.report import report_command
-from rose.pricing.commands.spend import (
-    changes_command,
-    cost_command,
-    forecast_command,
-    reconcile_command,
-    saved_command,
-)
 from rose.pricing.jobs import planned
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
-from rose.runtime.service.commands import (
-    down_command,
-    drain_command,
-    restart_command,
-    status_command,
-    up_command,
-)
+from rose.runtime.service.commands import down_command, drain_command, restart_command, status_command, up_command
 from rose.runtime.training.commands import train_command
 from rose.terminal import echo, echo_data, echo_error, user_errors
 
@@ -46,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Rose(TyperGroup):
-    """Refuses text that is empty, which a variable of a shell script left so: no option means anything by it."""
+    """Refuses empty arguments, which an unset shell variable leaves: no option gives them a meaning."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for before, argument in itertools.pairwise(["rose", *args]):
@@ -75,11 +63,11 @@ app.command("attach", rich_help_panel=_FLEET)(attach_command)
 app.command("detach", rich_help_panel=_FLEET)(detach_command)
 app.add_typer(token_app, name="token", rich_help_panel=_FLEET)
 app.command("report", rich_help_panel=_COST)(report_command)
-app.command("cost", rich_help_panel=_COST)(cost_command)
-app.command("changes", rich_help_panel=_COST)(changes_command)
-app.command("saved", rich_help_panel=_COST)(saved_command)
-app.command("forecast", rich_help_panel=_COST)(forecast_command)
-app.command("reconcile", rich_help_panel=_COST)(reconcile_command)
+app.command("cost", rich_help_panel=_COST)(spend.cost_command)
+app.command("changes", rich_help_panel=_COST)(spend.changes_command)
+app.command("saved", rich_help_panel=_COST)(spend.saved_command)
+app.command("forecast", rich_help_panel=_COST)(spend.forecast_command)
+app.command("reconcile", rich_help_panel=_COST)(spend.reconcile_command)
 app.command("explain", rich_help_panel=_COST)(explain_command)
 app.command("price", rich_help_panel=_COST)(price_command)
 app.command("borrow", rich_help_panel=_COST)(borrow_command)
@@ -123,7 +111,7 @@ def demo(
 
 
 def _demo(fleet: FleetConfig, seconds_max: float) -> None:
-    """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
+    """Run, report, and tell how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
     with user_errors():
         priced = _has_prices(fleet)  # found wrong now, not when the run is over
         from rose.runtime.service.demo import run_in_console
@@ -148,8 +136,7 @@ def _demo(fleet: FleetConfig, seconds_max: float) -> None:
 
 
 def _load(file: Path) -> None:
-    """Say what is wrong with a fleet file and its prices now, and not when somebody asks what the fleet cost. Raises
-    UserError."""
+    """Report problems of a fleet file and its prices before the fleet runs. Raises UserError."""
     from rose import config as configuration
 
     fleet = configuration.load(file)
@@ -159,10 +146,7 @@ def _load(file: Path) -> None:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Whether a price book is named, adopted or configured for the fleet; says so where none is.
-
-    Raises PriceBookError if it cannot be used, or has no price of today for a device's class.
-    """
+    """Return whether the fleet has a price book, else warn. Raises PriceBookError if today's prices lack."""
     from rose.clock import utc_us
     from rose.ledger import layout
     from rose.pricing.price_books import choice
@@ -178,8 +162,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
 
 
 def _harvest(ledger: Path, run_id: str) -> str | None:
-    """The harvest share of a run by period: the report's own is of all device time, start-up and shutdown too. None for
-    a run that used no serving device."""
+    """Return a run's harvest share by period, without start-up and shutdown; None without a serving device."""
     from rose.ledger.reading import named
 
     result = named.run(ledger, named.load("harvest_share_of_run"), {"run_id": run_id})
@@ -260,7 +243,6 @@ def dashboard(
 
 
 def main() -> None:
-    """The console script."""
     app()
 
 

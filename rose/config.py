@@ -1,7 +1,5 @@
-"""The configuration of a fleet: one TOML file, validated at the edge, explained field by field.
-
-Loading this module imports no torch, so that `rose config` and every error about a file are instant.
-"""
+"""The configuration of a fleet: one TOML file, validated here, explained field by field. Imports no torch, so that
+`rose config` and errors are instant."""
 
 from __future__ import annotations
 
@@ -19,20 +17,17 @@ from rose import fleet_checks, private_files
 from rose.errors import UserError, did_you_mean
 from rose.event_fields import AMOUNT_MAX
 
-#: Ends of the names of fields that may have been given a secret.
 _SECRET = (".token", ".url", "_env")
-#: Of a URL.
 _PASSWORD = re.compile(r"//[^/]*@")
 
 
 def explain(error: ValidationError, file: type[BaseModel]) -> str:
-    """One line for each wrong field of a file of this shape: its path, what is wrong, and the value that was given if
-    it cannot be a secret."""
+    """Return one line for each wrong field: its path, the fault, and the value if it cannot be a secret."""
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
         if item["type"] == "extra_forbidden":
-            # Its value may be a token under a misspelt name.
+            # The value of a misspelt name may be a token.
             *place, name = item["loc"]
             lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place, file))}")
             continue
@@ -43,10 +38,10 @@ def explain(error: ValidationError, file: type[BaseModel]) -> str:
 
 
 def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
-    """The fields of the table at a place in a file of this shape."""
+    """Return the fields of the table at a place in such a file."""
     tables = [file]
     for name in place:
-        # Others are numbers, names of tables, and the kind of a table where a list has several.
+        # Other parts are numbers, table names, and the kind of a table in a list.
         if field := next((known[str(name)] for known in map(_fields, tables) if name in known), None):
             tables = _tables(field.annotation) or tables
         else:
@@ -55,12 +50,10 @@ def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
 
 
 def _fields(table: type[BaseModel]) -> dict[str, FieldInfo]:
-    """By their names in the file."""
     return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
 def _tables(annotation: object) -> list[type[BaseModel]]:
-    """The tables that a field of this type may hold."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [table for part in get_args(annotation) for table in _tables(part)]
@@ -71,43 +64,36 @@ def _is_of_kind(table: type[BaseModel], kind: object) -> bool:
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are refused, since a misspelt field would otherwise be silently ignored, and
-    so is what has another type: `true` is no number."""
+    """A table of the file. Unknown keys are refused, because a misspelt field would be ignored; types are strict."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
-#: A latency that serving promises: from a microsecond to an hour.
 BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
 DayS = Annotated[float, Field(ge=0, le=86_400)]
-#: Of a file's text.
 PathText = Annotated[Path, Field(strict=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-#: What reports, exports and `rose cost --by tag:NAME` can write as it is.
+#: A name that reports and exports can write as it is.
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 
 
 class HostConfig(Section):
     name: str = Field(
-        description="The host's name, on screens and before the names of its ledger writers.",
+        description="Name of the host, on screens and in its ledger writers' names.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$",
     )
     address: str | None = Field(
         default=None,
-        description="IP address of its Ray node, by which the other hosts reach it. Left out where there is one host, "
-        "and where `resource` finds it.",
+        description="IP address of its Ray node. Left out where there is one host, or `resource` finds it.",
         pattern=r"^[0-9A-Fa-f.:]+$",
     )
     resource: str | None = Field(
-        default=None,
-        description="A custom resource that its Ray node alone has, where addresses change, as in Kubernetes.",
-        min_length=1,
+        default=None, description="A Ray resource of its node alone, where addresses change.", min_length=1
     )
     cores: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list,
-        description="CPU cores for what is no device's: agents, controller, HTTP. Left out: those that serve nothing.",
+        default_factory=list, description="Cores for agents and HTTP. Left out: those that serve nothing."
     )
     zone: str = Field(default="", description="Availability zone, by which the ledger prices traffic between hosts.")
     region: str = Field(default="", description="Region, likewise.")
@@ -115,13 +101,12 @@ class HostConfig(Section):
 
 class DeviceConfig(Section):
     id: str = Field(
-        description="The device's name in the ledger, on screens and of folders: no '/' in it.",
+        description="Name of the device in the ledger, on screens and of folders: no '/' in it.",
         min_length=1,
         max_length=128,
     )
     pool: Literal["serving", "rollout"] = Field(
-        description="`serving` devices run the serving engine and lend what it leaves; `rollout` devices are dedicated "
-        "to rollouts, and the first of them also runs the trainer."
+        description="`serving` devices serve and lend the rest; `rollout` devices have rollouts, the first a trainer."
     )
     device_class: str = Field(description="The class the price book knows this device by.", min_length=1)
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index; leave out on a host with no GPU.")
@@ -131,17 +116,12 @@ class DeviceConfig(Section):
     kv_bytes: int = Field(
         gt=0,
         le=AMOUNT_MAX,
-        description="KV-cache memory of the device, in bytes, that serving and rollouts share. On a GPU each of the "
-        "two has a pool of its own, of up to this size.",
+        description="KV-cache bytes that serving and rollouts share; a GPU has a pool of up to this size for each.",
     )
-    host: str | None = Field(
-        default=None,
-        description="Name of the host that it is on, as in its `[[host]]` table; may be left out where there is one.",
-    )
+    host: str | None = Field(default=None, description="Name of its `[[host]]` table, if there are several.")
     serving_url: str | None = Field(
         default=None,
-        description="Root URL of the SGLang server that serves on this device: ROSE attaches to it, and neither starts "
-        "nor stops it. Left out, ROSE starts one itself.",
+        description="Root URL of the owner's SGLang server, to attach to. Left out, ROSE starts one itself.",
     )
 
     @model_validator(mode="after")
@@ -162,11 +142,6 @@ class DeviceConfig(Section):
         return self
 
 
-#: What this module has from another, for whoever reads a fleet file.
-__all__ = ["DeviceConfig", "HostConfig", "Section"]
-
-
-#: The token of the fleet file in docs/fleet.md.
 DOCUMENTED_TOKEN = "0f5c9d1e7a3b48e26d0c8f1b5a9e3d72"
 
 
@@ -175,7 +150,7 @@ class ConfigError(UserError):
 
 
 def _absolute_file(name: str) -> str:
-    """Whoever reads the run's ledger works in another folder than whoever started the run."""
+    """Return a whole path: readers of the ledger work in another folder."""
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
@@ -184,7 +159,7 @@ def _absolute_path(path: Path) -> Path:
 
 
 def _whole_path(place: str) -> str:
-    """Whoever uses it works in another folder than whoever wrote the file. URLs and homes are as they are."""
+    """Return a whole path for users in other folders; URLs and homes stay."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
@@ -193,7 +168,6 @@ def _whole_trace(trace: str) -> str:
 
 
 PlaceText = Annotated[str, Field(min_length=1), AfterValidator(_whole_path)]
-#: A host's name or address, or a network.
 HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_length=253)]
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
@@ -201,27 +175,20 @@ PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 class ServingConfig(Section):
     model: str = Field(
         default="smollm2-135m-instruct",
-        description="A Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
+        description="Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
     )
-    ttft_budget_ms: BudgetMs = Field(
-        default=500, description="Time to first token that serving promises, from arrival, in milliseconds."
-    )
-    tpot_budget_ms: BudgetMs = Field(
-        default=50, description="Time for each output token after the first that serving promises, in milliseconds."
-    )
-    max_prompt_tokens: PositiveInt = Field(
-        default=128, description="The largest prompt for which room is kept when a rollout step is admitted."
-    )
+    ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
+    tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of a further token, in ms.")
+    max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None,
-        description="KV-cache slots of the serving engine, in tokens. Left out: on a GPU as many as the device's "
-        "`kv_bytes` holds, on CPU cores 8192.",
+        description="KV-cache slots of its engine, in tokens. Left out: all of `kv_bytes` on a GPU, 8192 on cores.",
     )
     port: int | None = Field(
         default=None,
         ge=1,
         le=65535,
-        description="HTTP port of the first serving device, the next ones count up; free ones are taken if left out.",
+        description="HTTP port of the first serving device, others count up. Left out: free ones.",
     )
     extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
 
@@ -233,8 +200,7 @@ class RolloutConfig(Section):
     )
     max_total_tokens: PositiveInt | None = Field(
         default=None,
-        description="KV-cache slots of a rollout engine, in tokens. Left out: on a GPU as many as the device's "
-        "`kv_bytes` holds, less the headroom on one that serves; on CPU cores 32768.",
+        description="KV-cache slots of an engine. Left out: `kv_bytes` less headroom on a GPU, 32768 on cores.",
     )
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Turns in flight on one rollout engine at most.")
@@ -246,31 +212,24 @@ class CoservingConfig(Section):
     policy: Literal["rose", "solo", "share_all", "static_split"] = Field(
         default="rose",
         description="How a device is shared. `rose` lends what serving's slack leaves. To compare: `solo` nothing, "
-        "`share_all` regardless of serving, `static_split` a fixed share of time (`compute_share`) and memory.",
+        "`share_all` regardless of serving, `static_split` a fixed share of time and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
     high_watermark: Share = Field(default=0.5, description="Pressure begins when serving used this share of headroom.")
     lease_ttl_s: DayS = Field(default=3.0, gt=0, description="A lease that is not renewed for this long ends.")
     heartbeat_s: DayS = Field(default=0.5, gt=0, description="How often leases are renewed and loads are read.")
     compute_share: Share = Field(default=1.0, description="Largest share of a second that rollouts may have.")
-    regret_share: Share = Field(
-        default=0.05, description="How much longer lending may make a serving request take than it would alone."
-    )
+    regret_share: Share = Field(default=0.05, description="How much longer lending may make a serving request take.")
     holdout_share: float = Field(
         default=0.05,
         ge=0,
         le=0.5,
-        description="Share of the time, drawn window by window, in which a device is not lent, so that what lending "
-        "costs serving can be measured. It costs as large a share of what is harvested; with 0 the cost of lending "
-        "cannot be told from that of load.",
+        description="Share of the time, in random windows, in which a device is not lent, to measure what lending "
+        "costs serving. It costs as much of the harvest; with 0 that cost cannot be told from load.",
     )
-    holdout_window_s: DayS = Field(
-        default=120.0, gt=0, description="Length of a window, in seconds; much longer than `holdout_washout_s`."
-    )
+    holdout_window_s: DayS = Field(default=120.0, gt=0, description="Length of a window, in seconds.")
     holdout_washout_s: DayS = Field(
-        default=60.0,
-        description="For how long, in seconds, a request may still be late because of a lease that is over: it is not "
-        "compared. At most half of a window.",
+        default=60.0, description="Seconds after a lease in which requests are not compared; at most half of a window."
     )
     holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the draw; it is in the ledger.")
     activation: Literal["resident", "leased"] = Field(
@@ -280,14 +239,12 @@ class CoservingConfig(Section):
     )
     drift_audit_s: DayS = Field(
         default=300.0,
-        description="A rollout engine that was not synced for this long hashes the weights it holds; one that drifted "
-        "is taken out of routing and brought back from an anchor. 0 turns it off.",
+        description="A rollout engine unsynced for this long hashes its weights; a drifted one is restored. 0: off.",
     )
     meter_s: DayS = Field(
         default=1.0,
-        description="How often power, utilisation and memory of a device are read into the ledger, in seconds. CPU "
-        "cores have no power meter of their own: there it is recorded as not measured, and the price book's figure "
-        "is assumed. 0 turns it off.",
+        description="Seconds between readings of a device's power, utilisation and memory. CPU cores have no power "
+        "meter: the price book's figure is assumed there. 0 turns it off.",
     )
 
     @model_validator(mode="after")
@@ -310,18 +267,12 @@ class CoservingConfig(Section):
 class TrafficConfig(Section):
     trace: Annotated[str, AfterValidator(_whole_trace)] = Field(
         default="none",
-        description="Serving traffic that the demo replays, since it has none of its own: a CSV in the "
-        "columns of the public Azure LLM inference traces, or `bursty` for the sample trace.",
+        description="Serving traffic that the demo replays: a CSV in the columns of the public Azure LLM inference "
+        "traces, or `bursty` for the sample trace.",
     )
-    requests_per_s_max: PositiveFloat = Field(
-        default=0.9, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
-    )
-    prompt_tokens_max: PositiveInt = Field(
-        default=48, description="Prompt lengths are scaled down so that the trace's 99th percentile is this."
-    )
-    output_tokens_max: PositiveInt = Field(
-        default=10, description="Output lengths are scaled down so that the trace's 99th percentile is this."
-    )
+    requests_per_s_max: PositiveFloat = Field(default=0.9, description="A denser trace is thinned to this mean rate.")
+    prompt_tokens_max: PositiveInt = Field(default=48, description="99th percentile that prompts are scaled to.")
+    output_tokens_max: PositiveInt = Field(default=10, description="99th percentile that outputs are scaled to.")
     seed: int = Field(default=5, description="Seed of the thinning and of the prompts' text.")
 
 
@@ -341,9 +292,7 @@ class TrainingConfig(Section):
     learning_rate: PositiveFloat = Field(default=2e-4, description="Learning rate of AdamW.")
     clip_low: PositiveFloat = Field(default=0.2, description="Lower clip of the probability ratio.")
     clip_high: PositiveFloat = Field(default=0.28, description="Upper clip of the probability ratio.")
-    minibatches: PositiveInt = Field(
-        default=4, description="Optimiser steps that a step's trajectories are split into."
-    )
+    minibatches: PositiveInt = Field(default=4, description="Optimiser steps in an RL step.")
     temperature: PositiveFloat = Field(default=1.0, description="Sampling temperature of rollouts.")
     staleness_max: int = Field(default=1, ge=0, description="Versions a token may be old when trained: steps overlap.")
     threads: PositiveInt = Field(default=1, description="Threads of the trainer.")
@@ -355,8 +304,8 @@ class GatewayConfig(Section):
     port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port; a free one is taken if left out.")
     token: Annotated[str, AfterValidator(private_files.check_token)] | None = Field(
         default=None,
-        description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Nobody "
-        "else may read the file that holds it (`chmod 600`).",
+        description="Bearer token, made by `openssl rand -hex 32`; required when `host` is not loopback. Keep its "
+        "file private (`chmod 600`).",
     )
     tokens: Annotated[PathText, AfterValidator(_absolute_path)] | None = Field(
         default=None, description="File of named tokens with scopes, made by `rose token create`, beside `token`."
@@ -372,31 +321,28 @@ class GatewayConfig(Section):
 class OriginsConfig(Section):
     files: bool = Field(
         default=False,
-        description="Whether a run may publish `file:///FOLDER`, a folder that each host has. Else http, https, s3 and "
-        "gs URLs alone.",
+        description="Whether a run may publish a `file:///FOLDER` of each host, beside http, https, s3 and gs URLs.",
     )
     hosts: list[HostText] = Field(
         default_factory=list,
-        description="Hosts that weights may be fetched from although their addresses are loopback, link-local, "
-        "unspecified, multicast or a cloud's metadata service: names, addresses or networks. A client on the "
-        "controller's host may publish at loopback without being named here.",
+        description="Hosts that weights may come from although their addresses are loopback, link-local, "
+        "unspecified, multicast or a cloud's metadata service: names, addresses or networks. A client on "
+        "the controller's host may publish at loopback without it.",
     )
 
 
 class ArchiveConfig(Section):
     to: PlaceText | None = Field(
         default=None,
-        description="Where events of the ledger are copied to once they are old: a folder of the first host, or a URL "
-        "such as s3://bucket/prefix. Left out: nowhere, and the ledger grows.",
+        description="Where old events of the ledger are copied: a folder of the first host, or a URL such as "
+        "s3://bucket/prefix. Left out: nowhere, and the ledger grows.",
     )
-    after_days: float | None = Field(
-        default=None, gt=0, le=36_500, description="Events older than this are copied there, such as 90."
-    )
+    after_days: float | None = Field(default=None, gt=0, le=36_500, description="Age of the events, such as 90.")
     delete: bool = Field(default=False, description="Have archived events leave the ledger.")
 
     @model_validator(mode="after")
     def _whole(self) -> ArchiveConfig:
-        # Of the file as a whole, so that the error does not repeat the value.
+        # On the whole section, so that the error does not repeat the value.
         if self.to is not None and urlsplit(self.to).password:
             raise ValueError(
                 "`to` holds a password, which the ledger would record: name it in the store's own settings"
@@ -410,37 +356,28 @@ class ArchiveConfig(Section):
 
 
 class FleetConfig(Section):
-    """The whole file."""
-
     name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
     ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(
         default="",
-        description="Name of this host, put before the names of its ledger writers; give one to each host where "
-        "several send to one ledger.",
+        description="Name of this host in its ledger writers' names; give one where several hosts share a ledger.",
         pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$",
     )
-    cache: PathText = Field(
-        default=Path("~/.cache/rose"), description="Folder for converted models and the warm-started policy."
-    )
+    cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that are made here.")
     price_book: PriceBookText | None = Field(
         default=None,
-        description="What the run is priced by: a TOML file, or `example` for made-up prices. Left out: the book that "
-        "the ledger adopted (`rose price FILE --adopt`), or that ROSE_PRICE_BOOK names.",
+        description="What the run is priced by: a TOML file, or `example` for made-up prices. Left out: the ledger's "
+        "adopted book (`rose price FILE --adopt`), or that of ROSE_PRICE_BOOK.",
     )
     tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},
         description="Who pays: `team` for the rollouts, `serving_team` for the traffic, as in "
         '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',
     )
-    state: PathText = Field(
-        default=Path("~/.local/state/rose"),
-        description="Folder on each host for what a fleet remembers of itself, beside the ledger, and for its logs.",
-    )
+    state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
     hosts: list[HostConfig] = Field(
         default_factory=list,
-        description="The hosts of a fleet on several, as `[[host]]` tables in place of `host`; the first has the "
-        "controller and the ledger.",
+        description="The hosts, as `[[host]]` tables in place of `host`; the first has controller and ledger.",
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
@@ -450,17 +387,13 @@ class FleetConfig(Section):
     task: TaskConfig = Field(default_factory=TaskConfig, description="What the policy learns.")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
-    origins: OriginsConfig = Field(
-        default_factory=OriginsConfig, description="Where the versions of a run may be published."
-    )
-    archive: ArchiveConfig = Field(
-        default_factory=ArchiveConfig, description="Where old events of the ledger go, once a day; nowhere by default."
-    )
+    origins: OriginsConfig = Field(default_factory=OriginsConfig, description="Where versions may be published.")
+    archive: ArchiveConfig = Field(default_factory=ArchiveConfig, description="Where old events go.")
 
     @model_validator(mode="before")
     @classmethod
     def _tables_of_hosts(cls, data: Any) -> Any:
-        """A file's `[[host]]` tables are the field `hosts`: `host` is the name of a fleet's one host."""
+        """`[[host]]` tables become the field `hosts`; `host` is the name of a single host."""
         if isinstance(data, dict) and isinstance(data.get("host"), list) and "hosts" not in data:
             return {**{name: value for name, value in data.items() if name != "host"}, "hosts": data["host"]}
         return data
@@ -472,11 +405,8 @@ class FleetConfig(Section):
 
 
 def load(path: Path) -> FleetConfig:
-    """Read and validate a fleet file: TOML, or JSON if its name ends so. Its folders are then whole paths, from where
-    this process works: those that use them work elsewhere.
-
-    Raises ConfigError naming the file, every wrong field with its value, and what to do.
-    """
+    """Read a fleet file, TOML or `.json`, and make its folders whole paths. Raises ConfigError naming the file, every
+    wrong field with its value, and what to do."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -485,14 +415,13 @@ def load(path: Path) -> FleetConfig:
         raise ConfigError(f"config {path} is not UTF-8 text: {error}")
     config = parse(text, str(path))
     folders = {name: getattr(config, name) for name in _FOLDERS}
-    # A home is each host's own.
     return config.model_copy(
         update={name: folder.absolute() for name, folder in folders.items() if not str(folder).startswith("~")}
     )
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return why others may know the secret of a fleet file; empty: they do not, or it has none. Raises OSError."""
+    """Return why others may know the secret of a fleet file; empty if they cannot. Raises OSError."""
     token, others = config.gateway.token, private_files.open_to_others(path)
     if token is None:
         return []
@@ -503,12 +432,11 @@ def warnings(config: FleetConfig, path: Path) -> list[str]:
     ]
 
 
-#: Fields that name a folder.
 _FOLDERS = ("ledger", "state", "cache")
 
 
 def parse(text: str, source: str) -> FleetConfig:
-    """Validate the text of a fleet file; `source` names it in errors. Raises ConfigError."""
+    """Return the fleet in a text; `source` names it in errors. Raises ConfigError."""
     if source.endswith(".json"):
         try:
             return FleetConfig.model_validate_json(text)
@@ -522,7 +450,7 @@ def parse(text: str, source: str) -> FleetConfig:
 
 
 def validated(data: dict[str, object], source: str) -> FleetConfig:
-    """The fleet that a table says; `source` names it in errors. Raises ConfigError."""
+    """Return the fleet in a table; `source` names it in errors. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:

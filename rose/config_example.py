@@ -1,4 +1,4 @@
-"""The fleet file of `rose config`: every field with its explanation and default, made from the fields."""
+"""The fleet file of `rose config`, made from the fields: each with its explanation and default."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _EXAMPLE_DEVICES = """
 
 
 def example() -> str:
-    """A fleet file with every field, its explanation and its default, made from the fields themselves."""
     serving = {"id": "serving-0", "pool": "serving", "device_class": "h100-sxm", "gpu": 0, "kv_bytes": 20 << 30}
     rollout = {"id": "rollout-0", "pool": "rollout", "device_class": "h100-sxm", "gpu": 1, "kv_bytes": 40 << 30}
     tables: list[str] = []
@@ -50,7 +49,7 @@ def example() -> str:
 
 
 def _hosts() -> str:
-    """A table of a host, left out as a whole: a fleet on one host needs none."""
+    """Return a host table, commented out: a fleet on one host needs none."""
     description = FleetConfig.model_fields["hosts"].description or ""
     table = "[[host]]\n" + _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"})
     lines = [line if line.startswith("#") else f"# {line}" for line in table.splitlines()]
@@ -73,19 +72,15 @@ def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True
         return f"{comment}# {name} =\n"
     if isinstance(value, Path):
         value = str(value)
-    # JSON writes these types (text, numbers, booleans, lists of them) as TOML does.
     return f"{comment}{name} = {json.dumps(value)}\n"
 
 
-#: KV memory of the demo's serving device: small enough that a burst of serving reaches its headroom.
+#: Small enough that a burst of serving reaches its headroom.
 _KV_BYTES = 64 << 20
 
 
 def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
-    """The built-in one-machine fleet: a serving device on the first core, a dedicated rollout device on the second.
-
-    None keeps a field's default. Raises ConfigError if there are fewer than two cores, or a value cannot be used.
-    """
+    """Return the fleet of two cores, one to serve and one for rollouts. Raises ConfigError below two cores."""
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
     device = {"device_class": "cpu-core", "kv_bytes": _KV_BYTES}
@@ -100,9 +95,9 @@ def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps:
                 {"id": "serving-0", "pool": "serving", "cores": [cores[0]], **device},
                 {"id": "rollout-0", "pool": "rollout", "cores": [cores[1]], **device},
             ],
-            # What this model promises on one core: about three times what it takes when alone.
+            # About three times what this model takes alone on one core.
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
-            # Too short to tell what lending costs serving: it takes eight windows without leases at the least.
+            # Too short for the eight windows without leases that a comparison needs.
             "coserving": {"holdout_share": 0},
             "traffic": {"trace": trace or "bursty"},
             "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),

@@ -1,4 +1,4 @@
-"""`rose doctor`: what this host can do, and what to do about each thing missing."""
+"""`rose doctor`: what this host can do, and a remedy for each missing thing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(len(TARGETS))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `missing` is something a live run needs; `absent` something it does without."""
+    """One check. `missing`: a live run needs it; `absent`: it does without."""
 
     what: str
     status: Status
@@ -44,12 +44,12 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything. Takes a few seconds: SGLang is really loaded, in a process of its own."""
+    """Run all checks, some seconds: SGLang is loaded in a process of its own."""
     return [*_host(), *_packages(), _sglang_hooks(), *_gpus()]
 
 
 def main(as_json: bool) -> int:
-    """Print the findings; returns the exit code: 0 if a live run can start here, else 1."""
+    """Print the findings; return 0 if a live run can start here, else 1."""
     findings = examine()
     if as_json:
         echo_data(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -75,12 +75,7 @@ def _host() -> list[Finding]:
     version, gib = ".".join(map(str, sys.version_info[:3])), 1 << 30
     return [
         _needed("Python", sys.version_info >= (3, 11), version, "install Python 3.11 or later"),
-        _needed(
-            "CPU cores",
-            cores >= 2,
-            f"{cores} available",
-            "the demo needs two: one is the serving device, one the rollout device",
-        ),
+        _needed("CPU cores", cores >= 2, f"{cores} available", "the demo needs one for each of two devices"),
         _needed(
             "memory",
             available >= needed,
@@ -88,10 +83,7 @@ def _host() -> list[Finding]:
             f"the demo's three engines need {needed / gib:.0f} GiB: close other programs",
         ),
         _needed(
-            "disk",
-            free >= 2 * gib,
-            f"{free / gib:.0f} GiB free in {folder}",
-            "a run needs up to 2 GiB for models, logs and the ledger: free some",
+            "disk", free >= 2 * gib, f"{free / gib:.0f} GiB free in {folder}", "free 2 GiB for models and the ledger"
         ),
     ]
 
@@ -130,7 +122,6 @@ def _sglang_hooks() -> Finding:
 
 
 def _gpu_names() -> tuple[list[str], str]:
-    """(names, why there are none)."""
     import pynvml
 
     try:

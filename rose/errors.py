@@ -1,4 +1,4 @@
-"""The one base of errors that a user can act on: shown as a message, never as a traceback."""
+"""The base of errors that a user can act on: shown as a message, without a traceback."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import difflib
 from collections.abc import Collection
 from typing import ClassVar
 
-#: Names that a message lists where none is near.
 _NAMES_MAX = 12
 
 
 class UserError(Exception):
-    """The message names the thing that is wrong, its value, and the way out."""
+    """The message names what is wrong, its value, and the way out."""
 
-    #: 2: what was given is wrong. 1: it was right, and something failed.
+    #: 2: wrong input. 1: right input, and something failed.
     exit_code: ClassVar[int] = 2
 
 
 def did_you_mean(value: str, known: Collection[str]) -> str:
-    """The end of a message on a value that is not known: the name next to it, else those there are."""
+    """Return the end of a message on an unknown value: the nearest name, else all known names."""
     if near := difflib.get_close_matches(value, known, n=1):
         return f"; did you mean {near[0]!r}?"
     names = sorted(known)

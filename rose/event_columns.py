@@ -1,4 +1,4 @@
-"""The columns that events have in the ledger: each field of each kind, and its SQL type."""
+"""The ledger's columns: each field of each kind of event, with its SQL type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from rose.event_fields import NotEmpty, Range
 from rose.events import KINDS
 
-#: Columns of every event, in order, with the SQL type of each. The ledger fills the first five.
+#: Columns of every event with SQL types; the ledger fills the first five.
 COMMON_COLUMNS: dict[str, str] = {
     "writer": "VARCHAR",
     "seq": "BIGINT",
@@ -28,17 +28,14 @@ COMMON_COLUMNS: dict[str, str] = {
     "policy_version": "BIGINT",
 }
 
-#: The common fields that an event brings along; the ledger adds writer, seq, provenance, kind, and a run where none is.
 _OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}
 
 
 @functools.cache
 def columns(kind: str) -> dict[str, str]:
-    """The fields of a kind beyond the common columns, with the SQL type of each, in order.
-
-    Raises KeyError for a kind that is not in KINDS.
-    """
+    """Return a kind's fields beyond the common columns, with SQL types, in order. Raises KeyError for an unknown
+    kind."""
     cls = KINDS[kind]
     hints = typing.get_type_hints(cls)
     return {f.name: _sql_type(hints[f.name]) for f in dataclasses.fields(cls) if f.name not in COMMON_COLUMNS}
@@ -55,7 +52,7 @@ def _sql_type(hint: object) -> str:
 
 @functools.cache
 def all_columns() -> dict[str, str]:
-    """Every column of the ledger: the common ones, then those of each kind. A name has one type in all kinds."""
+    """Return all columns: the common ones, then those of each kind. A name has one type in all kinds."""
     merged = dict(COMMON_COLUMNS)
     for kind in KINDS:
         for name, sql_type in columns(kind).items():
@@ -66,21 +63,15 @@ def all_columns() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a kind of event, and what it may hold."""
-
     name: str
     sql_type: str
     optional: bool
-    #: The values a Literal field may take.
     allowed: tuple[str, ...]
-    #: Of a number; each integer has one.
     range: Range | None = None
-    #: A text that may not be empty.
     filled: bool = False
 
     @property
     def wanted(self) -> str:
-        """Return the rule of the field in words, as errors give it."""
         if self.sql_type == "VARCHAR":
             named = f"one of {', '.join(self.allowed)}" if self.allowed else "text"
             return f"{named} that is not empty" if self.filled else named
@@ -91,7 +82,7 @@ class Field:
 
 @functools.cache
 def fields(kind: str) -> tuple[Field, ...]:
-    """The fields of a kind: the common ones that an event brings along, then its own. Raises KeyError."""
+    """Return a kind's common and own fields. Raises KeyError."""
     hints = typing.get_type_hints(KINDS[kind], include_extras=True)
     needs = KINDS[kind].needs
     return tuple(_field(name, hints[name], needed=name in needs) for name in (*_OWN_COMMON, *columns(kind)))

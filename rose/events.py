@@ -1,11 +1,8 @@
-"""The vocabulary of the ledger: one class for each kind of event, and the columns every event shares.
-
-An event is a fact that happened; it is never changed. A correction is a new event. Times: `at_us` is UTC
-microseconds since the epoch, `*_ns` fields are integer nanoseconds (`t0_ns` and `t1_ns` are UTC nanoseconds),
-`*_bytes` are bytes. All times of what a device's agent records of the device, its engines, leases and syncs are by the
-device's clock, see `Clock`. Fields left at None are unknown or do not apply. What a field may hold is its type, and
-what the fields of a kind hold together are its `rules`; an event that breaks one is refused where it enters a ledger.
-"""
+"""The vocabulary of the ledger: one class for each kind of event. Events are facts and never change; a correction is a
+new event. `at_us` is UTC microseconds since the epoch, `t0_ns` and `t1_ns` are UTC nanoseconds, other `*_ns` are
+integer nanoseconds, `*_bytes` bytes. A device's agent records by the device's clock, see `Clock`. None: unknown, or
+does not apply. Types and `rules` say what fields may hold; an event that breaks one is refused where it enters a
+ledger."""
 
 from __future__ import annotations
 
@@ -34,19 +31,18 @@ Provenance = Literal["live", "replay", "simulated"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """What every event carries beside the fields of its kind."""
+    """Fields of every event."""
 
     kind: ClassVar[str]
-    #: True for kinds that must be on disk before the act they describe is acknowledged.
+    #: Whether it must be on disk before its act is acknowledged.
     durable: ClassVar[bool] = False
-    #: Fields that are optional in other kinds.
     needs: ClassVar[tuple[str, ...]] = ()
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     at_us: InstantUs = dataclasses.field(default_factory=utc_us)
-    #: Chosen by the client; a retried event with the same id counts once. None: the ledger makes one.
+    #: Chosen by the client; a retried event counts once. None: the ledger makes one.
     event_id: Id | None = None
-    #: The run it belongs to. None: the run of the writer that records it.
+    #: None: the run of the writer.
     run_id: Id | None = None
     device_id: Id | None = None
     engine_id: Id | None = None
@@ -56,55 +52,49 @@ class Event:
 
 
 class Record(typing.Protocol):
-    """Where events go: a ledger writer's `record`. `durable` None means what the event's kind says."""
+    """Where events go, such as a writer's `record`. `durable` None means what the event's kind says."""
 
     def __call__(self, event: Event, *, durable: bool | None = None) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaleDown(Event):
-    """Over [t0_ns, t1_ns) of a device, what lending decided about its being there."""
+    """What lending decided about a device over [t0_ns, t1_ns)."""
 
     kind: ClassVar[str] = "scale_down"
     durable: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
     rules: ClassVar[tuple[Rule, ...]] = INTERVAL
-    #: `kept`: a serving device would have been given back, and was kept to be lent. `let_go`: a dedicated device was
-    #: given up, because there was borrowing in its place.
+    #: `kept`: a serving device stayed to be lent. `let_go`: a dedicated device was given up for borrowing.
     decision: Literal["kept", "let_go"]
     t0_ns: InstantNs
     t1_ns: InstantNs
-    #: The name the price book knows the device by.
     device_class: str
-    #: Who decided, such as a person or an autoscaler.
+    #: A person or an autoscaler.
     decided_by: str
     reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clock(Event):
-    """How far the clocks of a device's host are from the controller's; it holds until the device's next such event.
-
-    The measured offset is too low by the delay of the quickest recent message.
-    """
+    """How far the clocks of a device's host are from the controller's, until the device's next such event. The measured
+    offset is too low by the delay of the quickest recent message."""
 
     kind: ClassVar[str] = "clock"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
-    #: `heard`: by a controller that had not heard of the device. `set`: one of the two wall clocks was set. `moved`:
-    #: they drifted apart, or a quicker message says so; once a minute at most.
+    #: `heard`: the controller's first. `set`: a wall clock was set. `moved`: they drifted, or a quicker message came;
+    #: once a minute at most.
     action: Literal["heard", "set", "moved"]
-    #: The host's wall clock less the controller's.
     offset_ns: OffsetNs
-    #: The clock by which the device's agent records, less the controller's wall clock: it is taken at the host's boot,
-    #: never before what was recorded of the device by then, and goes on whatever the host's wall clock is set to. None:
-    #: the agent did not say.
+    #: The agent's clock less the controller's wall clock. It is taken at the host's boot, never before what was
+    #: recorded of the device, and ignores later changes of the wall clock. None: the agent did not say.
     device_time_offset_ns: OffsetNs | None = None
     host: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger(Event):
-    """The ledger about itself: what a compaction merged, events it had to drop, jobs and their results."""
+    """The ledger about itself: compactions, dropped events, jobs and their results."""
 
     kind: ClassVar[str] = "ledger"
     durable: ClassVar[bool] = True
@@ -114,17 +104,14 @@ class Ledger(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access(Event):
-    """Somebody read the ledger, or was refused: who, from where, what for, and what came of it.
-
-    A gateway writes one for each query and refusal. `count` is above 1 where the same happened that often meanwhile:
-    refusals of one peer, or its looks at how far writers are, within a second.
-    """
+    """Somebody read the ledger, or was refused. A gateway writes one for each query and refusal; `count` above 1 stands
+    for equal refusals of one peer, or its looks at writers, within a second."""
 
     kind: ClassVar[str] = "access"
     durable: ClassVar[bool] = True
-    #: The name of a token, or `user@host` for a command on the folder.
+    #: A token's name, or `user@host` for a command on the folder.
     who: Id
-    #: `info`: views were listed, or how far writers are. `*_denied`: the token, or a scope of it, was missing.
+    #: `info`: views or writers' positions. `*_denied`: a token, or its scope, was missing.
     action: Literal[
         "query",
         "info",
@@ -138,9 +125,9 @@ class Access(Event):
         "admin_denied",
     ]
     outcome: Literal["ok", "refused", "failed", "timeout"]
-    #: Address that a call came from; None for a command on the folder.
+    #: Caller's address; None for a command on the folder.
     peer: str | None = None
-    #: What was asked for, its first 1,000 characters; the SHA-256 is that of the whole text in UTF-8.
+    #: The first 1,000 characters; the SHA-256 is of the whole UTF-8 text.
     statement: str | None = None
     statement_sha256: str | None = None
     result_rows: Count | None = None
@@ -148,16 +135,13 @@ class Access(Event):
     count: Count | None = None
 
 
-#: The `source` of a power event without power.
 NOT_MEASURED: Final = "not measured"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Power(Event):
-    """What a device drew and did over [t0_ns, t1_ns): mean power in milliwatts, and how it was read.
-
-    `power_mw` is None just where `source` is "not measured", and `reason` why.
-    """
+    """What a device drew and did over [t0_ns, t1_ns): mean power in milliwatts. `power_mw` is None exactly where
+    `source` is "not measured"; `reason` says why."""
 
     kind: ClassVar[str] = "power"
     rules: ClassVar[tuple[Rule, ...]] = INTERVAL
@@ -165,14 +149,14 @@ class Power(Event):
     t1_ns: InstantNs
     power_mw: Count | None
     source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
-    #: What the device's own energy counter went up by, and those of the CPU packages it is only a part of, millijoules.
+    #: Increase of the device's energy counter, and of the CPU packages that contain it, millijoules.
     energy_mj: Count | None = None
     package_energy_mj: Count | None = None
-    #: Share of the time in which the GPU ran a kernel, as NVML last sampled it, or the cores worked.
+    #: Share of the time that the GPU ran a kernel (NVML's last sample), or the cores worked.
     busy_share: Share | None = None
     memory_used_bytes: Bytes | None = None
     sm_clock_mhz: Count | None = None
-    #: What holds the GPU's clocks where they are, in words; empty: nothing does.
+    #: Why the GPU's clocks are limited, in words; empty: not limited.
     clock_reasons: str | None = None
     mig_instances: Count | None = None
     reason: str | None = None
@@ -184,7 +168,7 @@ class Power(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run(Event):
-    """A run began or ended. `config_json` is the whole configuration, `host_json` what the host is."""
+    """A run began or ended. `config_json` is the whole configuration, `host_json` describes the host."""
 
     kind: ClassVar[str] = "run"
     durable: ClassVar[bool] = True
@@ -192,13 +176,13 @@ class Run(Event):
     name: str
     config_json: str | None = None
     host_json: str | None = None
-    #: Tags of the fleet file, a flat JSON object of strings: who pays (`team`, `serving_team`) and what else it says.
+    #: Tags of the fleet file, a flat JSON object of strings: `team` and `serving_team` pay.
     tags_json: str | None = None
-    #: Of an RL run on a fleet that several share: the run that the fleet's own events are of. None: it has its own.
+    #: Of an RL run on a shared fleet: the run of the fleet's own events. None: its own.
     fleet_run_id: Id | None = None
     reason: str | None = None
-    #: Serving traffic of this run: the trace's name, the share of its requests kept, and by how much prompt lengths,
-    #: output lengths and gaps between arrivals were multiplied to fit the host. Every latency figure comes with them.
+    #: Serving traffic: the trace's name, its kept share of requests, and the factors of prompt lengths, output lengths
+    #: and gaps. Every latency figure comes with them.
     trace: str | None = None
     trace_keep_share: Share | None = None
     trace_length_scale: float | None = None
@@ -208,7 +192,8 @@ class Run(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device(Event):
-    """A device joined or left the fleet, and is provisioned between; who joins again goes on in that pool and class."""
+    """A device joined or left the fleet, and is provisioned between. A device that joins again continues in
+    that pool and class."""
 
     kind: ClassVar[str] = "device"
     durable: ClassVar[bool] = True
@@ -216,23 +201,23 @@ class Device(Event):
     action: Literal["joined", "left"]
     t_ns: InstantNs
     pool: Literal["serving", "rollout", "train"]
-    #: The name the price book knows the device by, such as "h100-sxm" or "cpu-core".
+    #: Such as "h100-sxm" or "cpu-core".
     device_class: str
     memory_bytes: Bytes | None = None
-    #: What tells it from every other device, whatever runs call it: the UUID of the GPU or MIG instance, else its host
-    #: and what it is there, such as "node-3/cores-0-7". None: unknown, and no device of another run is known to be it.
+    #: Identity across runs: UUID of the GPU or MIG instance, else host and place, such as "node-3/cores-0-7". None:
+    #: unknown, and equal to no device of another run.
     hardware_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine(Event):
-    """An engine's life. `memory_mechanism` and `compute_mechanism` say which means of sharing is in use."""
+    """An engine's life. `memory_mechanism` and `compute_mechanism` name the means of sharing."""
 
     kind: ClassVar[str] = "engine"
     durable: ClassVar[bool] = True
-    #: `attached` and `detached`: an engine of somebody else came to the device's page, or left it; `refused`: it came,
-    #: and cannot be shared with, for the reason given. `activated` and `deactivated`: `moved_bytes` of a rollout
-    #: engine's memory came to the device for a lease, or left it after one.
+    #: `attached`, `detached`: an owner's engine came to the device's page, or left it; `refused`: it came and cannot
+    #: share, for the reason given. `activated`, `deactivated`: `moved_bytes` of a rollout engine's memory came for a
+    #: lease, or left after one.
     action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
     role: Literal["serving", "rollout"]
     model: str
@@ -252,7 +237,7 @@ class Lease(Event):
     kind: ClassVar[str] = "lease"
     durable: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("lease_id",)
-    #: `throttled`: its compute and regret shares were halved; `restored`: one step of what lateness took was undone.
+    #: `throttled`: compute and regret shares were halved; `restored`: one step of that was undone.
     action: Literal[
         "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
     ]
@@ -261,20 +246,17 @@ class Lease(Event):
     expires_at_us: InstantUs
     step: Count | None = None
     reason: str | None = None
-    #: How much longer lending may make a serving request take than serving alone would, as a share.
+    #: Share by which lending may prolong a serving request.
     regret_share: Share | None = None
-    #: The RL run that the engine was assigned to. None: the run that the event is of, or nobody.
+    #: The RL run of the engine. None: the event's run, or nobody.
     rl_run_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preemption(Event):
-    """Serving took something back from a rollout engine.
-
-    `yield`: running rollout steps waited between layers: `count` times within a second, for `duration_ns` together.
-    `cut`: the KV budget was reduced and the requests
-    that no longer fit were ended with their tokens; it took `duration_ns`. `revoke`: the whole lease ended.
-    """
+    """Serving took something back from a rollout engine. `yield`: running steps waited between layers, `count` times
+    within a second, for `duration_ns` together. `cut`: the KV budget was reduced, and requests that no longer fit ended
+    with their tokens, in `duration_ns`. `revoke`: the whole lease ended."""
 
     kind: ClassVar[str] = "preemption"
     durable: ClassVar[bool] = True
@@ -288,38 +270,34 @@ class Preemption(Event):
     kv_budget_bytes_before: Bytes | None = None
     kv_budget_bytes_after: Bytes | None = None
     count: Count | None = None
-    #: The longest of them.
     longest_ns: DurationNs | None = None
-    #: From serving's wish for the device until the rollout was off it: the longest, and the mean.
+    #: From serving's wish until the rollout was off the device: the longest, and the mean.
     latency_ns: DurationNs | None = None
     latency_mean_ns: DurationNs | None = None
-    #: Memory that went back to the system.
     returned_bytes: Bytes | None = None
-    #: The RL run that the engine was assigned to. None: the run that the event is of, or nobody.
+    #: The RL run of the engine. None: the event's run, or nobody.
     rl_run_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold(Event):
-    """Rollouts that had work were refused the device for one reason, `count` times within a second."""
+    """Rollouts with work were refused the device for one reason, `count` times within a second."""
 
     kind: ClassVar[str] = "hold"
-    #: The rule that refused, such as "serving_step", "prefill_slack" or "regret"; "withheld": leases are, at random.
+    #: Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     reason: str
     step: Count | None = None
     count: Count
     duration_ns: DurationNs
-    #: The RL run that the engine was assigned to. None: the run that the event is of, or nobody.
+    #: The RL run of the engine. None: the event's run, or nobody.
     rl_run_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdout(Event):
-    """[t0_ns, t1_ns) of a serving device, and whether leases are withheld in it at random; recorded as it begins.
-
-    `draw` is made of the seed, the device and the number of the window, t0_ns // window_ns, and leases are withheld
-    where it is below `holdout_share`. A window that an agent came into late begins with the agent.
-    """
+    """Whether leases are withheld at random in [t0_ns, t1_ns) of a serving device: where `draw`, of the seed, the
+    device and the window's number t0_ns // window_ns, is below `holdout_share`. A late agent's window begins with
+    it."""
 
     kind: ClassVar[str] = "holdout"
     durable: ClassVar[bool] = True
@@ -332,26 +310,26 @@ class Holdout(Event):
     holdout_share: Share
     holdout_seed: Count
     window_ns: DurationNs
-    #: For so long after leases began or ceased to be withheld, what was before still shows.
+    #: For so long after a change the state before still shows.
     washout_ns: DurationNs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime(Event):
-    """How well an engine's step times are predicted, which every admission relies on."""
+    """How well an engine's step times are predicted; admission relies on it."""
 
     kind: ClassVar[str] = "step_time"
     role: Literal["serving", "rollout"]
     mode: Literal["prefill", "decode"]
-    #: Steps of the engine since the last such event, of both modes.
+    #: Steps since the last such event, of both modes.
     steps: Count
-    #: Mean of |predicted - measured| / measured over the last steps of the mode.
+    #: Recent mean of |predicted - measured| / measured.
     error_share: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sync(Event):
-    """An engine was brought to `policy_version`, or was not, or holds it no longer: then `reason` says why."""
+    """An engine was brought to `policy_version`, or failed to, or drifted from it: then `reason` says why."""
 
     kind: ClassVar[str] = "sync"
     durable: ClassVar[bool] = True
@@ -362,24 +340,24 @@ class Sync(Event):
     dense_bytes: Bytes
     changed_elements: Count | None = None
     total_elements: Count | None = None
-    #: The phases, in order: what the publisher spent; fetch; check what came against its hashes; decode it beside the
-    #: running engine; copy it in while the engine stands still; hash what the engine holds and tell the origin.
+    #: Phases in order: encode at the publisher; fetch; check hashes; decode beside the running engine; copy in while it
+    #: stands still; hash the result and tell the origin.
     encode_ns: DurationNs | None = None
-    #: Includes the verification where `verify_ns` is None, as ledgers had it before the two were told apart.
+    #: Includes verification where `verify_ns` is None, as in old ledgers.
     fetch_ns: DurationNs | None = None
     verify_ns: DurationNs | None = None
     stage_ns: DurationNs | None = None
     pause_ns: DurationNs | None = None
     acknowledge_ns: DurationNs | None = None
     total_ns: DurationNs
-    #: Where the bytes came from ("trainer", "relay", "object store"; "audit": none came, an engine was found to have
-    #: drifted), and over which priced route ("loopback", "intra-zone", "inter-region", "internet").
+    #: "trainer", "relay", "object store", or "audit" for a drift that was found; and the priced route: "loopback",
+    #: "intra-zone", "inter-region", "internet".
     source: str
     route: str
     step: Count | None = None
     sha256: str | None = None
     reason: str | None = None
-    #: The RL run that the engine was assigned to. None: the run that the event is of, or nobody.
+    #: The RL run of the engine. None: the event's run, or nobody.
     rl_run_id: Id | None = None
 
 
@@ -388,21 +366,19 @@ class Turn(Event):
     """One turn of a trajectory on one engine. A turn cut by preemption has a row for each engine it ran on."""
 
     kind: ClassVar[str] = "turn"
-    #: The run that its device, engine and lease are of. None: its own, or that of the writer that records it.
+    #: The run of its device, engine and lease. None: its own, or the writer's.
     fleet_run_id: Id | None = None
-    #: None: the trainer did not say.
     group_id: Id | None = None
     step: Count | None = None
     turn: Count
     attempt: Count
     outcome: Literal["completed", "preempted", "failed"]
-    #: Why the router placed it there: "prefix", "lease", "least_loaded", "queue".
+    #: "prefix", "lease", "least_loaded" or "queue".
     placement: str
     prompt_tokens: Count
     cached_tokens: Count
     output_tokens: Count
-    #: Output tokens that are the answer proper (the move), the rest being reasoning; R = output / answer. None: nobody
-    #: knows.
+    #: Output tokens of the answer proper (the move) without reasoning; R = output / answer. None: unknown.
     answer_tokens: Count | None = None
     queue_ns: DurationNs
     duration_ns: DurationNs
@@ -420,7 +396,6 @@ class Trajectory(Event):
     turns: Count
     prompt_tokens: Count
     output_tokens: Count
-    #: None: the trainer does not tell answers from reasoning.
     answer_tokens: Count | None = None
     staleness: Difference
     duration_ns: DurationNs
@@ -438,7 +413,7 @@ class Verdict(Event):
     threshold: float
     accepted: bool
     correct: bool | None = None
-    #: The trainer dropped it for age or to keep the batch in shape: its tokens are stale, not rejected.
+    #: Dropped for age or to keep the batch's shape: its tokens are stale, not rejected.
     stale: bool = False
 
 
@@ -457,10 +432,10 @@ class Request(Event):
     e2e_ns: DurationNs
     ttft_budget_ns: DurationNs
     tpot_budget_ns: DurationNs
-    #: How late the client sent it against the trace's own time: load generator trouble, not the server's.
+    #: How late the client sent it by the trace: not the server's fault.
     send_delay_ns: DurationNs
     reason: str | None = None
-    #: Prompt tokens that the server found in its prefix cache; None: it did not say.
+    #: Prompt tokens in the server's prefix cache; None: it did not say.
     cached_tokens: Count | None = None
 
 
@@ -470,7 +445,7 @@ BUCKETS: tuple[str, ...] = ("serving", "rollout", "train", "sync", "activation",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceSlice(Event):
-    """Where every nanosecond of [t0_ns, t1_ns) of one device went; the seven sum to t1_ns - t0_ns exactly."""
+    """The use of every nanosecond of [t0_ns, t1_ns) of a device; the seven buckets sum to t1_ns - t0_ns exactly."""
 
     kind: ClassVar[str] = "device_slice"
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
@@ -491,10 +466,10 @@ class DeviceSlice(Event):
     activation_ns: DurationNs
     headroom_ns: DurationNs
     idle_ns: DurationNs
-    #: Time both engines worked at once; it is inside serving_ns and rollout_ns, half each.
+    #: Time both engines worked; half each is inside serving_ns and rollout_ns.
     overlap_ns: DurationNs = 0
-    #: Whose rollout, sync, activation and headroom time it is, and whose train time: a slice ends where the engine is
-    #: assigned to another RL run. None: the run that the event is of.
+    #: RL run of the rollout, sync, activation and headroom time, and of the train time; a slice ends where that
+    #: changes. None: the event's run.
     rollout_run_id: Id | None = None
     train_run_id: Id | None = None
 
@@ -516,7 +491,6 @@ class Step(Event):
     trajectories: Count
     trajectories_accepted: Count
     reward_mean: float
-    #: None: it came out as no number.
     loss: float | None
     entropy: float | None
     kl: float | None

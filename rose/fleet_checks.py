@@ -1,4 +1,4 @@
-"""What a fleet file must not say although each of its fields may: two engines on one core, two servers on one port."""
+"""Combinations of fields that a fleet file may not have, such as two engines on one core or two servers on one port."""
 
 from __future__ import annotations
 
@@ -11,19 +11,12 @@ if TYPE_CHECKING:
     from rose.config import FleetConfig
 
 
-#: SGLang's names of how many ranks an engine has; it takes their beginnings too.
-_RANKS = {
-    "--tp-size",
-    "--tensor-parallel-size",
-    "--pp-size",
-    "--pipeline-parallel-size",
-    "--dp-size",
-    "--data-parallel-size",
-}
+#: SGLang's options for ranks; it accepts their prefixes too.
+_RANKS = [f"--{axis}-size" for axis in ("tp", "tensor-parallel", "pp", "pipeline-parallel", "dp", "data-parallel")]
 
 
 def more_ranks(arguments: Sequence[str]) -> str | None:
-    """The first of the arguments that gives an engine more than one rank, with its value; None if none does."""
+    """Return the first argument that gives an engine more than one rank, with its value."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     for name, value in itertools.pairwise(words):
         asked = len(name) > 3 and any(known.startswith(name) for known in _RANKS)
@@ -37,7 +30,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def check(config: FleetConfig) -> None:
-    """Raises ValueError naming the fields that do not go together, their values, and what to do."""
+    """Raises ValueError naming fields that conflict, their values, and what to do."""
     _check_names(config)
     _check_hosts(config)
     _check_hardware(config)
@@ -105,7 +98,7 @@ def _check_hardware(config: FleetConfig) -> None:
 
 
 def _check_ranks(config: FleetConfig) -> None:
-    """What would be refused only when engines are up, or leave them without weights: engines of several ranks."""
+    """Refuse engines of several ranks now: later they would fail, or never hold weights."""
     starts_serving = any(device.pool == "serving" and device.serving_url is None for device in config.device)
     many = more_ranks(config.serving.extra_args)
     if many is not None and starts_serving and config.coserving.enabled:
@@ -133,7 +126,7 @@ def _check_ports(config: FleetConfig) -> None:
 
 
 def _named_ports(config: FleetConfig, host: str | None) -> Iterator[tuple[str, int]]:
-    """The ports of a host that the file names, and the fields that do: serving devices count up from the first."""
+    """Yield a host's ports and their fields; serving devices count up from the first."""
     first = not config.hosts or host == config.hosts[0].name
     ours = [device for device in config.device if len(config.hosts) < 2 or device.host == host]
     for number, device in enumerate(device for device in ours if device.pool == "serving"):

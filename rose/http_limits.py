@@ -1,15 +1,11 @@
-"""How long a client of an HTTP server may take over its part, and how many connections a server keeps.
-
-A client owes the head of a request, then its body, and takes the answer; an idle connection owes nothing, and may be
-closed to make room. Answers that the server holds back, and streams, have no limit here. A client that sends a request
-before the last one is answered is cut: a server would keep all that it sends.
-"""
+"""Limits of an HTTP server's clients: for a request's head and body, and for taking the answer. Idle connections may be
+closed for room. A client that sends a request before the last answer is cut."""
 
 from __future__ import annotations
 
 import asyncio
 import resource
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -17,28 +13,27 @@ _CONNECTIONS_MAX = 65_536
 
 
 def raise_file_limit() -> None:
-    """Let this process, and those that it starts, open as many files as the host allows it."""
+    """Let this process and its children open as many files as the host allows."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def connections_max() -> int:
-    """Return how many connections a server keeps: half of the files that the process may open, since an answer may
-    need a file or a connection of its own."""
+    """Return a server's connection limit: half of the open files, since an answer may need a file or connection of its
+    own."""
     return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _CONNECTIONS_MAX)
 
 
-#: The head of a request must come within this, from the connection's beginning or the head's first byte.
 HEAD_S = 10.0
 HEAD_BYTES_MAX = 64 << 10
-#: So much of a body, or its end, must come within BODY_S.
+#: This much of a body, or its end, must come within BODY_S.
 BODY_S = 20.0
 BODY_BYTES_MIN = 64 << 10
-#: So much of an answer that waits for its client must be taken within this.
+#: This much of a waiting answer must be taken within ANSWER_S.
 ANSWER_S = 20.0
 ANSWER_BYTES_MIN = 64 << 10
 IDLE_S = 75.0
-#: Connections that are taken up at a time: what the first of them sent is read before there are too many.
+#: Connections accepted at a time, so that first requests are read before there are too many.
 ACCEPTS = 64
 _SWEEP_S = 1.0
 
@@ -46,24 +41,17 @@ Part = Literal["head", "body", "answer", "next"]
 _LIMITS_S: dict[Part, float] = {"head": HEAD_S, "body": BODY_S, "answer": ANSWER_S, "next": float("inf")}
 
 
-class _Connection(Protocol):
-    def cut(self) -> None: ...
-
-    def takes(self) -> bool: ...
-
-
 class Connections:
-    """The connections of one server. Those whose client owes something, or is idle, are known by since when."""
+    """The connections of one server, and since when clients owe something or are idle."""
 
     def __init__(self) -> None:
         self._most = connections_max()
         self._count = 0
-        #: The one that waits longest is first.
-        self._waiting: dict[_Connection, tuple[float, Part]] = {}
+        self._waiting: dict[LimitedProtocol, tuple[float, Part]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def made(self, connection: _Connection) -> None:
-        """A client connected: where there are too many, the one that waits longest is cut."""
+    def made(self, connection: LimitedProtocol) -> None:
+        """Add a connection; beyond the limit, cut the one that waits longest."""
         self._count += 1
         self.waits(connection, "head")
         if self._count > self._most:
@@ -73,17 +61,15 @@ class Connections:
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
-    def waits(self, connection: _Connection, part: Part) -> None:
+    def waits(self, connection: LimitedProtocol, part: Part) -> None:
         """The server waits for this part of a request from now on."""
         self._waiting.pop(connection, None)
         self._waiting[connection] = asyncio.get_running_loop().time(), part
 
-    def works(self, connection: _Connection) -> None:
-        """The server does not wait for the client."""
+    def works(self, connection: LimitedProtocol) -> None:
         self._waiting.pop(connection, None)
 
-    def lost(self, connection: _Connection) -> None:
-        """The connection is gone."""
+    def lost(self, connection: LimitedProtocol) -> None:
         self._count -= 1
         self._waiting.pop(connection, None)
 
@@ -105,12 +91,11 @@ class Connections:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol within these limits. `limits` is shared by the connections of a server."""
+    """Uvicorn's protocol within these limits. A server's connections share `limits`."""
 
     def __init__(self, *arguments: Any, limits: Connections, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._limits = limits
-        #: What is being read of a request, and what is waited for.
         self._reading: Part = "next"
         self._awaited: Part | None = "head"
         self._head_bytes = self._body_bytes = self._unsent_bytes = 0
@@ -125,13 +110,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """Close the connection at once."""
         self._connected.abort()
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
         if self._reading == "next":
-            # Whatever comes between two requests is of the next one's head, blank lines too.
+            # All bytes between requests belong to the next head, blank lines too.
             self._reading = "head"
         super().data_received(data)
         if self._reading == "head" and self._head_bytes > HEAD_BYTES_MAX:
@@ -143,7 +127,6 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             self.cut()
-            # Ends the parser.
             raise ConnectionAbortedError("a request was sent before the last one was answered")
         super().on_message_begin()
         self._reading = "head"
@@ -165,7 +148,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
 
     def takes(self) -> bool:
-        """Whether the client took a part of the answer since it was asked last, or since the answer began to wait."""
+        """Return whether the client took a part of the answer since the last call, or since the answer waits."""
         before, self._unsent_bytes = self._unsent_bytes, self._connected.get_write_buffer_size()
         return before - self._unsent_bytes >= ANSWER_BYTES_MIN
 
@@ -179,7 +162,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """Note what is waited for, if that changed."""
+        """Note what the server waits for, if that changed."""
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
         awaited: Part | None = None if answering and self._reading != "body" else self._reading

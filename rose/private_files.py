@@ -1,4 +1,4 @@
-"""Secrets and the files that hold them: long enough, whole or not there, and for their user alone."""
+"""Secrets and their files: long enough, written whole, and private to their user."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from rose.errors import UserError
 
-#: A shorter token could be guessed.
 TOKEN_CHARACTERS_MIN = 16
 _DIFFERENT_MIN = 6
-#: What a mode gives to group and others.
 _OTHERS = 0o077
 
 
 class SecretError(UserError, ValueError):
-    """A secret cannot be used as it is; the message says why without showing it."""
+    """An unusable secret; the message does not show it."""
 
 
 def check_token(token: str, name: str = "the token") -> str:
-    """Return `token`. Raises SecretError if it could be guessed; `name` says which one it is."""
+    """Return `token`. Raises SecretError with `name` if it could be guessed."""
     if len(token) < TOKEN_CHARACTERS_MIN:
         raise SecretError(
             f"{name} has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
@@ -41,7 +38,7 @@ def check_token(token: str, name: str = "the token") -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Put `text` at `path`, in place of what was there, and on the disk. Raises OSError."""
+    """Replace the file at `path` and sync it to disk. Raises OSError."""
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -52,7 +49,7 @@ def write(path: Path, text: str) -> None:
 
 
 def create(path: Path) -> None:
-    """Make an empty file for this user alone; take others' rights from one that exists. Raises OSError."""
+    """Make an empty private file, or close an existing one to others. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
@@ -61,7 +58,7 @@ def create(path: Path) -> None:
 
 
 def open_to_others(path: Path) -> str | None:
-    """Say that group or others may use the file at `path`, and the way out; None if they may not. Raises OSError."""
+    """Return that group or others may use the file, and the way out; None if not. Raises OSError."""
     mode = path.stat().st_mode
     if not mode & _OTHERS:
         return None
@@ -69,12 +66,11 @@ def open_to_others(path: Path) -> str | None:
 
 
 class NotPrivateError(OSError):
-    """Another user owns the folder or file, or may use it, or a link is in its place."""
+    """Another user owns the folder or file or may use it, or a link is in its place."""
 
 
 def make(path: Path) -> Path:
-    """Make a folder for this user alone, or close one of this user's to others that only read. Raises NotPrivateError,
-    OSError."""
+    """Make a private folder, or close one that others only read. Raises NotPrivateError, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -86,12 +82,7 @@ def make(path: Path) -> Path:
 
 
 def make_linked(link: Path, home: Path, prefix: str) -> Path:
-    """Return the private folder that `link` leads to, made anew if it is gone.
-
-    `link` lies where this user alone may write, and keeps the name. Nobody can guess a name in `home` that is new: at
-    first, and where another user has taken the one before. Raises OSError.
-    """
-    # Two processes may come at once.
+    """Return the private folder behind `link`, made in `home` under an unguessable name. Raises OSError."""
     parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)
@@ -107,7 +98,7 @@ def make_linked(link: Path, home: Path, prefix: str) -> Path:
 
 
 def is_private(folder: Path, users: Collection[int] = ()) -> bool:
-    """Whether a folder is there, and this user's or one of `users` alone."""
+    """Return whether the folder exists and is private to this user or one of `users`."""
     try:
         os.close(_enter(folder, users))
     except OSError:
@@ -116,10 +107,7 @@ def is_private(folder: Path, users: Collection[int] = ()) -> bool:
 
 
 def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
-    """Open a private file in a private folder to read and write; with O_CREAT in `flags` a new one if there is none.
-
-    It may belong to this user or to `users`. Raises NotPrivateError, OSError.
-    """
+    """Open a private file of this user or `users`, made with O_CREAT. Raises NotPrivateError, OSError."""
     folder = _enter(path.parent, users)
     try:
         return _open(path, os.O_RDWR | flags, users, folder)
@@ -132,13 +120,9 @@ def _enter(folder: Path, users: Collection[int]) -> int:
 
 
 def _open(
-    path: Path,
-    flags: int,
-    users: Collection[int] = (),
-    folder: int | None = None,
-    closed_to_others: int = 0o077,
+    path: Path, flags: int, users: Collection[int] = (), folder: int | None = None, closed_to_others: int = 0o077
 ) -> int:
-    """Open what lies at `path` and check that it is private. `folder` is a descriptor of its folder."""
+    """Open `path` and check that it is private. `folder` is its folder's descriptor."""
     name = path if folder is None else path.name
     try:
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
@@ -165,15 +149,12 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
         raise NotPrivateError(f"{path} is not one regular file with one name: remove it")
 
 
-#: A folder is locked by then, or its process was killed.
 _LOCKED_S = 10
 
 
 class TemporaryFolder:
-    """A folder for this process, until `close`. What killed processes of this user left under its `prefix` is removed.
-
-    It lies in `home`, by default where temporary files do. A context manager, which gives its path.
-    """
+    """A folder for this process until `close`, in `home`, by default that of temporary files; folders that killed
+    processes of this user left under `prefix` are removed. A context manager that gives the path."""
 
     def __init__(self, prefix: str, home: Path | None = None) -> None:
         home = home or Path(tempfile.gettempdir())
@@ -181,7 +162,6 @@ class TemporaryFolder:
             with suppress(OSError):
                 _remove_unlocked(leftover)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
-        # The kernel lets go of it when the process ends.
         self._descriptor = _opened(self.path)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
@@ -192,14 +172,11 @@ class TemporaryFolder:
     def __enter__(self) -> Path:
         return self.path
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _remove_unlocked(folder: Path) -> None:
-    """Remove a folder of this user that no process has. Raises OSError."""
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or time.time() - status.st_mtime < _LOCKED_S:
         return

@@ -1,4 +1,4 @@
-"""What `rose` prints. Names, reasons and errors come from outside: they are shown, and nothing in them is obeyed."""
+"""What `rose` prints. Names and errors come from outside: they are shown, never interpreted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from rich.text import Text
 
 from rose.errors import UserError
 
-#: Line and paragraph separators; with all categories that begin with C (controls, formats such as those that turn text
-#: around, surrogates, private use, unassigned) they are what a screen obeys, hides or draws as it likes.
+#: Separators, which a screen obeys like all categories that begin with C (controls, formats, private use).
 _SEPARATORS = ("Zl", "Zp")
-#: Letters, marks and symbols that leave no ink: fillers, joiners, and variation selectors but that of emoji.
+#: Characters without ink: fillers, joiners, and variation selectors but that of emoji.
 _BLANK = frozenset(
     map(
         chr,
@@ -31,7 +30,7 @@ _BLANK = frozenset(
 
 
 class Escapes(dict[int, str]):
-    """A table for `str.translate`: escapes for the characters that a screen does not simply show, but those `kept`."""
+    """A table for `str.translate` that escapes all characters a screen does not simply show, but the `kept` ones."""
 
     def __init__(self, escape: Callable[[str], str], *, kept: str = "") -> None:
         super().__init__({ord(char): char for char in kept})
@@ -53,29 +52,28 @@ _LINE, _LINES = Escapes(_as_in_python), Escapes(_as_in_python, kept="\n\t")
 
 
 def visible(text: str) -> str:
-    """Return `text` as one line that a terminal or a page shows and obeys nothing in: `\\n` stands for a line end."""
+    """Return `text` as one harmless line for a terminal or page; `\\n` stands for a line end."""
     return text.translate(_LINE)
 
 
 def visible_lines(text: str) -> str:
-    """Return `text` as `visible` does, but with its line ends and tabs: of text that has lines of our own."""
+    """Return `text` as `visible` does, but keep line ends and tabs, for text with lines of our own."""
     return text.translate(_LINES)
 
 
 def echo(*lines: str, err: bool = False, colour: str | None = None) -> None:
-    """Print each of `lines` as one line."""
     for line in map(visible, lines):
         typer.echo(typer.style(line, fg=colour) if colour else line, err=err)
 
 
 def echo_error(message: object) -> None:
-    """Print an error on stderr. Its line ends stay, since a file's faults have a line each."""
+    """Print an error on stderr. Line ends stay, since each fault of a file has a line."""
     typer.secho(f"rose: {visible_lines(str(message))}", fg=typer.colors.RED, err=True)
 
 
 @contextmanager
 def user_errors(interrupted: str = "stopped") -> Iterator[None]:
-    """Make a user's errors one message and their exit code, and Ctrl-C the message `interrupted`."""
+    """Turn a UserError into its message and exit code, and Ctrl-C into the message `interrupted`."""
     try:
         yield
     except UserError as error:
@@ -87,14 +85,13 @@ def user_errors(interrupted: str = "stopped") -> Iterator[None]:
 
 
 def echo_data(text: str) -> None:
-    """Print JSON, CSV, SQL or another text for a program: exact for a file or a pipe, escaped on a terminal."""
+    """Print text for a program, such as JSON or SQL: exact into a file or pipe, escaped on a terminal."""
     text = text.removesuffix("\n")
-    # `color`: or escape sequences in the data would be left out.
     typer.echo(visible_lines(text) if sys.stdout.isatty() else text, color=True)
 
 
 def progress(*, err: bool) -> Callable[[str], None]:
-    """Return what prints a line with the seconds since now before it."""
+    """Return a function that prints a line after the seconds since now."""
     began = time.monotonic()
     return lambda text: typer.echo(
         f"{typer.style(f'{time.monotonic() - began:6.1f} s', dim=True)}  {visible(text)}", err=err
@@ -102,16 +99,14 @@ def progress(*, err: bool) -> Callable[[str], None]:
 
 
 def styled(text: str, style: str = "") -> Text:
-    """Return `text` in a style, for a `Screen`."""
     return Text(visible(text), style=style)
 
 
 class Screen(Console):
-    """A console of rich's that takes text for text, in the cells and titles of tables too, and never for markup."""
+    """A rich console that takes text literally, also in table cells and titles."""
 
     def __init__(self, *, width: int | None = None, stderr: bool = False, file: IO[str] | None = None) -> None:
         super().__init__(width=width, stderr=stderr, file=file, highlight=False)
 
     def render_str(self, text: str, *, style: Any = "", justify: Any = None, overflow: Any = None, **_: Any) -> Text:
-        """Return what is printed of text that has no style of its own."""
         return Text(visible(text), style=style, justify=justify, overflow=overflow)

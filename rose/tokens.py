@@ -1,8 +1,5 @@
-"""Named tokens of a controller: what each may do, and until when.
-
-They lie in a file for its owner alone, which is replaced whole. It holds no token, only SHA-256 hashes: a token is 32
-random bytes, which nobody finds by trying.
-"""
+"""Named tokens of a controller, with scopes and expiry. Their private file is replaced whole and holds only SHA-256
+hashes of 32 random bytes, which nobody can guess."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ from rose import private_files
 from rose.clock import utc_us
 from rose.errors import UserError
 
-#: `append`: events as certain writers. `read`: status, runs and the ledger. `generate`: turns. `publish`: runs and
-#: their versions. `admin`: everything.
+#: `append`: events of some writers. `read`: status, runs, ledger. `generate`: turns. `publish`: runs, versions.
 Scope = Literal["append", "read", "generate", "publish", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
@@ -35,11 +31,11 @@ _PATTERN = r"^[A-Za-z0-9._*?-]{1,64}$"
 
 
 class TokenError(UserError):
-    """A file of tokens cannot be used, or a command on it."""
+    """A file of tokens, or a command on it, cannot be used."""
 
 
 class UnknownTokenError(UserError):
-    """A request brought no token that is valid now. `who` is the name of the one that expired, else None."""
+    """A request's token is not valid now. `who` is the name of an expired one, else None."""
 
     def __init__(self, text: str, who: str | None = None) -> None:
         super().__init__(text)
@@ -47,39 +43,33 @@ class UnknownTokenError(UserError):
 
 
 class Token(BaseModel):
-    """A name and what it may do. Times are UTC microseconds since the epoch."""
+    """A name and its rights. Times are UTC microseconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=_NAME)]
     scopes: tuple[Scope, ...] = ()
-    #: Names of writers that it may append as; `*` and `?` stand for any characters and for one.
+    #: Writers that it may append as; `*` and `?` are wildcards.
     writers: tuple[Annotated[str, Field(pattern=_PATTERN)], ...] = ()
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     made_us: int = 0
-    #: It opens nothing from then on; None: it does not expire.
     until_us: int | None = None
 
     def may(self, scope: Scope) -> bool:
-        """Return whether it has this scope."""
         return "admin" in self.scopes or scope in self.scopes
 
     def owns(self, writer: str) -> bool:
-        """Return whether it was made to append as this writer."""
         return any(fnmatchcase(writer, pattern) for pattern in self.writers)
 
     def may_append(self, writer: str) -> bool:
-        """Return whether it may append as this writer."""
         return "admin" in self.scopes or self.owns(writer)
 
     @property
     def described(self) -> str:
-        """What it may do, in words."""
         named = [scope for scope in self.scopes if scope != "append"]
         return ", ".join([*named, *(f"append {pattern}" for pattern in self.writers)])
 
     def expired(self, now_us: int) -> bool:
-        """Return whether it opens nothing any more."""
         return self.until_us is not None and now_us >= self.until_us
 
 
@@ -96,9 +86,9 @@ def of_secret(name: str, secret: str, scopes: tuple[Scope, ...], writers: tuple[
 
 
 def find(tokens: tuple[Token, ...], secret: str) -> Token:
-    """Return the token that `secret` opens. Raises UnknownTokenError; the holder of an expired one is told so."""
+    """Return the token of `secret`. Raises UnknownTokenError; only the holder of an expired one learns so."""
     sha256, match = _sha256(secret), None
-    # All are compared, each in the same time: how long it takes says nothing of what is in the file.
+    # All are compared in constant time, so that timing tells nothing of the file.
     for token in tokens:
         if hmac.compare_digest(token.sha256, sha256):
             match = token
@@ -114,7 +104,7 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
 
 
 class Watched:
-    """The tokens in a file, read again when it changed; what cannot be read leaves those that were read last."""
+    """The tokens of a file, read again after a change; while it is unreadable the last ones stay."""
 
     def __init__(self, path: Path, warn: Callable[[str], object]) -> None:
         """`warn` hears of a file that became unreadable. Raises TokenError if it is unreadable now."""
@@ -125,7 +115,6 @@ class Watched:
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """Those of now."""
         with self._mutex:
             if (mark := self._look()) != self._mark:
                 self._mark = mark
@@ -161,10 +150,7 @@ def read(path: Path) -> tuple[Token, ...]:
 def create(
     path: Path, name: str, scopes: tuple[Scope, ...], writers: tuple[str, ...] = (), life_s: float | None = None
 ) -> str:
-    """Make a token and return its secret, which is nowhere else. Raises TokenError.
-
-    `writers` give it the scope `append`. `life_s`: seconds until it expires.
-    """
+    """Make a token and return its secret, stored nowhere; it expires after `life_s` seconds. Raises TokenError."""
     scopes = tuple(scope for scope in SCOPES if scope in scopes or (scope == "append" and writers))
     if not scopes or ("append" in scopes and not writers):
         raise TokenError(
@@ -197,7 +183,7 @@ def revoke(path: Path, name: str) -> None:
 
 @contextmanager
 def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token]]:
-    """The tokens by name, written back whole when the block ends well. Raises TokenError."""
+    """Yield the tokens by name, and write them back whole if the block succeeds. Raises TokenError."""
     try:
         with path.with_name(f".{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -22,14 +22,11 @@ TESTS = Path(__file__).parent
 
 # A busy host makes examples slowly; that says nothing of what is tested.
 hypothesis.settings.register_profile(
-    "rose",
-    max_examples=usual(12, long=200),
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "rose", max_examples=usual(12, long=200), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("rose")
 
-#: What tests write waits for no disk where there is room in memory; `--basetemp` puts it elsewhere.
+#: Tests write to memory where there is room; `--basetemp` chooses another place.
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
@@ -42,7 +39,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(scope="session", autouse=True)
 def ledger_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What writers sign with, those of subprocesses too: the user's own key stays out of it."""
+    """Keep the user's own key out of all writers, those of subprocesses too."""
     path = tmp_path_factory.mktemp("key") / "ledger.key"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", str(path))
@@ -51,7 +48,6 @@ def ledger_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def price_book() -> Iterator[None]:
-    """What tests price by that say nothing of prices; those that are about the choice of a book take it away."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROSE_PRICE_BOOK", "example")
         yield
@@ -59,7 +55,7 @@ def price_book() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def commands_made_once() -> Iterator[None]:
-    """Typer makes all commands of an application anew wherever a test runs one; here the first time only."""
+    """Typer makes all commands anew for each run; here only once."""
     import typer.testing
 
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +69,7 @@ MAIN = sys.modules["__main__"]
 
 @pytest.fixture(autouse=True)
 def own_process() -> Iterator[None]:
-    """Give this process back its niceness, which `rose train` changes where it runs, and its main module."""
+    """Restore this process's niceness, which `rose train` changes, and its main module."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     yield
     sys.modules["__main__"] = MAIN
@@ -84,7 +80,7 @@ def own_process() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in an event loop of its own."""
+    """Run a coroutine test in an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
@@ -93,12 +89,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers get files in the order below: xdist, where it is installed, would give out those of many tests first."""
+    """Keep the order below: xdist would begin with the files of many tests."""
     config.option.loadscopereorder = False
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: many tests wait for a process to start or to die."""
+    """One more than cores: many tests wait for processes."""
     return len(os.sched_getaffinity(0)) + 1
 
 
@@ -138,7 +134,7 @@ WAITING = ("runtime/", "client/")
 
 
 def _by_length(items: list[pytest.Item]) -> Callable[[pytest.Item], float]:
-    """The longest files first, then those that wait and those that compute, each kind evenly over the rest."""
+    """The longest files first, then waiting and computing ones, each kind spread evenly."""
     names = list(dict.fromkeys(map(_file_of, items)))
     place = {name: float(number - len(LONGEST_FIRST)) for number, name in enumerate(LONGEST_FIRST)}
     for waiting in (False, True):
@@ -156,7 +152,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the files, and leave out the long form, and what needs CUDA where there is none; `-m cuda` chooses it."""
+    """Order the files, and leave out the long form, and CUDA tests where there is none."""
     if not LONG:
         left_out = {item for item in items if item.get_closest_marker("long") is not None}
         config.hook.pytest_deselected(items=list(left_out))
@@ -172,7 +168,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def processes_of_group(group: int) -> list[psutil.Process]:
-    """Live processes of a process group: what an engine would leave behind."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -185,7 +180,7 @@ def processes_of_group(group: int) -> list[psutil.Process]:
 
 @pytest.fixture
 def gone():
-    """Wait until no process of a group is left; returns what is still there after `seconds`."""
+    """Return what is left of a process group after `seconds`."""
 
     def wait(group: int, seconds: float = 10.0) -> list[psutil.Process]:
         deadline = time.monotonic() + seconds
@@ -198,7 +193,6 @@ def gone():
 
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory) -> Path:
-    """An untrained policy: enough to start an engine."""
     from rose.runtime.training.policy_model import Policy, PolicyShape
 
     folder = tmp_path_factory.mktemp("policy")

@@ -1,4 +1,4 @@
-"""How far some tests go: in the suite over a part of the cases, with `ROSE_TESTS_LONG=1` over all of them."""
+"""Cases of the suite, or of the long form with `ROSE_TESTS_LONG=1`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,4 @@ T = TypeVar("T")
 
 
 def usual(part: T, *, long: T) -> T:
-    """What a test goes over in the suite, or in the long form."""
     return long if LONG else part

@@ -1,19 +1,17 @@
-"""Programs in processes of their own that begin with the ledger's and the controller's modules loaded.
-
-They are forked from a server that has loaded them once, so a test can start many; each is a whole process, which a
-signal kills like any other.
-"""
+"""Programs in processes of their own, forked from a server that has the ledger and controller loaded."""
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import TextIO
+from typing import Any, Protocol, TextIO, TypeVar
 
 from rose.ledger import catalog
 from rose.ledger.growth import archive, rollup
@@ -24,18 +22,16 @@ from rose.runtime.scheduling.gateway import Gateway
 LOADED = (archive, rollup, LedgerWriter, Gateway)
 catalog._template()
 
+T = TypeVar("T")
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([__name__])
 
 
 @contextmanager
 def started(code: str, *arguments: object) -> Iterator[tuple[BaseProcess, TextIO]]:
-    """Run Python code with these arguments in `sys.argv[1:]`; yields its process and its standard output.
-
-    It is waited for at the end, or killed if the caller fails.
-    """
+    """Run Python code with `sys.argv[1:]`; yield its process and output. It is awaited at the end, or killed if the
+    caller fails."""
     receiving, sending = _SERVER.Pipe(duplex=False)
-    # The server has the environment of the test that started it.
     given = (code, [str(argument) for argument in arguments], sending, dict(os.environ))
     process = _SERVER.Process(target=_execute, args=given)
     process.start()
@@ -51,10 +47,41 @@ def started(code: str, *arguments: object) -> Iterator[tuple[BaseProcess, TextIO
 
 
 def run(code: str, *arguments: object) -> tuple[int | None, str]:
-    """Run Python code to its end: its exit code, -9 if SIGKILL ended it, and what it printed."""
+    """Return the exit code of Python code (-9 after SIGKILL), and its output."""
     with started(code, *arguments) as (process, output):
         said = output.read()
     return process.exitcode, said
+
+
+class Server(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@contextmanager
+def in_thread(make: Callable[[], Server]) -> Iterator[asyncio.AbstractEventLoop]:
+    """Run a server, made there, in the event loop of a thread, which is yielded."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def wait(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+    async def begin() -> Server:
+        server = make()
+        await server.start()
+        return server
+
+    try:
+        server = wait(begin())
+        yield loop
+        wait(server.stop())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def _execute(code: str, arguments: list[str], output: Connection, environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Another user of this host, `nobody`, who tries what any local user can."""
+"""Another user of this host, `nobody`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ import pytest
 UID = 65534
 
 needs_another_user = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None,
-    reason="only root can act as another user, and with setpriv",
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can act as another user, and with setpriv"
 )
 
 
 def succeeds(command: str) -> bool:
-    """Whether the shell command succeeds for the other user."""
     other = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "sh", "-c", command]
     return subprocess.run(other, check=False, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode == 0
 
 
 @contextmanager
 def everybodys_folder() -> Iterator[Path]:
-    """A folder in memory in which every user may make files, and remove only their own: as /dev/shm is."""
+    """A folder in memory with the rights of /dev/shm."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         folder.chmod(0o1777)

@@ -11,20 +11,21 @@ import pytest
 from typer.testing import CliRunner
 
 from rose.cli import _harvest, app
-from rose.events import Device, DeviceSlice, Run
+from rose.events import BUCKETS, Device, DeviceSlice, Run
 from rose.ledger.writer import LedgerWriter
+from tests.test_config import MINIMAL
 
 ROSE = str(Path(sys.executable).with_name("rose"))
 
 
 def rose(*arguments):
-    """Run the command in a process of its own: what is slow is to import, so few tests do."""
+    """Run the command in a process of its own, which is slow."""
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run([ROSE, *arguments], capture_output=True, text=True, check=False, timeout=240, env=environment)
 
 
 def refused(*arguments):
-    """What a command says on stderr when it refuses its input; run in this process, as starting one takes seconds."""
+    """Return a refused command's stderr; it runs in this process."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 2, (arguments, done.stderr)
@@ -39,13 +40,10 @@ def test_help_lists_every_command():
         assert command in done.stdout
 
 
-@pytest.mark.parametrize("command", ["report", "query device_time"])
-def test_an_empty_id_is_none(command):
+@pytest.mark.parametrize("command", [["report"], ["query", "device_time"]])
+def test_empty_text_is_refused(command):
     for given in (("--run", ""), ("--run=",)):
-        assert "rose: --run is empty: give a value, or leave it out" in refused(*command.split(), *given)
-
-
-def test_nor_is_an_empty_argument():
+        assert "rose: --run is empty: give a value, or leave it out" in refused(*command, *given)
     assert "the argument after `sql` is empty" in refused("sql", "")
 
 
@@ -59,18 +57,7 @@ def test_config_example_can_be_checked(tmp_path):
 def test_doctor_looks_at_everything():
     done = rose("doctor", "--json")
     findings = {finding["what"]: finding for finding in json.loads(done.stdout)}
-    looked_at = {
-        "Python",
-        "CPU cores",
-        "memory",
-        "disk",
-        "torch",
-        "sglang",
-        "SGLang with ROSE's hooks",
-        "NVML",
-        "power",
-    }
-    assert looked_at <= set(findings)
+    assert {"Python", "CPU cores", "memory", "disk", "torch", "sglang", "NVML", "power"} <= set(findings)
     assert findings["power"]["status"] == "ok" or "not measured: " in findings["power"]["detail"]
     assert findings["SGLang with ROSE's hooks"]["status"] == "ok", findings["SGLang with ROSE's hooks"]
     for finding in findings.values():
@@ -79,21 +66,8 @@ def test_doctor_looks_at_everything():
     assert done.returncode == (1 if missing else 0)
 
 
-BAD_FLEET = """
-[[device]]
-id = "a"
-pool = "serving"
-device_class = "cpu-core"
-cores = [0]
-kv_bytes = 1000000
-
-[[device]]
-id = "b"
-pool = "rollout"
-device_class = "cpu-core"
-cores = [{core}]
-kv_bytes = 1000000
-"""
+def on_core(core):
+    return MINIMAL.replace("cores = [1]", f"cores = [{core}]")
 
 
 @pytest.mark.parametrize(
@@ -101,12 +75,12 @@ kv_bytes = 1000000
     [
         (None, "fleet.toml"),
         ("device = 3", "device"),
-        (BAD_FLEET.format(core=999), "cores [999] are not available"),
-        (BAD_FLEET.format(core=0), "core 0 belongs to both"),
-        (BAD_FLEET.format(core=1) + "[traffic]\ntrace = 'missing.csv'", "missing.csv"),
-        ("price_book = 'missing.toml'\n" + BAD_FLEET.format(core=1), "missing.toml"),
-        ("cache = '/proc/none'\n" + BAD_FLEET.format(core=1), "/proc/none"),
-        (BAD_FLEET.format(core=1).replace("cpu-core", "cpu-cores"), "no price for device class 'cpu-cores'"),
+        (on_core(999), "cores [999] are not available"),
+        (on_core(0), "core 0 belongs to both"),
+        (MINIMAL + "[traffic]\ntrace = 'missing.csv'", "missing.csv"),
+        ("price_book = 'missing.toml'\n" + MINIMAL, "missing.toml"),
+        ("cache = '/proc/none'\n" + MINIMAL, "/proc/none"),
+        (MINIMAL.replace("cpu-core", "cpu-cores"), "no price for device class 'cpu-cores'"),
     ],
 )
 def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named, monkeypatch):
@@ -124,7 +98,7 @@ def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named, 
 )
 def test_up_refuses_to_move_an_engines_memory_without_the_package_that_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    fleet = BAD_FLEET.format(core=1).replace("cores = [0]", "gpu = 0") + "[coserving]\nactivation = 'leased'\n"
+    fleet = MINIMAL.replace("cores = [0]", "gpu = 0") + "[coserving]\nactivation = 'leased'\n"
     (tmp_path / "fleet.toml").write_text(fleet)
     error = refused("up", "-c", "fleet.toml")
     assert "coserving.activation is 'leased'" in error
@@ -171,18 +145,7 @@ def test_a_run_without_a_finished_step_has_a_harvest_share_of_its_own(tmp_path):
         writer.record(Run(at_us=1, action="started", name="short"))
         assert _harvest(tmp_path / "ledger", "run") is None
         writer.record(Device(at_us=1, action="joined", t_ns=0, device_id="d", pool="serving", device_class="any"))
-        writer.record(
-            DeviceSlice(
-                device_id="d",
-                t0_ns=0,
-                t1_ns=40,
-                serving_ns=20,
-                rollout_ns=5,
-                headroom_ns=5,
-                idle_ns=10,
-                train_ns=0,
-                sync_ns=0,
-                activation_ns=0,
-            )
-        )
+        spent = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
+        spent |= {"serving_ns": 20, "rollout_ns": 5, "headroom_ns": 5, "idle_ns": 10}
+        writer.record(DeviceSlice(device_id="d", t0_ns=0, t1_ns=40, **spent))
     assert _harvest(tmp_path / "ledger", "run") == ("Idle serving time put to work (harvest share): 25.0% over the run")

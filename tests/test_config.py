@@ -4,11 +4,9 @@ import itertools
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from rose import config
 from rose.config import ConfigError, FleetConfig
@@ -29,6 +27,7 @@ device_class = "cpu-core"
 cores = [1]
 kv_bytes = 1000
 """
+_SECOND = MINIMAL.partition("\n\n")[0].replace('"a"', '"c"').replace("[0]", "[2]") + "\n"
 
 
 def test_the_fleet_of_the_sample_ledger_can_be_used():
@@ -57,7 +56,6 @@ def test_a_folder_to_archive_to_is_a_whole_path_and_a_url_has_no_password(tmp_pa
     ("trace", "whole"), [("t.csv", "/proc/t.csv"), ("~/t.csv", "~/t.csv"), ("bursty", "bursty"), ("none", "none")]
 )
 def test_a_trace_is_a_whole_path(trace, whole, monkeypatch):
-    """Its readers work in other folders than whoever wrote the file."""
     monkeypatch.chdir("/proc")
     assert config.parse(MINIMAL + f"[traffic]\ntrace = '{trace}'", "f.toml").traffic.trace == whole
 
@@ -93,13 +91,53 @@ def test_the_demo_needs_two_cores():
         ("[archive]\nafter_days = 90", "archive: after_days 90.0 says nothing of where old events are archived to"),
         ("[archive]\ndelete = true", "archive: delete true says nothing of where old events are archived to"),
         ("[archive]\nto = '/cold'\nafter_days = 0", "archive.after_days: Input should be greater than 0 (got 0)"),
+        ("[serving]\nport = 30100\n[gateway]\nport = 30100", "serving.port and gateway.port are both port 30100"),
+        (
+            _SECOND + "[serving]\nport = 30100\n[gateway]\nport = 30101",
+            "serving.port + 1, of device 'c', and gateway.port are both port 30101",
+        ),
+        (
+            _SECOND + "serving_url = 'http://127.0.0.1:30100'\n[gateway]\nport = 30100",
+            "serving_url of device 'c' and gateway.port are both port 30100",
+        ),
+        (
+            _SECOND + "serving_url = 'http://localhost:30100'\n[serving]\nport = 30100",
+            "serving.port and serving_url of device 'c' are both port 30100",
+        ),
+        (_SECOND + "serving_url = 'http://[::1]'\n[gateway]\nport = 80", "are both port 80: change one of them"),
+        (_SECOND + "[serving]\nport = 65535", "serving.port + 1, of device 'c', is 65536, and the last port is 65535"),
     ],
 )
 def test_a_wrong_field_is_named(change, named):
+    refused(MINIMAL + change, named)
+
+
+def refused(text: str, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.parse(MINIMAL + change, "fleet.toml")
+        config.parse(text, "fleet.toml")
     assert named in str(caught.value)
     assert "fleet.toml" in str(caught.value)
+
+
+SERVED = MINIMAL.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"') + _SECOND + 'serving_url = "http://x:1"'
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (MINIMAL.replace("cores = [0]", "gpu = 3").replace("cores = [1]", "gpu = 3"), "'a' and 'b' both have 3."),
+        (MINIMAL.replace("[1]", "[-1]"), "device.1.cores.0"),
+        (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' names a core twice in cores [1, 1]"),
+        (MINIMAL.partition("\n\n")[0], "no device has pool 'rollout'"),
+        (MINIMAL.replace('"b"', '"b"\nserving_url = "http://x:1"'), "device 'b' has pool 'rollout' and a serving_url"),
+        (MINIMAL.replace('"a"', '"a"\nhost = "x"'), "device 'a' is on host 'x', and there is no [[host]] table"),
+        (SERVED, "a serving_url of its own"),
+        *((SERVED.replace("http://x:1", url), "must be a server's root") for url in ("x:1", "http://x:1/v1")),
+    ],
+)
+def test_devices_that_cannot_be_or_do_not_go_together_are_named(text, named):
+    assert text != MINIMAL
+    refused(text, named)
 
 
 @pytest.mark.parametrize("table", ["[gateway]\ntoken = 271828", "[[gateway]]\ntoken = '271828'"])
@@ -114,14 +152,6 @@ def test_a_tag_s_name_can_be_asked_for_and_a_fleet_s_stays_in_its_folder():
     for line in [*tags, *(f'name = "{name}"' for name in ("", "../x", "a/b", ".hidden"))]:
         with pytest.raises(ConfigError, match=line.split(maxsplit=1)[0]):
             config.parse(f"{line}\n{MINIMAL}", "fleet.toml")
-
-
-def test_two_devices_on_one_gpu_are_refused_by_their_names():
-    text = MINIMAL.replace("cores = [0]", "gpu = 3").replace("cores = [1]", "gpu = 3")
-    assert text.count("gpu = 3") == 2
-    with pytest.raises(ConfigError, match=r"device\.gpu: 'a' and 'b' both have 3\."):
-        config.parse(text, "fleet.toml")
-    config.parse(text.replace("gpu = 3", "gpu = 2", 1), "fleet.toml")
 
 
 def float_fields(model, path=""):
@@ -144,23 +174,9 @@ def test_no_number_is_infinite():
 
 @pytest.mark.parametrize("name", ["rack-1/gpu-0", "../../x", "..", ".", "gpu\\n0", "x" * 129])
 def test_a_device_s_id_names_a_folder_and_no_other_place(name):
-    """Its page, its staged weights and its logs lie under it, and it is in the paths of the controller."""
     with pytest.raises(ConfigError, match=r"device.*[Ii]d"):
         config.parse(MINIMAL.replace('"a"', f'"{name}"'), "fleet.toml")
     assert config.parse(MINIMAL.replace('"a"', '"MIG-7:0 (rack.1)"'), "fleet.toml").device[0].id == "MIG-7:0 (rack.1)"
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (MINIMAL.replace("[1]", "[-1]"), "device.1.cores.0"),
-        (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' names a core twice in cores [1, 1]"),
-    ],
-)
-def test_cores_are_named_once_and_from_0_on(text, named):
-    with pytest.raises(ConfigError) as caught:
-        config.parse(text, "fleet.toml")
-    assert named in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -182,37 +198,6 @@ def test_a_rollout_engine_has_one_rank(coserving):
     with pytest.raises(ConfigError, match=r"rollout\.extra_args has --[a-z-]+ 2: a trainer's versions are not cut"):
         config.parse(text, "fleet.toml")
     config.parse(text.replace("2'", "1'"), "fleet.toml")
-
-
-def test_a_fleet_without_a_pool_is_refused():
-    data = tomllib.loads(MINIMAL)
-    with pytest.raises(ValidationError, match="no device has pool 'rollout'"):
-        FleetConfig.model_validate({"device": data["device"][:1]})
-
-
-@pytest.mark.parametrize(
-    ("device", "url", "said"),
-    [
-        ("a", "http://127.0.0.1:30000", None),
-        ("a", "127.0.0.1:30000", "must be a server's root"),
-        ("a", "http://127.0.0.1:30000/v1", "must be a server's root"),
-        ("b", "http://127.0.0.1:30000", "device 'b' has pool 'rollout' and a serving_url"),
-    ],
-)
-def test_serving_that_is_there_already_is_named_by_its_root(device, url, said):
-    text = MINIMAL.replace(f'id = "{device}"', f'id = "{device}"\nserving_url = "{url}"')
-    if said is None:
-        assert config.parse(text, "fleet.toml").device[0].serving_url == url
-    else:
-        with pytest.raises(ConfigError, match=said):
-            config.parse(text, "fleet.toml")
-
-
-def test_no_two_devices_have_the_same_serving():
-    third = MINIMAL.split("\n\n", maxsplit=1)[0].replace('"a"', '"c"') + '\nserving_url = "http://x:1"\n'
-    text = MINIMAL.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"') + third
-    with pytest.raises(ConfigError, match="a serving_url of its own"):
-        config.parse(text, "fleet.toml")
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path):
@@ -254,7 +239,6 @@ def test_the_documented_token_is_that_of_the_documents():
 
 
 def test_the_file_of_tokens_is_found_from_any_folder():
-    """The controller works in another folder than whoever wrote the fleet file."""
     fleet = config.parse(MINIMAL + "[gateway]\ntokens = 'tokens.json'", "fleet.toml")
     assert fleet.gateway.tokens == Path("tokens.json").absolute()
 
@@ -274,42 +258,6 @@ def test_the_example_is_valid_and_explains_every_field():
 
     check(FleetConfig)
     check(config.DeviceConfig)
-
-
-_SECOND = """
-[[device]]
-id = "c"
-pool = "serving"
-device_class = "cpu-core"
-cores = [2]
-kv_bytes = 1000
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("[serving]\nport = 30100\n[gateway]\nport = 30100", "serving.port and gateway.port are both port 30100"),
-        (
-            _SECOND + "[serving]\nport = 30100\n[gateway]\nport = 30101",
-            "serving.port + 1, of device 'c', and gateway.port are both port 30101",
-        ),
-        (
-            _SECOND + "serving_url = 'http://127.0.0.1:30100'\n[gateway]\nport = 30100",
-            "serving_url of device 'c' and gateway.port are both port 30100",
-        ),
-        (
-            _SECOND + "serving_url = 'http://localhost:30100'\n[serving]\nport = 30100",
-            "serving.port and serving_url of device 'c' are both port 30100",
-        ),
-        (_SECOND + "serving_url = 'http://[::1]'\n[gateway]\nport = 80", "are both port 80: change one of them"),
-        (_SECOND + "[serving]\nport = 65535", "serving.port + 1, of device 'c', is 65536, and the last port is 65535"),
-    ],
-)
-def test_no_two_servers_of_a_host_have_one_port(text, named):
-    with pytest.raises(ConfigError) as caught:
-        config.parse(MINIMAL + text, "fleet.toml")
-    assert named in str(caught.value)
 
 
 def test_ports_of_other_hosts_and_ports_of_devices_that_somebody_else_serves_are_free():

@@ -1,4 +1,4 @@
-"""The documentation is held to the code: its commands run, its files validate, its links lead somewhere."""
+"""Documentation: commands run, files validate, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -33,47 +33,19 @@ COMMANDS = typer.main.get_command(cli.app)
 #: What the documents show of it is run on a small ledger with the same hour.
 SAMPLE, SAMPLE_US = "sample_traces/ledger", 1_795_464_000_000_000
 
-#: `rose` commands that end by themselves within a second: these are run. All others are parsed, and run by their own
-#: tests: `rose doctor` by tests/test_cli.py, `rose accept` by tests/accept/test_stage.py, `rose borrow`, `correct` and
-#: `explain` by tests/pricing.
+#: Commands that end within a second are run. All others are parsed, and run by tests of their own.
 CHEAP = (
-    "--help",
-    "config",
-    "price",
-    "sql",
-    "query",
-    "schema",
-    "report",
-    "ledger",
-    "jobs",
-    "books",
-    "cost",
-    "changes",
-    "forecast",
-    "saved",
-    "reconcile",
-    "explain",
-    "alerts",
-    "export",
-    "attach",
+    *("--help", "config", "price", "sql", "query", "schema", "report", "ledger", "jobs", "books", "cost", "changes"),
+    *("forecast", "saved", "reconcile", "explain", "alerts", "export", "attach"),
 )
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
-ENDLESS = {
-    ("ledger", "forward"): None,
-    ("jobs", "serve"): None,
-    ("api", "serve"): None,
-}
-#: Those of them that need an SGLang server: tests/runtime/coserving/attach/test_commands.py runs them, as written.
-#: And those that send messages, which tests/pricing/commands/test_alerts.py runs, or need a ledger of a whole day.
+ENDLESS = {("ledger", "forward"): None, ("jobs", "serve"): None, ("api", "serve"): None}
+#: Run elsewhere: those that need an SGLang server, send messages, or need a ledger of a whole day.
 ELSEWHERE = (["attach", "--url"], ["alerts", "--test"], ["alerts"], ["reconcile", "sample_traces/vendor_focus.csv"])
 #: Documents whose programs need a server, and the tests that run them.
-PROGRAMS_ELSEWHERE = {
-    "training.md": "tests/client/test_documented.py",
-    "README.md": "tests/client/test_documented.py",
-}
+PROGRAMS_ELSEWHERE = {"training.md": "tests/client/test_documented.py", "README.md": "tests/client/test_documented.py"}
 #: Where the API answers by default, and the test that makes the calls that are documented.
 API, API_CALLS_RUN_BY = "http://127.0.0.1:9470/", "tests/pricing/commands/test_api.py"
-#: Environment variables a documented command may set.
 VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG"}
 
 
@@ -97,7 +69,6 @@ def blocks(language: str, documents: list[Path] | None = None) -> list[Block]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(document, command) of every line in a shell block."""
     return [
         (block.document.name, line.strip())
         for block in blocks("sh")
@@ -107,7 +78,6 @@ def commands() -> list[tuple[str, str]]:
 
 
 def words_of(line: str) -> list[str]:
-    """A command without the variables before it and the redirection after it."""
     words = shlex.split(line, comments=True)
     while re.fullmatch(r"[A-Z_]+=.*", words[0]):
         assert words[0].partition("=")[0] in VARIABLES, f"{line}: no document may set {words[0]}"
@@ -128,13 +98,11 @@ def runs(words: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A folder with a small ledger, and the files that the documents show."""
     folder = tmp_path_factory.mktemp("reader")
     for block in blocks("toml"):
         name = re.match(r"# (\w+\.toml)\n", block.text)
         assert name, f"{block}: begin a file with its name in a comment, such as `# fleet.toml`"
         (folder / name[1]).write_text(block.text, encoding="utf-8")
-    # Of the periods that the documents name: the second is the hour of the sample ledger.
     for run_id, at_us in (("run", 1_780_000_000_000_000), ("sample", SAMPLE_US)):
         record(folder / "ledger", run_id, at_us)
     june_2_us = 1_780_390_800_000_000
@@ -146,7 +114,7 @@ def workplace(tmp_path_factory) -> Path:
 
 
 def record(ledger: Path, run_id: str, at_us: int) -> None:
-    """An hour of a serving device, a quarter of which was lent."""
+    """Record an hour of a serving device, lent for a quarter."""
     hour_ns = 3_600_000_000_000
     t0_ns, t1_ns = at_us * 1000, at_us * 1000 + hour_ns
     serving = {"device_id": "serving-0", "pool": "serving", "device_class": "cpu-core"}
@@ -164,7 +132,6 @@ def record(ledger: Path, run_id: str, at_us: int) -> None:
 
 
 def one_of_each_command() -> list[tuple[str, str]]:
-    """(document, command): a line of each command. All lines are parsed, see below."""
     lines = [(document, line) for document, line in commands() if runs(words_of(line))]
     chosen: dict[str, tuple[str, str]] = {}
     for document, line in sorted(lines, key=lambda pair: SAMPLE in pair[1]):
@@ -173,7 +140,6 @@ def one_of_each_command() -> list[tuple[str, str]]:
 
 
 def path_of(words: list[str]) -> str:
-    """The command that a line runs, without its arguments."""
     command, path = COMMANDS, ["rose"]
     for word in words[1:]:
         if not isinstance(command, TyperGroup) or word not in command.commands:
@@ -228,7 +194,6 @@ def check_exists(document: str, line: str) -> None:
 
 
 def check_rose(arguments: list[str]) -> None:
-    """Parse as the command line itself would, without running anything."""
     command = COMMANDS
     while isinstance(command, TyperGroup) and arguments != ["--help"]:
         if command.invoke_without_command and (not arguments or arguments[0].startswith("-")):
@@ -315,7 +280,7 @@ def test_every_relative_link_leads_to_a_heading_that_is_there():
 
 
 def anchors(file: Path) -> set[str]:
-    """Return the names that GitHub gives to the headings of a document."""
+    """Return the names that GitHub gives to headings."""
     headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -326,7 +291,6 @@ def test_the_budgets_to_try_a_fleet_without_a_gpu_are_the_demo_s():
 
 
 def test_only_checked_languages_are_fenced():
-    """A block in another language, or with none, would escape the tests above."""
     for document in DOCUMENTS:
         opened = re.findall(r"^```(.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)[::2]
         assert set(opened) <= {"sh", "toml", "python", "text", "yaml"}, document.name

@@ -8,7 +8,7 @@ import pytest
 from rose import event_fields
 from rose.event_columns import COMMON_COLUMNS, all_columns, columns
 from rose.event_fields import Range
-from rose.events import KINDS, DeviceSlice, Power
+from rose.events import BUCKETS, KINDS, DeviceSlice, Power
 
 
 def test_every_kind_is_named_by_its_key_and_may_not_be_changed() -> None:
@@ -38,19 +38,10 @@ def test_an_unknown_kind_has_no_columns() -> None:
 
 @pytest.mark.parametrize(("idle_ns", "sums"), [(40, True), (39, False), (41, False)])
 def test_a_device_slice_accounts_for_every_nanosecond(idle_ns: int, sums: bool) -> None:
+    spent = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 10) | {"idle_ns": idle_ns}
+
     def build() -> DeviceSlice:
-        return DeviceSlice(
-            device_id="d",
-            t0_ns=100,
-            t1_ns=200,
-            serving_ns=10,
-            rollout_ns=10,
-            train_ns=10,
-            sync_ns=10,
-            activation_ns=10,
-            headroom_ns=10,
-            idle_ns=idle_ns,
-        )
+        return DeviceSlice(device_id="d", t0_ns=100, t1_ns=200, **spent)
 
     if sums:
         assert build().idle_ns == idle_ns

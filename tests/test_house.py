@@ -1,5 +1,3 @@
-"""Rules of the house that no linter knows."""
-
 from __future__ import annotations
 
 import ast
@@ -19,13 +17,8 @@ LINES_MAX = 700
 
 #: What prints: all else of the product prints through it.
 TERMINAL = "rose/terminal.py"
-#: Processes whose output is a log or a pipe, and the client inside a trainer, which loads no terminal; they print no
-#: text from outside.
-PRINTERS = {
-    "rose/client/run.py",
-    "rose/runtime/engines/adoption.py",
-    "rose/runtime/engines/forkserver_main.py",
-}
+#: Their output is a log, a pipe or a trainer's; they print no text from outside.
+PRINTERS = {"rose/client/run.py", "rose/runtime/engines/adoption.py", "rose/runtime/engines/forkserver_main.py"}
 #: Calls that print text, and names of rich that take text for markup.
 PRINTING = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
 RICH = {"rich.console.Console", "rich.text.Text", "rich.markup", "rich.print"}
@@ -58,7 +51,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def kept_files() -> list[Path]:
-    """What git holds or would take up. Skips where this is no checkout."""
+    """Return what git holds or would add. Skips without a checkout."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     listed = subprocess.run(
@@ -77,12 +70,12 @@ def test_no_file_names_a_path_of_a_developer_s_machine():
 
 
 def test_no_catalog_is_kept():
-    """It holds the path of the folder that it was made in; who reads a ledger without one makes it."""
+    """It holds the path of its folder, and readers make it."""
     assert [relative(path) for path in kept_files() if path.name == "ledger.duckdb"] == []
 
 
 def test_the_sample_ledger_names_no_such_path_either():
-    """Its text lies compressed in Parquet, where the bytes do not show it."""
+    """Its text is compressed in Parquet."""
     from rose.ledger import catalog
 
     sample = ROOT / "sample_traces" / "ledger"
@@ -100,9 +93,7 @@ def test_no_file_is_too_long_to_read():
     assert [(path, count) for path, count in found if count > LINES_MAX] == []
 
 
-#: Files of a folder, without those of its folders. A folder is one question, and this is what one looks through.
 FILES_MAX = 14
-#: Folders that are still to be divided.
 FULL = {"benchmarks/results", "tests/pricing"}
 
 
@@ -123,7 +114,7 @@ def test_every_module_with_code_says_what_it_is():
 
 
 def printing(tree: ast.Module) -> set[str]:
-    """What of a module prints or shows text as it is, or as markup."""
+    """Return calls and names that print, or take text as markup."""
     nodes = list(ast.walk(tree))
     calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
@@ -144,9 +135,7 @@ def test_the_formatter_is_off_nowhere():
     assert [path for path, text in texts.items() if any(mark in text for mark in marks)] == []
 
 
-ROOT = Path(__file__).parents[1]
-#: Package, first version without the hole, and advisory. A package whose last affected version is all that is known has
-#: the release after that.
+#: Package, first version without the hole, and advisory.
 HOLES = [
     ("aiohttp", "3.14.4", "CVE-2026-111064"),
     ("aiosmtpd", "1.4.6", "CVE-2024-34083"),
@@ -168,14 +157,12 @@ HOLES = [
 
 
 def requirements() -> list[Requirement]:
-    """Return the direct dependencies, of the base install and of all extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
     return [one for one in map(Requirement, texts) if one.name != project["name"]]
 
 
 def lowest(requirement: Requirement) -> Version:
-    """Return the lowest version that the requirement allows."""
     return max(Version(one.version) for one in requirement.specifier if one.operator in (">=", "=="))
 
 
@@ -201,8 +188,9 @@ def test_s3fs_and_fsspec_go_together() -> None:
 
 @pytest.mark.parametrize("file", ["constraints-cpu.txt", "gpu-native.txt", "sglang-cpu-nodeps.txt"])
 def test_pinned_versions_are_allowed(file: str) -> None:
-    lines = (ROOT / "requirements" / file).read_text(encoding="utf-8").splitlines()
-    pins = {canonicalize_name(pin.name): lowest(pin) for pin in map(Requirement, filter(_is_pin, lines))}
+    text = (ROOT / "requirements" / file).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    pins = {canonicalize_name(pin.name): lowest(pin) for pin in map(Requirement, lines)}
     assert pins
     wanted = {canonicalize_name(one.name): one for one in requirements()}
     assert [
@@ -210,7 +198,3 @@ def test_pinned_versions_are_allowed(file: str) -> None:
         for name, pin in pins.items()
         if name in wanted and pin not in wanted[name].specifier
     ] == []
-
-
-def _is_pin(line: str) -> bool:
-    return bool(line.strip()) and not line.startswith("#")

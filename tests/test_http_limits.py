@@ -1,8 +1,7 @@
-"""Connections that send half a request, or none, keep nobody from the servers, and are closed after a while."""
+"""Half requests and idle connections keep nobody from the servers, and are closed."""
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import itertools
 import json
@@ -10,9 +9,8 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import pytest
 from starlette.responses import Response
@@ -24,6 +22,7 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire import server as wire
+from tests import programs
 
 #: Connections that a server keeps, and those that strangers make.
 CONNECTIONS_MAX, STRANGERS = 160, 200
@@ -31,24 +30,13 @@ ASKED_S = 60.0
 HEAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 BODY = b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
 LARGE_BYTES = 16 << 20
-#: The limits of these servers, seconds.
 LIMIT_S = 1.0
 AGENT_TOKEN = "an-agents-token-of-the-tests"
 
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """A controller, a store and a server of large answers."""
-    loop, controller, large = asyncio.new_event_loop(), free_port(), free_port()
-    thread = threading.Thread(target=loop.run_forever)
-
-    def call(work: Coroutine[Any, Any, object]) -> None:
-        asyncio.run_coroutine_threadsafe(work, loop).result(ASKED_S)
-
-    async def made() -> list[Gateway | HttpServer]:
-        gateway = Gateway("127.0.0.1", controller, agent_token=AGENT_TOKEN)
-        return [gateway, HttpServer(Response(bytes(LARGE_BYTES)), "127.0.0.1", large)]
-
+    controller, large = free_port(), free_port()
     with pytest.MonkeyPatch.context() as patch:
         for module in (http_limits, wire):
             patch.setattr(module, "connections_max", lambda: CONNECTIONS_MAX)
@@ -57,16 +45,12 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
         patch.setattr(http_limits, "_SWEEP_S", 0.1)
         for part in ("head", "body", "answer"):
             patch.setitem(http_limits._LIMITS_S, part, LIMIT_S)
-        thread.start()
-        servers = asyncio.run_coroutine_threadsafe(made(), loop).result(ASKED_S)
-        for server in servers:
-            call(server.start())
-        with wire.StoreServer(VersionStore(tmp_path_factory.mktemp("servers") / "store")) as store:
+        with (
+            programs.in_thread(lambda: Gateway("127.0.0.1", controller, agent_token=AGENT_TOKEN)),
+            programs.in_thread(lambda: HttpServer(Response(bytes(LARGE_BYTES)), "127.0.0.1", large)),
+            wire.StoreServer(VersionStore(tmp_path_factory.mktemp("servers") / "store")) as store,
+        ):
             yield {"controller": controller, "store": int(store.url.rpartition(":")[2]), "large": large}
-        for server in servers:
-            call(server.stop())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +68,7 @@ def status_of(port: int, path: str) -> int:
 
 
 def is_gone(connection: socket.socket) -> bool:
-    """Whether the server closes the connection, which may say something before."""
+    """Return whether the server closes the connection."""
     connection.settimeout(ASKED_S)
     try:
         while connection.recv(4096):
@@ -96,7 +80,6 @@ def is_gone(connection: socket.socket) -> bool:
     return True
 
 
-#: What strangers send, one after another.
 SENT = (HEAD, BODY, b"", b"\r\n")
 
 

@@ -1,5 +1,3 @@
-"""Files of secrets: nobody else may read them at any moment, whatever the umask and whatever was there before."""
-
 from __future__ import annotations
 
 import hashlib
@@ -7,6 +5,7 @@ import json
 import os
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,6 @@ def test_what_an_older_version_left_open_is_closed_before_it_is_opened(tmp_path,
     for name in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
         (tmp_path / name).chmod(0o644)
     tmp_path.chmod(0o755)
-    # As if it had been killed: another process has the files as they are.
     state._unlock()
     later = State(tmp_path)
     assert set(modes(tmp_path).values()) == {0o600}
@@ -170,18 +168,15 @@ def test_a_linked_folder_has_a_name_that_nobody_can_guess_and_keeps_it(tmp_path)
 
 
 def test_processes_that_come_at_once_have_one_linked_folder(tmp_path):
-    ready, folders = threading.Barrier(8), []
+    ready = threading.Barrier(8)
 
-    def make():
+    def make(_):
         ready.wait()
-        folders.append(private_files.make_linked(tmp_path / "link", tmp_path, "rose-"))
+        return private_files.make_linked(tmp_path / "link", tmp_path, "rose-")
 
-    threads = [threading.Thread(target=make) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(folders), len(set(folders))) == (8, 1)
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(make, range(8)))
+    assert len(set(folders)) == 1
     assert [path for path in tmp_path.iterdir() if not path.is_symlink()] == [folders[0]]
 
 
@@ -322,9 +317,6 @@ def test_a_watched_file_is_taken_up_and_one_that_is_gone_leaves_the_last(path):
 
 
 def test_makers_at_the_same_time_lose_none(path):
-    threads = [threading.Thread(target=tokens.create, args=(path, f"t{n}", ("read",))) for n in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda n: tokens.create(path, f"t{n}", ("read",)), range(20)))
     assert {token["name"] for token in json.loads(path.read_text())["tokens"]} == {f"t{n}" for n in range(20)}

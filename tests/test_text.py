@@ -22,7 +22,6 @@ ANYTHING = st.text(st.characters(), max_size=50)
 
 
 def obeyed(text: str) -> set[str]:
-    """The characters of `text` that a screen obeys, hides or draws as it likes."""
     return {char for char in text if unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp")}
 
 

@@ -53,7 +53,8 @@ from rose.runtime.service.up import up
 from tests.runtime.service.players import Player
 say = lambda text: print(text, flush=True)
 fleet = up(config.load(Path(sys.argv[1])), sys.argv[2], say, {"make_engine": Player})
-print("fleet run", fleet.wait_ready(say).run_id, flush=True)
+fleet.wait_ready(say)
+print("fleet run", fleet.remembered.run_id, flush=True)
 while fleet.goes_on():
     time.sleep(1.0)
 """

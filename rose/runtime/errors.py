@@ -1,4 +1,4 @@
-"""What can go wrong with the parts of a fleet."""
+"""Errors of a fleet's parts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rose.errors import UserError
 
 
 class DeploymentError(UserError):
-    """A part of the fleet failed; the message says which and what its log says."""
+    """A part of the fleet failed; the message names it and its log."""
 
     exit_code: ClassVar[int] = 1
 
 
 class FolderError(UserError, OSError):
-    """A folder that the fleet file names cannot be made, or not be used."""
+    """A folder of the fleet file cannot be made or used."""
 
 
 class PartDiedError(Exception):

@@ -1,4 +1,4 @@
-"""What runs on each device of a fleet: its engines, their ports, cores, folders and arguments."""
+"""What runs on each device of a fleet: its engines, and their ports, cores, folders and arguments."""
 
 from __future__ import annotations
 
@@ -29,27 +29,23 @@ from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
 from rose.runtime.traffic.trace import fit, open_trace
 
-#: Rollouts and what feeds them give way to serving and its clients on the host's cores.
 BACKGROUND_NICE = 10
 
 
 def writer_name(host: str, writer: str) -> str:
-    """The ledger writer of a part of the fleet; `host` keeps those of several hosts apart."""
+    """Return the name of a ledger writer; `host` keeps those of several hosts apart."""
     return f"{host}.{writer}" if host else writer
 
 
 def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
-    """Of the cores that this process may have, those that serve on none of `devices`; all if that leaves none."""
+    """Return this process's cores that do not serve on `devices`; all if none are left."""
     available = os.sched_getaffinity(0)
     serving = {core for device in devices if device.pool == "serving" for core in device.cores}
     return (available - serving) or available
 
 
 def recorded_config(config: FleetConfig) -> str:
-    """The configuration as JSON, without its secret, as a run's events have it.
-
-    `price_book_sha256` is of the price book's file, if one is named: who reads the ledger opens no other file there.
-    """
+    """Return the configuration as JSON without its secret, with the SHA-256 of its price book's file."""
     made = config.model_dump(mode="json", exclude={"gateway": {"token"}})
     if config.price_book is not None and config.price_book.endswith(".toml"):
         with suppress(OSError):
@@ -58,14 +54,8 @@ def recorded_config(config: FleetConfig) -> str:
 
 
 def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason: str | None = None) -> Run:
-    """Return the event that a fleet run began, goes on with another fleet file (`reason`) or ended. It has the facts
-    of this host, which is the fleet's first one."""
-    host = {
-        "cores": psutil.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "platform": os.uname().machine,
-    }
-    # Of one that ended it is known, and its file may be gone.
+    """Return the event that a fleet run began, changed (`reason`) or ended, with the first host's facts."""
+    host = {"cores": psutil.cpu_count(), "memory_bytes": psutil.virtual_memory().total, "platform": os.uname().machine}
     trace = open_trace(config.traffic) if action == "started" else None
     fitted = None if trace is None else fit(trace, config.traffic)
     return Run(
@@ -75,7 +65,6 @@ def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason
         config_json=recorded_config(config),
         host_json=json.dumps(host),
         tags_json=json.dumps(config.tags),
-        # What is replayed on it.
         trace=None if fitted is None else fitted.trace.name,
         trace_keep_share=None if fitted is None else fitted.keep_share,
         trace_length_scale=None if fitted is None else fitted.length_scale,
@@ -88,33 +77,28 @@ def fleet_event(config: FleetConfig, action: Literal["started", "ended"], reason
 class FleetPlan:
     """Turns a configuration and resolved models into one `AgentSpec` for each device."""
 
-    config: FleetConfig
+    memory: MemoryPlan
     run_id: str
     anchor: Anchor
     folder: Path
     logs: Path
-    serving_model: Path
-    rollout_model: Path
     gateway_url: str
-    #: How the controller reaches rollout engines if it is on another host; None: by loopback.
+    #: The door of rollout engines on another host; None: loopback.
     door: Door | None = None
-    #: The socket of the fork server that engines start from, if there is one.
     fork_server: Path | None = None
-    #: Bytes that were free on GPUs before the run, by device id.
     free_bytes: Mapping[str, int] = field(default_factory=dict)
-    #: Rollout engines outlive their agent, and end by themselves after so long without one; None: they end with it.
+    #: Seconds that rollout engines live without an agent; None: they end with it.
     orphan_s: float | None = None
 
     @property
-    def memory(self) -> MemoryPlan:
-        return MemoryPlan(config=self.config, serving_model=self.serving_model, rollout_model=self.rollout_model)
+    def config(self) -> FleetConfig:
+        return self.memory.config
 
     def page(self, device: DeviceConfig) -> Path:
-        """Where the device's arbiter page lies."""
         return self.folder / device.id / "page"
 
     def serving(self, device: DeviceConfig) -> ServingDevice | None:
-        """The serving engine of the device, its owner's or ours to start; None on a rollout device."""
+        """Return the device's serving engine, its owner's or ours; None on a rollout device."""
         if device.pool != "serving":
             return None
         spec = self._serving(device) if device.serving_url is None else None
@@ -125,8 +109,7 @@ class FleetPlan:
         )
 
     def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
-        """On a serving device a gated rollout engine if co-serving is on; on a rollout device one that works whenever
-        it has something to do. `serving` is the device's own."""
+        """Return a device's agent; its rollout engine is gated where the device serves."""
         config = self.config
         lends = device.pool == "serving"
         return AgentSpec(
@@ -151,7 +134,6 @@ class FleetPlan:
         return self.folder / device.id / "staging"
 
     def _host_cores(self) -> list[int]:
-        """The cores that are not a serving device's: those for the HTTP and the text of what runs on them."""
         return sorted(host_cores(self.config.device))
 
     def _serving(self, device: DeviceConfig) -> EngineSpec:
@@ -159,7 +141,7 @@ class FleetPlan:
         number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)
         return EngineSpec(
             engine_id=f"{device.id}-serving",
-            model=str(self.serving_model),
+            model=str(self.memory.serving_model),
             model_name=config.model,
             port=free_port() if config.port is None else config.port + number,
             any_port=config.port is None,
@@ -171,19 +153,19 @@ class FleetPlan:
             host_cores=self._host_cores() if device.gpu is None else (),
             # It has SGLang loaded for cores.
             fork_server=self.fork_server if device.gpu is None else None,
-            # Its answers then say how much of a prompt was in the prefix cache, which lending may displace.
+            # Answers then tell the prompt's share in the prefix cache, which lending may displace.
             extra_args=["--enable-cache-report", *self._memory_arguments(device, "serving"), *config.extra_args],
         )
 
     def _rollout(self, device: DeviceConfig, *, gated: bool) -> EngineSpec:
         config = self.config.rollout
-        # A lent engine that starts anew must not delay serving either.
+        # A lent engine that restarts must not delay serving either.
         host_cores = self._host_cores() if gated and device.gpu is None else ()
         lent_gpu = gated and device.gpu is not None
         leased = lent_gpu and self.config.coserving.activation == "leased"
         return EngineSpec(
             engine_id=f"{device.id}-rollout",
-            model=str(self.rollout_model),
+            model=str(self.memory.rollout_model),
             model_name=config.model,
             door=self.door,
             port=free_port(*addresses(self.door)),
@@ -197,14 +179,12 @@ class FleetPlan:
             cores=device.cores,
             host_cores=host_cores,
             start_cores=host_cores,
-            # On cores that it shares, with serving or with what feeds it, a rollout step is what can wait.
             idle_class=device.gpu is None,
             # It has SGLang loaded for cores.
             fork_server=self.fork_server if device.gpu is None else None,
             nice=BACKGROUND_NICE,
             orphan_s=self.orphan_s,
             token_ids_only=True,
-            # On a GPU of its own it has nobody to come after.
             environment=mps.client_environment(self.config.coserving.compute_share) if lent_gpu else {},
             extra_args=[
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
@@ -217,7 +197,7 @@ class FleetPlan:
         )
 
     def _memory_arguments(self, device: DeviceConfig, name: str) -> list[str]:
-        """Before the arguments of the fleet file, which may say otherwise."""
+        """Return the computed memory share, which goes before the file's own arguments."""
         if device.id not in self.free_bytes:
             return []
         return [f"--mem-fraction-static={self.memory.memory_fraction(device, name, self.free_bytes[device.id])}"]

@@ -1,8 +1,4 @@
-"""What engines take of a device's memory: pools of tokens from `kv_bytes`, and on a GPU all of it against what is free.
-
-Each engine of a device has a pool of its own, as large as it may ever fill; which of them may fill it is the budget's
-to say. Importing this module loads no torch.
-"""
+"""How much memory engines take: pools of tokens from `kv_bytes`, and on a GPU all parts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,28 +6,26 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig
 from rose.fleet_checks import more_ranks
-from rose.runtime.engines import cpu
+from rose.runtime.engines import cpu, models
 from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
 
-#: Pools on CPU cores, where a page of a pool is taken when it is first written: more than a core fills.
+#: Pools on CPU cores, where a page is taken when first written: more than a core fills.
 CORES_SERVING_TOKENS = 8192
 CORES_ROLLOUT_TOKENS = 32768
-#: Beside weights and pool an engine has a CUDA context, captured graphs and the activations of its largest step. These
-#: are allowances, not measurements: SGLang itself reserves 1.5 MiB for each token of a prefill chunk (8192 in serving
-#: on a large card, 512 in a rollout engine, of which it counts 2048 at least), and 2 MiB for each row of a graph.
+#: Allowances for context, graphs and activations: SGLang reserves 1.5 MiB for each token of a prefill chunk (8192 in
+#: serving on a large card, 512 in a rollout engine, at least 2048), and 2 MiB for each row of a graph.
 SERVING_WORKSPACE_BYTES = 6 << 30
 ROLLOUT_WORKSPACE_BYTES = 4 << 30
-#: The trainer has float32 masters, gradients and two moments for each bfloat16 weight, and activations: an allowance.
+#: Allowance for float32 masters, gradients, two moments and activations for each bfloat16 weight.
 TRAINER_BYTES_PER_WEIGHT_BYTE = 8
 TRAINER_WORKSPACE_BYTES = 2 << 30
-#: No more of what is free is given to weights and pool, however much that is.
 _FRACTION_MAX = 0.98
 _FRACTION_MIN = 0.05
 
@@ -43,12 +37,12 @@ _ASK_TIMEOUT_S = 120
 
 
 class DeviceMemoryError(Exception):
-    """The device's memory cannot hold what it should, or cannot be asked for; the message says what to do."""
+    """A device's memory is too small or cannot be read; the message says what to do."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """What one process takes of a GPU, in bytes."""
+    """GPU memory of one process, in bytes."""
 
     name: str
     weights_bytes: int
@@ -62,11 +56,18 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """The pools and parts of the devices of a fleet. `serving_model` and `rollout_model` are checkpoint folders."""
+    """The pools and memory parts of a fleet's devices. `serving_model` and `rollout_model` are checkpoint folders."""
 
     config: FleetConfig
     serving_model: Path
     rollout_model: Path
+
+    @classmethod
+    def resolve(cls, config: FleetConfig, say: Callable[[str], None]) -> MemoryPlan:
+        """Return the plan of a fleet, whose models are made or downloaded if missing. Raises ModelError, CacheError."""
+        cache = config.cache.expanduser()
+        serving, rollout = (models.resolve(name, cache, say) for name in (config.serving.model, config.rollout.model))
+        return cls(config=config, serving_model=serving, rollout_model=rollout)
 
     def serving_bytes_per_token(self, device: DeviceConfig) -> int:
         return kv_bytes_per_token(self.serving_model, _dtype(device))
@@ -75,7 +76,7 @@ class MemoryPlan:
         return kv_bytes_per_token(self.rollout_model, _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
-        """The pool of the serving engine: as many tokens as `kv_bytes` holds, unless the file says how many."""
+        """Return the serving engine's pool: the file's, else the tokens that `kv_bytes` holds."""
         given = self.config.serving.max_total_tokens
         if given is not None:
             return given
@@ -84,7 +85,7 @@ class MemoryPlan:
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
     def rollout_tokens(self, device: DeviceConfig) -> int:
-        """The pool of the rollout engine: what a lease may ever allow it, or all of a dedicated device."""
+        """Return the rollout engine's pool: the most a lease may allow, or all of a dedicated device."""
         given = self.config.rollout.max_total_tokens
         if given is not None:
             return given
@@ -94,44 +95,22 @@ class MemoryPlan:
         return room // self.rollout_bytes_per_token(device)
 
     def parts(self, device: DeviceConfig) -> list[MemoryPart]:
-        """What a run will put on the device, in the order in which it starts. A serving engine of its owner's is there
-        already, and not counted."""
+        """Return what a run puts on the device, in order of start. An owner's serving engine is there already."""
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
-            parts.append(
-                MemoryPart(
-                    name="serving",
-                    weights_bytes=weights_bytes(self.serving_model),
-                    kv_bytes=self.serving_tokens(device) * self.serving_bytes_per_token(device),
-                    workspace_bytes=SERVING_WORKSPACE_BYTES,
-                )
-            )
+            kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
+            parts.append(MemoryPart("serving", weights_bytes(self.serving_model), kv_bytes, SERVING_WORKSPACE_BYTES))
         if not lends or self.config.coserving.enabled:
-            parts.append(
-                MemoryPart(
-                    name="rollout",
-                    weights_bytes=weights_bytes(self.rollout_model),
-                    kv_bytes=self.rollout_tokens(device) * self.rollout_bytes_per_token(device),
-                    workspace_bytes=ROLLOUT_WORKSPACE_BYTES,
-                )
-            )
+            kv_bytes = self.rollout_tokens(device) * self.rollout_bytes_per_token(device)
+            parts.append(MemoryPart("rollout", weights_bytes(self.rollout_model), kv_bytes, ROLLOUT_WORKSPACE_BYTES))
         trainer = trainer_device(self.config)
         if trainer is not None and device.id == trainer.id:
-            parts.append(
-                MemoryPart(
-                    name="trainer",
-                    weights_bytes=weights_bytes(self.rollout_model) * TRAINER_BYTES_PER_WEIGHT_BYTE,
-                    kv_bytes=0,
-                    workspace_bytes=TRAINER_WORKSPACE_BYTES,
-                )
-            )
+            state_bytes = weights_bytes(self.rollout_model) * TRAINER_BYTES_PER_WEIGHT_BYTE
+            parts.append(MemoryPart("trainer", state_bytes, 0, TRAINER_WORKSPACE_BYTES))
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU has no room for the device's parts, or `kv_bytes` none for a token.
-
-        A serving engine of several ranks is not summed up: its parts are on several GPUs.
-        """
+        """Raises DeviceMemoryError if the GPU is too small for one engine's ranks, or `kv_bytes` for a token."""
         if device.gpu is None:
             return
         self._check_pools(device)
@@ -153,7 +132,7 @@ class MemoryPlan:
         )
 
     def unreachable_budget(self, device: DeviceConfig) -> str | None:
-        """Why the KV budget of a lent device can never bind, where the file gives pools that are too small for that."""
+        """Return why a lent device's KV budget can never bind, if the file's pools are too small."""
         serving, rollout = self.config.serving.max_total_tokens, self.config.rollout.max_total_tokens
         lent = device.pool == "serving" and device.serving_url is None and self.config.coserving.enabled
         if not lent or (serving is None and rollout is None):
@@ -168,12 +147,8 @@ class MemoryPlan:
         )
 
     def memory_fraction(self, device: DeviceConfig, name: str, free_bytes: int) -> float:
-        """`--mem-fraction-static` of an engine on a GPU, of which `free_bytes` are free before the run starts anything.
-
-        SGLang keeps 1 - fraction of what is free when an engine starts for graphs and activations. It sizes the pool by
-        the rest, whatever another engine will want, but never above `--max-total-tokens`. So the fraction is that which
-        leaves the allowance, and the pool is as large as was planned.
-        """
+        """Return `--mem-fraction-static` with `free_bytes` free before the run: SGLang keeps 1 - fraction of the memory
+        free at its start for graphs and activations, and the rest limits the pool."""
         for part in self.parts(device):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)
@@ -189,7 +164,6 @@ class MemoryPlan:
                 )
 
     def _given_pools(self, end: str = ", ") -> str:
-        """The pools that the file gives, as text."""
         given = [
             f"{section}.max_total_tokens ({tokens})"
             for section, tokens in (
@@ -213,16 +187,12 @@ class MemoryPlan:
 
 
 def trainer_device(config: FleetConfig) -> DeviceConfig | None:
-    """The device on which the trainer runs and to which its time is charged: the first dedicated one. One of several
-    hosts may have none."""
+    """Return the device of the trainer: the first dedicated one, if this host has any."""
     return next((device for device in config.device if device.pool == "rollout"), None)
 
 
 def free_memory(gpus: Sequence[int]) -> dict[int, int]:
-    """Free bytes of GPUs, by CUDA index. Raises DeviceMemoryError.
-
-    Asked in a process of its own: the context that asking makes would stay on the GPU as long as this one lives.
-    """
+    """Return free bytes of GPUs by CUDA index, asked in a process of its own. Raises DeviceMemoryError."""
     command = [sys.executable, "-c", _ASK_FREE, *map(str, gpus)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
@@ -235,7 +205,7 @@ def free_memory(gpus: Sequence[int]) -> dict[int, int]:
 
 
 def _dtype(device: DeviceConfig) -> str | None:
-    """What engines of the device compute in; None: what the checkpoint is in."""
+    """Return what the device's engines compute in; None: the checkpoint's type."""
     return cpu.dtype() if device.gpu is None else None
 
 

@@ -1,10 +1,11 @@
-"""What can be found wrong before anything is started: one clear error, nothing half-written."""
+"""Checks before anything is started: one clear error, nothing half-written."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import psutil
 
@@ -18,7 +19,7 @@ from rose.runtime.errors import FolderError
 from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
 from rose.runtime.service import places
 
-#: Resident memory of one engine's processes on CPU cores, and of everything else in a run; measured, rounded up.
+#: Measured resident memory, rounded up: an engine's processes on CPU cores, and all else in a run.
 ENGINE_BYTES = 3 << 30
 REST_BYTES = 3 << 30
 
@@ -26,19 +27,27 @@ _RUNTIME_PACKAGES = ("torch", "ray", "sglang", "transformers", "aiohttp", "gymna
 
 
 class PreflightError(UserError):
-    """The fleet cannot start here; the message says what is missing and what to do."""
+    """The fleet cannot start here; the message says why and what to do."""
+
+
+@contextmanager
+def _refused(*kinds: type[Exception], before: str = "") -> Iterator[None]:
+    """Turn these errors into a PreflightError."""
+    try:
+        yield
+    except kinds as error:
+        raise PreflightError(f"{before}{error}") from None
 
 
 def check(config: FleetConfig) -> None:
-    """Of a fleet that is all on this host. Raises PreflightError for the first thing that would make it fail: what is
-    wrong in the fleet file comes before what the host is short of now."""
+    """Check a fleet that is all on this host, the file before the host. Raises PreflightError."""
     check_archive(config)
     check_host(config)
     _check_port(config.gateway.port, "gateway.port", config.gateway.host)
 
 
 def check_host(config: FleetConfig) -> None:
-    """Of the host whose devices `config` has, before its first engine. Raises PreflightError."""
+    """Check the host of `config`'s devices before its first engine. Raises PreflightError."""
     _check_trace(config)
     _check_packages()
     _check_activation(config)
@@ -52,25 +61,20 @@ def check_host(config: FleetConfig) -> None:
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
-    """Bytes that are free on the GPUs of the fleet, by device id; asked once the models are there, whose size counts.
-
-    Raises PreflightError naming the device that cannot hold its engines, part by part.
-    """
+    """Return bytes free on the fleet's GPUs by device id. Raises PreflightError naming one without room."""
     devices = [device for device in memory.config.device if device.gpu is not None]
     if not devices:
         return {}
-    try:
+    with _refused(DeviceMemoryError, ValueError):
         free = memory_plan.free_memory([device.gpu for device in devices if device.gpu is not None])
         for device in devices:
             assert device.gpu is not None
             memory.check(device, free[device.gpu])
-    except (DeviceMemoryError, ValueError) as error:
-        raise PreflightError(str(error)) from None
     return {device.id: free[device.gpu] for device in devices if device.gpu is not None}
 
 
 def notice(config: FleetConfig) -> str | None:
-    """What a user should know of a fleet that can start, if there is anything."""
+    """Return what a user should know of a fleet that can start, if anything."""
     if not _stand_ins(config):
         return None
     return (
@@ -104,7 +108,7 @@ def _check_devices(config: FleetConfig) -> None:
 
 
 def require_gpu(index: int, what: str, way_out: str) -> None:
-    """Raises PreflightError naming what wants the GPU with this CUDA index, if engines cannot run on it."""
+    """Raises PreflightError naming `what` if engines cannot run on the GPU with this CUDA index."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -122,7 +126,7 @@ def _stand_ins(config: FleetConfig) -> bool:
 
 
 def _check_kernels(config: FleetConfig) -> None:
-    """Stand-ins for kernels prove mechanisms; whoever serves real requests must not meet them."""
+    """Stand-ins prove mechanisms; real requests must not meet them."""
     if not _stand_ins(config):
         return
     attached = [device.id for device in config.device if device.serving_url is not None]
@@ -160,14 +164,11 @@ def _check_models(config: FleetConfig) -> None:
     if not config.device:
         return
     for field, model in (("serving.model", config.serving.model), ("rollout.model", config.rollout.model)):
-        try:
+        with _refused(models.ModelError, before=f"{field}: "):
             models.local(model)
-        except models.ModelError as error:
-            raise PreflightError(f"{field}: {error}") from None
 
 
 def _check_memory(config: FleetConfig) -> None:
-    # A rollout engine a device, and serving where nobody else serves.
     lending = config.coserving.enabled
     engines = sum(1 if device.pool == "rollout" else (device.serving_url is None) + lending for device in config.device)
     needed = engines * ENGINE_BYTES + REST_BYTES
@@ -182,42 +183,33 @@ def _check_memory(config: FleetConfig) -> None:
 def _check_port(port: int | None, what: str, host: str) -> None:
     if port is None:
         return
-    try:
+    with _refused(EngineError):
         require_free_port(port, what, host)
-    except EngineError as error:
-        raise PreflightError(str(error)) from None
 
 
 def _check_trace(config: FleetConfig) -> None:
-    """It is replayed where there is serving."""
     from rose.runtime.traffic import trace
 
     if not any(device.pool == "serving" for device in config.device):
         return
-    try:
+    with _refused(trace.TraceError, ConfigError):
         trace.open_trace(config.traffic)
-    except (trace.TraceError, ConfigError) as error:
-        raise PreflightError(str(error)) from None
 
 
 def check_archive(config: FleetConfig) -> None:
-    """Raises PreflightError if nothing can be archived to where `archive.to` says, as far as that shows from here."""
+    """Raises PreflightError if `archive.to` cannot be used, as far as this host can tell."""
     from rose.ledger.growth import archive
     from rose.ledger.growth.store import Store
 
     if config.archive.to is not None:
-        try:
+        with _refused(LedgerError, before=f"archive.to {config.archive.to!r}: "):
             archive.outside(Store(config.archive.to), places.ledger(config))
-        except LedgerError as error:
-            raise PreflightError(f"archive.to {config.archive.to!r}: {error}") from None
 
 
 def _check_folders(config: FleetConfig) -> None:
-    try:
+    with _refused(FolderError):
         places.make_ledger(config)
         places.make_state(places.state_folder(config))
-    except FolderError as error:
-        raise PreflightError(str(error)) from None
     cache = config.cache.expanduser()
     try:
         cache.mkdir(parents=True, exist_ok=True)

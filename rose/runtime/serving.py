@@ -1,8 +1,4 @@
-"""The serving engines beside which rollouts run: those of an owner are attached to, and left as they were.
-
-Where a device names none (the demo), one is started as an owner would, and only who started it ends it. Agents and the
-controller may die at any time: none of them has a serving engine.
-"""
+"""The serving engines: an owner's is attached to and left as it was; one of ours ends only with its starter."""
 
 from __future__ import annotations
 
@@ -21,10 +17,9 @@ from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, Engine
 from rose.runtime.errors import DeploymentError
 
 _TIMEOUT_S = 5.0
-#: Between two looks at whether an owner's engine is attached: it may have been started again.
+#: Time between looks at an owner's engine, which may have restarted.
 _LOOK_S = 5.0
 _TEND_S = 0.2
-#: An engine that was started again is not waited for: there is another look.
 _AGAIN_TIMEOUT_S = 1.0
 
 
@@ -40,11 +35,7 @@ class ServingDevice:
 
 
 class ServingEngines:
-    """`launch` and `wait_ready` before agents count on them, `attach` once there are pages, `stop` at the very end.
-
-    Owners' engines that want a key get that in the environment's `ROSE_SERVING_TOKEN`. `say` is for what a user should
-    know.
-    """
+    """`launch` and `wait_ready` before agents, `attach` with pages, `stop` last; key: `ROSE_SERVING_TOKEN`."""
 
     def __init__(
         self,
@@ -56,25 +47,20 @@ class ServingEngines:
         self._urls = {device.device_id: device.url for device in devices}
         self._owned = [device for device in devices if device.spec is None]
         self._processes = {device.device_id: make(device.spec) for device in devices if device.spec is not None}
-        #: Devices whose engine was started on another port.
         self._moved: set[str] = set()
         self._ready = False
         self._looked: float | None = None
 
     def url(self, device_id: str) -> str:
-        """Where the device's serving engine answers."""
         return self._urls[device_id]
 
     def launch(self) -> None:
-        """Start the engines that have no other owner. Call from a thread that lives as long as they should."""
+        """Start the engines without an owner, from a thread that lives as long as they should."""
         for device_id in self._processes:
             self._launch(device_id)
 
     def wait_ready(self, tend: Callable[[], None]) -> None:
-        """Return once every engine started here answers, and keep it to its cores. `tend` is called meanwhile.
-
-        Call from the thread that launched them. Raises EngineError, and what `tend` raises.
-        """
+        """Wait for the engines started in this thread, `tend` meanwhile. Raises EngineError and `tend`'s."""
         if not self._processes:
             return
         waiting = ThreadPoolExecutor(len(self._processes), thread_name_prefix="rose-serving")
@@ -96,8 +82,7 @@ class ServingEngines:
         self._ready = True
 
     def check(self) -> None:
-        """Attach again to an owner's engine that lost its page, and see that ours live. Raises DeploymentError."""
-        # Until they are ready, waiting for them says what became of them.
+        """Reattach owners' engines that lost their page, and check that ours live. Raises DeploymentError."""
         for process in self._processes.values() if self._ready else ():
             if not process.alive:
                 raise DeploymentError(
@@ -111,18 +96,15 @@ class ServingEngines:
             self._looked = time.monotonic()
 
     def attach(self, tend: Callable[[], None] = lambda: None) -> None:
-        """Show every owner's engine the page of its device, and see that it takes it. `tend` is called meanwhile.
-
-        Raises AttachError, and what `tend` raises.
-        """
+        """Attach owners' engines to their pages, `tend` meanwhile. Raises AttachError and `tend`'s."""
         for device in self._owned:
             OwnedEngine(device.url, self._token).attach(device.page, tend)
         self._looked = time.monotonic()
 
     def stop(self) -> None:
-        """Let go of what belongs to others and end what was started here."""
+        """Detach from owners' engines, and end those started here."""
         for device in self._owned:
-            # One that is gone has nothing of ours; one whose owner gave it another page keeps that.
+            # An engine that is gone, or has another page by its owner, needs no detaching.
             with suppress(AttachError):
                 if has_engine(device.page):
                     OwnedEngine(device.url, self._token).detach(by_owner=False)
@@ -136,7 +118,7 @@ class ServingEngines:
             self._move(device_id, error)
 
     def _move(self, device_id: str, error: AddressInUseError) -> None:
-        """Launch the engine once more, on another port. Raises `error` if it has to be on this one."""
+        """Relaunch the engine on another port, once. Raises `error` if it must be on this one."""
         former = self._processes[device_id]
         spec = None if device_id in self._moved else former.spec.elsewhere()
         if spec is None:
@@ -150,7 +132,7 @@ class ServingEngines:
 
     def _attach_again(self, device: ServingDevice) -> None:
         engine = OwnedEngine(device.url, self._token, _TIMEOUT_S)
-        # It is its owner's to bring back, and to let go of; until then nothing is lent.
+        # Its owner decides; until then nothing is lent.
         with suppress(AttachError):
             state = engine.state()
             if state is None or not state.detached:
@@ -158,7 +140,6 @@ class ServingEngines:
 
 
 def answers(url: str) -> bool:
-    """Whether an SGLang server at `url` is well."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=_TIMEOUT_S):
             return True

@@ -1,9 +1,6 @@
-"""Hosts on one machine: each with a network, processes, memory, a disk and a clock of its own, joined by a switch.
-
-A host is a set of kernel namespaces. It reaches the others by their addresses and by nothing else: what it can write
-to is its own, and the machine's files are there to be read only. A host that is killed loses its processes and its
-memory, as by a power cut, and keeps its disk, `/srv`. Needs `unshare` and root, or user namespaces.
-"""
+"""Hosts on this machine, sets of kernel namespaces: each with its own network, processes, memory, disk `/srv` and
+clock, joined by a switch. Machine files are read-only. A killed host keeps only its disk. Needs `unshare` and root, or
+user namespaces."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ while :; do sleep 1000 || true; done
 
 @functools.cache
 def missing() -> str | None:
-    """Why this machine cannot have hosts; None if it can."""
+    """Return why this machine cannot have hosts."""
     probe = ["unshare", *_USER, "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "sh", "-c"]
     script = (
         "mount --make-rprivate / && mount -t tmpfs x /mnt && mount -t proc p /proc && ip link add switch type bridge"
@@ -76,11 +73,10 @@ def missing() -> str | None:
 
 @functools.cache
 def clock_library() -> Path | None:
-    """What gives a host's processes a wall clock of their own, as no namespace does; None without a C compiler."""
+    """Return the library that gives processes a wall clock of their own; None without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
-    # In the checkout's own folders: hosts see no other.
     library, source = ROOT / "build" / "wall_clock.so", Path(__file__).with_name("wall_clock.c")
     if library.exists() and library.stat().st_mtime > source.stat().st_mtime:
         return library
@@ -93,10 +89,7 @@ def clock_library() -> Path | None:
 
 @dataclass(eq=False)
 class Host:
-    """One of them. `clock_ahead_s`: its monotonic clock is ahead of the machine's, as if it had run for longer.
-
-    `clock_is_set`: its wall clock can be set, by `set_clock`, which needs the `clock_library`.
-    """
+    """A host. `clock_ahead_s` moves its monotonic clock; with `clock_is_set`, `set_clock` moves its wall clock."""
 
     network: Network
     number: int
@@ -120,11 +113,10 @@ class Host:
 
     @property
     def first_pid(self) -> int:
-        """The number, on the machine, of its first process."""
         return self._init
 
     def boot(self) -> None:
-        """Start it, or start it again with the disk that it had."""
+        """Start the host, with the disk that it had."""
         assert not self.up
         booted = self.disk / ".booted"
         booted.unlink(missing_ok=True)
@@ -158,7 +150,7 @@ class Host:
         self.call("ip", "link", "set", "eth0", "up")
 
     def command(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
-        """What runs a program there: from the checkout, with this Python's environment and a home of its own."""
+        """Return the command that runs a program there, from the checkout with this Python."""
         own_clock = {"LD_PRELOAD": str(clock_library()), "WALL_CLOCK": f"/srv/{_CLOCK}"} if self.clock_is_set else {}
         given = {
             **own_clock,
@@ -171,14 +163,13 @@ class Host:
         user = ["--user", "--preserve-credentials"] if _AS_USER else []
         clock = ["--time"] if self.clock_ahead_s else []
         spaces = ["--mount", "--net", "--pid", "--uts", "--ipc", *clock]
-        # What this process's own settings name is not there.
         unset = [f"--unset={name}" for name in os.environ if name.startswith(("ROSE_", "RAY_")) and name not in given]
         settings = [*unset, *(f"{name}={value}" for name, value in given.items())]
         enter = ["nsenter", "--target", str(self._init), *user, *spaces]
         return [*enter, "env", f"--chdir={ROOT}", *settings, *arguments]
 
     def call(self, *arguments: str, timeout_s: float = 400.0, **environment: str) -> str:
-        """Run a program there to its end and return what it printed. Raises CalledProcessError with its errors."""
+        """Run a program there and return its output. Raises AssertionError with its errors."""
         done = subprocess.run(
             self.command(arguments, environment), capture_output=True, text=True, timeout=timeout_s, check=False
         )
@@ -191,7 +182,7 @@ class Host:
         return self.call(sys.executable, "-c", program, *arguments, timeout_s=timeout_s, **environment)
 
     def start(self, *arguments: str, output: IO[str] | int, **environment: str) -> subprocess.Popen[str]:
-        """Start a program there that goes on; it ends with the host at the latest."""
+        """Start a program there, which ends with the host at the latest."""
         return subprocess.Popen(
             self.command(arguments, environment),
             stdout=output,
@@ -202,11 +193,10 @@ class Host:
         )
 
     def processes(self, *, pids: bool = False) -> list[str]:
-        """Command lines of what runs there, after their numbers if `pids`."""
         return self.call("ps", "-ww", "-eo", "pid,args" if pids else "args", "--no-headers").splitlines()
 
     def kill(self) -> None:
-        """End all of it at once, without a word to anybody."""
+        """End all of it at once, as by a power cut."""
         assert self._unshare is not None
         with suppress(ProcessLookupError):
             os.kill(self._init, signal.SIGKILL)
@@ -216,26 +206,21 @@ class Host:
             self.network.ip(f"link del port{self.number}")
 
     def set_clock(self, ahead_s: float) -> None:
-        """Have the wall clock of all that runs there tell so much more than the machine's."""
         assert self.clock_is_set
         with (self.disk / _CLOCK).open("r+b" if (self.disk / _CLOCK).exists() else "wb") as file:
             file.write(struct.pack("=q", round(ahead_s * 1e9)))
 
     def unplug(self) -> None:
-        """Cut its line to the switch: it hears of nobody, and nobody of it."""
+        """Cut its line to the switch."""
         self.network.ip(f"link set port{self.number} down")
 
     def plug_in(self) -> None:
-        """Mend the line that `unplug` cut."""
         self.network.ip(f"link set port{self.number} up")
 
 
 @dataclass(eq=False)
 class Network:
-    """A switch and the hosts that are plugged into it. Use it as a context manager: at its end all of them end.
-
-    `folder` holds the hosts' disks.
-    """
+    """A switch and its hosts, whose disks lie in `folder`. A context manager that ends all of them."""
 
     folder: Path
     hosts: list[Host] = field(default_factory=list)
@@ -261,7 +246,6 @@ class Network:
         self._switch.wait()
 
     def add(self, *, clock_ahead_s: int = 0, clock_is_set: bool = False) -> Host:
-        """Boot one more host."""
         disk = self.folder / f"disk-{len(self.hosts) + 1}"
         disk.mkdir(parents=True)
         host = Host(self, len(self.hosts) + 1, disk, clock_ahead_s, clock_is_set)
@@ -272,7 +256,7 @@ class Network:
         return host
 
     def inside(self) -> list[str]:
-        """What runs a program where the switch is."""
+        """Return the command that runs a program where the switch is."""
         assert self._switch is not None
         user = ["--user", "--preserve-credentials"] if _AS_USER else []
         return ["nsenter", "--target", str(self._switch.pid), *user, "--net"]

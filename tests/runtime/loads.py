@@ -1,4 +1,4 @@
-"""What a serving engine says of itself, for tests to vary."""
+"""Facts for tests to vary: the load of a serving engine, and the shape of a model."""
 
 from __future__ import annotations
 
@@ -21,3 +21,13 @@ IDLE = ServingLoad(
     late_alone=0,
     late_by_lending=0,
 )
+#: 8 billion parameters: 16 GB of weights, and 128 KiB of keys and values for a token.
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+    "torch_dtype": "bfloat16",
+}

@@ -1,8 +1,5 @@
-"""`python -m tests.runtime.owner_server ...`: SGLang's own `python -m sglang.launch_server ...` on a host with no GPU.
-
-Only what released SGLang lacks there is put in place first, in the processes that it spawns too. Nothing tells it of
-ROSE: it finds the plugin by itself, as an owner's server does.
-"""
+"""`python -m tests.runtime.owner_server ...`: SGLang's own server on CPU cores, with stand-ins for what it lacks there;
+it finds the plugin by itself, as an owner's server does."""
 
 from __future__ import annotations
 

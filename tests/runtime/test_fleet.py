@@ -14,6 +14,7 @@ from rose.config_example import demo
 from rose.runtime.engines.adoption import spec_sha256
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.fleet import FleetPlan, recorded_config
+from rose.runtime.memory_plan import MemoryPlan
 
 SHAPE = {
     "num_attention_heads": 4,
@@ -32,21 +33,23 @@ def model(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def fleet():
+    return demo([0, 1], ledger=Path("x"))
+
+
 def plan(fleet, model):
     return FleetPlan(
-        config=fleet,
+        memory=MemoryPlan(config=fleet, serving_model=model, rollout_model=model),
         run_id="run",
         anchor=Anchor(0),
         folder=Path("shm"),
         logs=Path("logs"),
-        serving_model=model,
-        rollout_model=model,
         gateway_url="http://127.0.0.1:1",
     )
 
 
-def test_other_hosts_reach_rollout_engines_through_a_door_and_serving_not_at_all(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_other_hosts_reach_rollout_engines_through_a_door_and_serving_not_at_all(fleet, model):
     fleet_plan = replace(plan(fleet, model), door=Door("127.0.0.3", "secret"))
     serving = fleet_plan.serving(fleet.device[0])
     rollout = fleet_plan.agent_spec(fleet.device[0], serving).rollout
@@ -58,8 +61,7 @@ def test_other_hosts_reach_rollout_engines_through_a_door_and_serving_not_at_all
     assert serving.spec.outer_url == serving.spec.url
 
 
-def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(fleet, model):
     fleet_plan = plan(fleet, model)
     serving, none = (fleet_plan.serving(device) for device in fleet.device)
     lends, dedicated = (fleet_plan.agent_spec(d, s) for d, s in zip(fleet.device, (serving, none), strict=True))
@@ -70,32 +72,27 @@ def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model
     assert lends.rollout.token_ids_only
     assert none is None
     assert not dedicated.rollout.plugin.gated
-    # Both engines of a device meet on one page, and no two devices on the same.
     assert serving.spec.plugin.page == serving.page == lends.rollout.plugin.page == lends.page
     assert lends.page != dedicated.page
     assert lends.serving_kv_bytes_per_token in (2 * 3 * 2 * 64 * 2, 2 * 3 * 2 * 64 * 4)
 
 
-def test_only_what_computes_runs_on_the_cores_of_a_serving_device(model, monkeypatch):
+def test_only_what_computes_runs_on_the_cores_of_a_serving_device(fleet, model, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
-    fleet = demo([0, 1], ledger=Path("x"))
     fleet_plan = plan(fleet, model)
     served = fleet_plan.serving(fleet.device[0])
     lends, dedicated = (fleet_plan.agent_spec(d, s) for d, s in zip(fleet.device, (served, None), strict=True))
     serving = set(served.spec.cores)
     assert set(served.spec.host_cores) == set(lends.rollout.host_cores) == {0, 1, 2} - serving
-    # A lent engine keeps off them while it starts, and gives way on them to whatever wakes.
     assert lends.rollout.start_cores == lends.rollout.host_cores
     assert lends.rollout.idle_class
     assert not served.spec.idle_class
     assert not served.spec.start_cores
-    # So does one on cores where the host's own work is done: it feeds both.
     assert dedicated.rollout.idle_class
     assert not dedicated.rollout.host_cores
 
 
-def test_without_coserving_nothing_is_lent(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_without_coserving_nothing_is_lent(fleet, model):
     fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(enabled=False)})
     fleet_plan = plan(fleet, model)
     lends, dedicated = (fleet_plan.agent_spec(device, fleet_plan.serving(device)) for device in fleet.device)
@@ -103,28 +100,22 @@ def test_without_coserving_nothing_is_lent(model):
     assert dedicated.rollout is not None
 
 
-def test_serving_ports_count_up_from_the_configured_one(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_serving_ports_count_up_from_the_configured_one(fleet, model):
     more = fleet.device[0].model_copy(update={"id": "serving-1", "cores": [2]})
     fleet = fleet.model_copy(
-        update={
-            "device": [*fleet.device, more],
-            "serving": fleet.serving.model_copy(update={"port": 9100}),
-        }
+        update={"device": [*fleet.device, more], "serving": fleet.serving.model_copy(update={"port": 9100})}
     )
     serving = [plan(fleet, model).serving(device) for device in fleet.device]
     assert [device.spec.port for device in serving if device is not None] == [9100, 9101]
 
 
-def test_what_an_owner_serves_is_not_started(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_what_an_owner_serves_is_not_started(fleet, model):
     attached = fleet.device[0].model_copy(update={"serving_url": "http://127.0.0.1:30000"})
     serving = plan(fleet, model).serving(attached)
     assert (serving.spec, serving.url) == (None, "http://127.0.0.1:30000")
 
 
-def test_an_engine_that_is_to_leave_a_lent_gpu_is_started_so_that_it_can(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_an_engine_that_is_to_leave_a_lent_gpu_is_started_so_that_it_can(fleet, model):
     fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(activation="leased")})
     for device, leased in (
         (fleet.device[0].model_copy(update={"gpu": 0}), True),
@@ -136,8 +127,7 @@ def test_an_engine_that_is_to_leave_a_lent_gpu_is_started_so_that_it_can(model):
         assert ("--enable-weights-cpu-backup" in arguments) == leased
 
 
-def test_engines_of_a_gpu_take_their_pools_and_shares_from_its_kv_bytes(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_engines_of_a_gpu_take_their_pools_and_shares_from_its_kv_bytes(fleet, model):
     lent, dedicated = (device.model_copy(update={"gpu": number}) for number, device in enumerate(fleet.device))
     fleet = fleet.model_copy(update={"device": [lent, dedicated]})
     fleet_plan = replace(plan(fleet, model), free_bytes={lent.id: 79 << 30, dedicated.id: 79 << 30})
@@ -153,8 +143,7 @@ def test_engines_of_a_gpu_take_their_pools_and_shares_from_its_kv_bytes(model):
         assert [argument for argument in spec.extra_args if argument.startswith("--mem-fraction-static=0.9")]
 
 
-def test_what_the_fleet_file_says_of_memory_comes_last(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_what_the_fleet_file_says_of_memory_comes_last(fleet, model):
     lent = fleet.device[0].model_copy(update={"gpu": 0})
     own = {"extra_args": ["--mem-fraction-static=0.5"]}
     fleet = fleet.model_copy(
@@ -164,8 +153,7 @@ def test_what_the_fleet_file_says_of_memory_comes_last(model):
     assert arguments[-1] == "--mem-fraction-static=0.5"
 
 
-def test_the_fork_server_that_has_sglang_for_cores_forks_no_engine_of_a_gpu(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_the_fork_server_that_has_sglang_for_cores_forks_no_engine_of_a_gpu(fleet, model):
     forks = replace(plan(fleet, model), fork_server=Path("socket"), free_bytes={"serving-0": 80 << 30})
     lent, dedicated = fleet.device
     lent = lent.model_copy(update={"gpu": 0})
@@ -174,10 +162,9 @@ def test_the_fork_server_that_has_sglang_for_cores_forks_no_engine_of_a_gpu(mode
     assert [spec.fork_server for spec in engines] == [None, None, Path("socket")]
 
 
-def test_where_the_owner_runs_mps_a_lent_engine_comes_after_serving(model, tmp_path, monkeypatch):
+def test_where_the_owner_runs_mps_a_lent_engine_comes_after_serving(fleet, model, tmp_path, monkeypatch):
     (tmp_path / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    fleet = demo([0, 1], ledger=Path("x"))
     fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(compute_share=0.25)})
     lent, dedicated = (device.model_copy(update={"gpu": number}) for number, device in enumerate(fleet.device))
     environment = plan(fleet, model).agent_spec(lent, None).rollout.environment
@@ -198,8 +185,7 @@ def test_a_run_records_the_digest_of_its_price_book(tmp_path):
     assert recorded["price_book_sha256"] == hashlib.sha256(b"name = 1").hexdigest()
 
 
-def test_two_plans_of_a_fleet_ask_for_the_same_engine_which_may_outlive_its_agent(model):
-    fleet = demo([0, 1], ledger=Path("x"))
+def test_two_plans_of_a_fleet_ask_for_the_same_engine_which_may_outlive_its_agent(fleet, model):
     device = fleet.device[0]
     specs = [replace(plan(fleet, model), orphan_s=60.0).agent_spec(device, None).rollout for _ in range(2)]
     assert specs[0].port != specs[1].port

@@ -17,23 +17,15 @@ from rose.runtime.memory_plan import (
     DeviceMemoryError,
     MemoryPlan,
 )
+from tests.runtime.loads import LLAMA_8B
 
 GIB = 1 << 30
-#: 8 billion parameters: 16 GB of weights, and 128 KiB of keys and values for a token.
-SHAPE = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-}
 TOKEN_BYTES = 131072
 
 
 @pytest.fixture
 def model(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
     return tmp_path
 
 
@@ -150,7 +142,6 @@ def test_each_engine_may_take_what_it_needs_of_what_is_free_when_it_starts(model
     before_bytes = free_bytes
     for part in memory.parts(lent):
         fraction = memory.memory_fraction(lent, part.name, before_bytes)
-        # What SGLang makes of it: weights and pool from a share of what is free before it loads the weights.
         pool_bytes = free_bytes * fraction - part.weights_bytes
         assert pool_bytes >= part.kv_bytes
         assert free_bytes * (1 - fraction) == pytest.approx(part.workspace_bytes, rel=0.02)

@@ -1,5 +1,3 @@
-"""What `rose up` and `rose demo` refuse or say before anything is started; more of it in tests/test_cli.py."""
-
 from __future__ import annotations
 
 import pytest

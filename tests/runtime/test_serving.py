@@ -1,4 +1,4 @@
-"""An owner's engine is a small server here, which takes pages as SGLang with the plugin does."""
+"""Serving engines, whose owner's engine is a small server that takes pages."""
 
 from __future__ import annotations
 
@@ -150,7 +150,6 @@ def test_an_engine_that_is_away_is_an_error_at_first_and_waited_for_later(page, 
 
 @pytest.fixture
 def started_here(tmp_path):
-    """Builds the serving engines of one device, whose engine is started here, and stops them."""
     made = []
 
     def build(spec, said):

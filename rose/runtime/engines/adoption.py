@@ -1,8 +1,4 @@
-"""Engines that outlive whoever started them: what is on record of one beside its page, and its end without an agent.
-
-The record is written by the engine itself, first of all, so that there is none without one. An engine whose record is
-gone or another's has been given up and ends; so does one whose page had no agent for too long.
-"""
+"""Engines that outlive their starter. One ends once its record is gone or its page had no agent for too long."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rose.runtime.engines.sglang import EngineSpec
 
-#: Says the number of the process that goes on; its own output goes where its errors go.
+#: Prints the pid of the remaining process, whose output goes to stderr.
 _SCRIPT = """
 import os, sys
 pid = os.fork()
@@ -42,8 +38,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 def start_detached(arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
-    """Run this Python with `arguments`; returns the process id. Neither the end of this process nor that of the thread
-    that called it ends the program. Raises OSError if it cannot be started."""
+    """Run this Python as a program that survives this process; return its pid. Raises OSError."""
     started = subprocess.run(
         [sys.executable, "-c", _SCRIPT, *arguments],
         stdin=subprocess.DEVNULL,
@@ -58,35 +53,32 @@ def start_detached(arguments: Sequence[str], environment: Mapping[str, str], log
     return int(started.stdout)
 
 
-#: `DetachedProcess.poll` of a process that has ended: only its parent could know more.
+#: Exit code of an ended process whose code only its parent knows.
 UNKNOWN_EXIT = 256
 _VARIABLE = "ROSE_ENGINE_DETACHED"
 _LOOK_S = 1.0
 _GRACE_S = 10.0
 _SUFFIX = ".engine.json"
-#: The kernel's flag of a task that is on its way out, in `/proc/PID/stat`.
+#: The kernel's flag of an exiting task, in `/proc/PID/stat`.
 _PF_EXITING = 0x4
-#: How much of a GPU is free is measured anew by each agent, the next time with the engine on it.
+#: Each agent measures free GPU memory anew.
 _MEASURED = "--mem-fraction-static="
-#: What an engine may differ in and still be the one that was asked for.
 _INCIDENTAL = ("port", "any_port", "log", "fork_server", "start_cores", "orphan_s")
 
 
 def installed_version(package: str) -> str:
-    """Return the version of a package; empty where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
-#: As this process first saw it.
 _version = functools.cache(installed_version)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRecord:
-    """A running engine: its first process, told from every other by its start in this boot, and what it is."""
+    """A running engine: its first process, identified by its start in this boot, and its settings."""
 
     pid: int
     start_ticks: int
@@ -101,24 +93,23 @@ class EngineRecord:
 
     @classmethod
     def read(cls, page: Path) -> EngineRecord | None:
-        """What is on record beside a page; None if nothing is, or nothing that can be read."""
+        """Return the record beside a page; None if none can be read."""
         try:
             return cls(**json.loads(record_path(page).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def write(self, page: Path) -> None:
-        """Put it on record, in place of what was. Raises OSError."""
+        """Replace the record. Raises OSError."""
         path = record_path(page)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         partial.write_text(json.dumps(dataclasses.asdict(self)))
         partial.replace(path)
 
     def process(self) -> DetachedProcess | None:
-        """The process, if it runs."""
         if self.boot_id != boot_id():
             return None
-        # The handle first: what has this number from then on is this process.
+        # Open the handle first: from then on the pid is this process.
         process = DetachedProcess.open(self.pid)
         with suppress(ProcessLookupError):
             if process is not None and start_ticks(self.pid) == self.start_ticks:
@@ -127,7 +118,7 @@ class EngineRecord:
 
 
 class DetachedProcess:
-    """A process that is nobody's child here, as far as `subprocess.Popen` has the same."""
+    """A process that is no child of this one, with the methods of `subprocess.Popen` that engines need."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -137,14 +128,13 @@ class DetachedProcess:
 
     @classmethod
     def open(cls, pid: int) -> DetachedProcess | None:
-        """The process of that number; None if there is none."""
         try:
             return cls(pid, os.pidfd_open(pid))
         except OSError:
             return None
 
     def poll(self) -> int | None:
-        """`UNKNOWN_EXIT` once it has ended; None while it runs."""
+        """Return `UNKNOWN_EXIT` once it has ended; None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
@@ -161,18 +151,15 @@ class DetachedProcess:
         return UNKNOWN_EXIT
 
     def send_signal(self, number: int) -> None:
-        """Signal it, or nothing if it has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
 
 def record_path(page: Path) -> Path:
-    """Where the record of the engine on a page lies."""
     return page.with_name(f"{page.name}{_SUFFIX}")
 
 
 def living(folder: Path) -> Iterator[EngineRecord]:
-    """The engines on record anywhere in a folder that run."""
     for path in folder.rglob(f"*{_SUFFIX}"):
         record = EngineRecord.read(path.with_name(path.name.removesuffix(_SUFFIX)))
         if record is not None and record.process() is not None:
@@ -180,7 +167,7 @@ def living(folder: Path) -> Iterator[EngineRecord]:
 
 
 def spec_sha256(spec: EngineSpec) -> str:
-    """What an engine must have been started as to be taken for one of this spec: its arguments, and this code."""
+    """Return the digest of the arguments and the code that an adopted engine must have been started with."""
     facts = {name: value for name, value in dataclasses.asdict(spec).items() if name not in _INCIDENTAL}
     facts["extra_args"] = [argument for argument in spec.extra_args if not argument.startswith(_MEASURED)]
     facts |= {name: _version(name) for name in ("rose-serving", "sglang")}
@@ -188,7 +175,7 @@ def spec_sha256(spec: EngineSpec) -> str:
 
 
 def environment(spec: EngineSpec) -> dict[str, str]:
-    """What an engine is told that is to outlive its starter; nothing for one that is not."""
+    """Return the variables of an engine that outlives its starter; none for another."""
     if spec.orphan_s is None:
         return {}
     told = {"port": spec.port, "spec_sha256": spec_sha256(spec), "orphan_s": spec.orphan_s}
@@ -196,7 +183,7 @@ def environment(spec: EngineSpec) -> dict[str, str]:
 
 
 def watch_from_within(environment: Mapping[str, str] = os.environ) -> None:
-    """In an engine's first process: put it on record and, from a thread, end it once it is given up."""
+    """In an engine's first process: write its record, and end it once it is given up."""
     if not (told := environment.get(_VARIABLE)):
         return
     facts = json.loads(told)
@@ -207,13 +194,11 @@ def watch_from_within(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def is_detached(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether an engine of this environment outlives its starter."""
     return _VARIABLE in environment
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since the boot. Raises ProcessLookupError if there is none, or it has
-    ended and only waits for its parent."""
+    """Return when a process started, in clock ticks since the boot. Raises ProcessLookupError if it has ended."""
     try:
         fields = _stat(pid)
     except FileNotFoundError:
@@ -224,8 +209,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process is gone, or was killed and only its end is still to come: it comes to run nothing any more, but
-    where it has no claim to a core (`SCHED_IDLE`) it keeps its locks for seconds."""
+    """Return whether a process is gone or was killed: under `SCHED_IDLE` a killed one keeps its locks for seconds."""
     try:
         fields = _stat(pid)
         status = Path(f"/proc/{pid}/status").read_text()
@@ -237,12 +221,11 @@ def is_ending(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of `/proc/PID/stat` after the name, which is in parentheses and may hold anything."""
+    """Return the fields of `/proc/PID/stat` after the name, which may contain anything in its parentheses."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def boot_id() -> str:
-    """What tells this boot of the host from every other."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -272,7 +255,6 @@ def _has_agent(page: Path) -> bool:
 
 
 def _end(reason: str) -> None:
-    """End this process and its group: politely, then not."""
     print(f"ROSE ends this engine: {reason}", flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_S)

@@ -1,4 +1,4 @@
-"""What lets released SGLang run on CPU cores. Nothing here is imported where a GPU is used."""
+"""Stand-ins and settings for released SGLang on CPU cores. Never imported where a GPU is used."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ARGUMENTS = (
     "--mem-fraction-static=0.1",
 )
 
-#: What SGLang's CPU path imports at start-up of `sgl_kernel`, which has no CPU build on the package index. All of them
-#: belong to speculative decoding, which ROSE does not switch on; the torch-native backend does the rest.
+#: Names that SGLang's CPU path imports from `sgl_kernel`, which has no CPU build on the package index; all for
+#: speculative decoding, which ROSE does not use.
 _KERNELS = (
     "assign_draft_cache_locs_contiguous_cpu",
     "assign_extend_cache_locs_cpu",
@@ -34,7 +34,6 @@ _KERNELS = (
     "verify_tree_greedy_cpu",
 )
 _TORCHVISION = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-#: Keeps the schemas defined.
 _libraries: list[object] = []
 
 #: Flags of /proc/cpuinfo (x86, then Arm) that say the cores multiply bfloat16 themselves.
@@ -42,11 +41,8 @@ _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def dtype() -> Literal["bfloat16", "float32"]:
-    """What engines compute in on these cores.
-
-    Without bfloat16 units a bfloat16 product costs as much for each row as for the first, so batching gains nothing;
-    float32 is four to seven times faster from 16 rows on, and holds every bfloat16 weight exactly.
-    """
+    """Return what engines compute in. Without bfloat16 units float32 is four to seven times faster from 16 rows on,
+    because bfloat16 then gains nothing from batching; it holds every bfloat16 weight exactly."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -55,7 +51,7 @@ def dtype() -> Literal["bfloat16", "float32"]:
 
 
 def install() -> None:
-    """Install the stand-ins in this process; must run before `sglang` is imported, in spawned children too."""
+    """Install the stand-ins; call it before `sglang` is imported, in spawned children too."""
     define_torchvision()
     if "sgl_kernel" not in sys.modules:
         module = ModuleType("sgl_kernel", "A stand-in: its kernels say what is missing.")
@@ -65,11 +61,7 @@ def install() -> None:
 
 
 def define_torchvision() -> None:
-    """Define the schemas of torchvision's compiled operators, which want CUDA libraries, so that its Python imports.
-
-    Nothing that ROSE runs calls them. Not where torch is a CUDA build, beside which torchvision brings its own. Must
-    run before torchvision (or sglang) is first imported.
-    """
+    """Define torchvision's compiled operators, which ROSE never calls, before torchvision is imported."""
     import torch
 
     if _libraries or torch.version.cuda is not None:

@@ -1,6 +1,5 @@
-"""The way to a rollout engine from other hosts. The engine itself listens on loopback: SGLang's embedded server knows
-no keys, and has more to offer than turns. Its door is in the engine's first process, and lives as long as it does: it
-asks for a token, passes `/generate` on, and has nothing else."""
+"""A rollout engine's HTTP door for other hosts, in the engine's first process: it asks for a token and passes on only
+`/generate`. SGLang's embedded server has no keys, so it listens on loopback."""
 
 from __future__ import annotations
 
@@ -26,27 +25,24 @@ _REQUEST_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The address on which a host's engines are reached from others, at the ports that they have, and what to show."""
+    """The address at which other hosts reach a host's engines, and their token."""
 
     address: str
     token: str = field(repr=False)
 
 
 def addresses(door: Door | None) -> list[str]:
-    """What is listened on for an engine: loopback by itself, and by its door if it has one."""
+    """Return the addresses an engine listens on: loopback, and its door's."""
     return [LOOPBACK] if door is None else [LOOPBACK, door.address]
 
 
 def environment(door: Door | None, port: int) -> dict[str, str]:
-    """What an engine that is reached through a door is told; nothing for any other."""
+    """Return the variables of an engine with a door; none for another."""
     return {} if door is None else {_VARIABLE: json.dumps(asdict(door) | {"port": port})}
 
 
 def open_from_within(environment: Mapping[str, str] = os.environ) -> None:
-    """In an engine's first process: open its door, if it has one, and return once it listens.
-
-    The process ends, and says why, if it cannot.
-    """
+    """In an engine's first process: open its door, if any, and return once it listens; else exit with the reason."""
     if not (told := environment.get(_VARIABLE)):
         return
     facts = json.loads(told)
@@ -86,7 +82,7 @@ async def _serve(door: Door, port: int, listening: threading.Event) -> None:
 
         app = web.Application(client_max_size=_REQUEST_BYTES_MAX)
         app.router.add_post("/generate", generate)
-        # Who hangs up takes the request off the engine, too.
+        # A client that hangs up ends its request on the engine too.
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, door.address, port).start()
@@ -104,7 +100,7 @@ async def _passed_on(request: web.Request, answer: aiohttp.ClientResponse) -> we
         async for part in answer.content.iter_any():
             await response.write(part)
     except aiohttp.ClientError:
-        # The stream ends without its end: whoever reads it sees that it broke.
+        # Abort, so that the reader sees a broken stream.
         assert request.transport is not None
         request.transport.abort()
         return response

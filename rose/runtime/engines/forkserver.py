@@ -1,10 +1,5 @@
-"""A process that has SGLang loaded and forks engines on request, so that each starts without loading it three times.
-
-`ForkServer` starts and stops one; `fork_engine` asks one for an engine, from any process of the user that knows its
-path. The server dies with the process that started it. An engine lives as long as the process that asked for it, and
-does not need the server any more. A server forks the code that it loaded. It may outlive an update, as serving does
-where ROSE starts it, and refuses from then on.
-"""
+"""A process that has SGLang loaded and forks engines, which start quicker. It dies with its starter, an engine with the
+process that asked for it. After an update it refuses: it would fork old code."""
 
 from __future__ import annotations
 
@@ -22,10 +17,8 @@ from typing import IO
 from rose import private_files
 from rose.runtime.engines.adoption import DetachedProcess, installed_version
 
-#: A request is one packet: arguments, environment and code.
 PACKET_BYTES_MAX = 1 << 20
-#: How long to wait for an answer: the server may still be loading SGLang, beside others that do, and a fresh process
-#: would have to load it as well and slow both down. A server that ends is heard of at once.
+#: Loading SGLang takes minutes, and a fresh process would slow that down. The end of a server is noticed at once.
 _ANSWER_TIMEOUT_S = 300.0
 _STOP_GRACE_S = 5.0
 
@@ -36,7 +29,7 @@ class ForkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForkServer:
-    """A running server. `path` is its socket, in a folder that only its user may enter."""
+    """A running server. `path` is its socket, in a folder of its user alone."""
 
     path: Path
     process: subprocess.Popen[bytes]
@@ -45,11 +38,8 @@ class ForkServer:
     def start(
         cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
     ) -> ForkServer:
-        """Start one that listens at `path`; it answers once SGLang is loaded, and keeps who asks before waiting.
-
-        `environment` is added to this process's. An engine whose environment would have had SGLang load otherwise is
-        refused. It loads on `cores`, or anywhere on the host. Raises OSError if the socket or the log cannot be made.
-        """
+        """Start a server at `path`; requests wait until SGLang is loaded. `environment` is added to this process's; an
+        engine that would load SGLang otherwise is refused. Raises OSError."""
         private_files.make(path.parent)
         log.parent.mkdir(parents=True, exist_ok=True)
         creator = os.pidfd_open(os.getpid())
@@ -59,21 +49,15 @@ class ForkServer:
                 listening.bind(str(path))
                 path.chmod(0o600)
                 listening.listen(16)
+                arguments = map(str, (path, listening.fileno(), creator))
                 process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "rose.runtime.engines.forkserver_main",
-                        str(path),
-                        str(listening.fileno()),
-                        str(creator),
-                    ],
+                    [sys.executable, "-m", "rose.runtime.engines.forkserver_main", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **server_environment(), **start_cores(cores), **(environment or {})},
                     pass_fds=(listening.fileno(), creator),
-                    # One session for it and its engines: with autogroups the kernel weighs them within one only.
+                    # One session for all: with autogroups the kernel compares niceness only within one.
                     start_new_session=True,
                 )
         finally:
@@ -85,7 +69,7 @@ class ForkServer:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End the server; engines go on. Safe to call twice."""
+        """End the server; engines continue. Safe to call twice."""
         self.process.terminate()
         try:
             self.process.wait(_STOP_GRACE_S)
@@ -96,29 +80,25 @@ class ForkServer:
 
 
 def installed_code() -> dict[str, str]:
-    """By its name, what tells the code that a process which starts now would have from any other."""
+    """Return what identifies the code that a process started now would load, by name."""
     folder, changed_ns = Path(__file__).parents[2], 0
     for path in folder.rglob("*.py"):
-        # Files come and go while they are installed.
         with suppress(FileNotFoundError):
             changed_ns = max(changed_ns, path.stat().st_mtime_ns)
-    # A version alone does not tell two checkouts from each other.
+    # Two checkouts may have one version.
     rose = f"{installed_version('rose-serving')} in {folder}, changed at {changed_ns}"
     return {"ROSE": rose, "SGLang": installed_version("sglang")}
 
 
 def server_environment() -> dict[str, str]:
-    """What a server for engines on CPU cores loads SGLang under.
-
-    One OpenMP thread: a pool of them does not survive a fork. Each engine sets its own number.
-    """
+    """Return a server's variables. One OpenMP thread, because a pool does not survive a fork."""
     from rose.runtime.engines import cpu, gpu
 
     return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
 
 
 def start_cores(cores: Sequence[int]) -> dict[str, str]:
-    """The environment of a process that is to start on these cores; on any, if there are none."""
+    """Return the variables of a process that starts on these cores; any if there are none."""
     return {"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))} if cores else {}
 
 
@@ -131,20 +111,11 @@ def fork_engine(
     *,
     own_session: bool = False,
 ) -> DetachedProcess:
-    """Have the server at `path` fork an engine with these SGLang arguments and this whole environment.
-
-    It writes to `log`, and is killed with its children when this process ends, unless it is told to outlive it.
-    `own_session` puts it into a session of its own, which the kernel may weigh by itself. Blocks while the server loads
-    SGLang. Raises ForkError if there is no server, or it refuses: it loaded other code than is installed
-    now, for one.
-    """
-    message = {
-        "engine_arguments": list(arguments),
-        "environment": dict(environment),
-        "own_session": own_session,
-        "code": installed_code(),
-    }
-    request = json.dumps(message).encode()
+    """Have the server fork an engine with these arguments, this whole environment and output `log`; it dies with this
+    process unless detached. `own_session`: the kernel weighs it by itself. Blocks while the server loads. Raises
+    ForkError."""
+    message = {"engine_arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
+    request = json.dumps(message | {"code": installed_code()}).encode()
     if not private_files.is_private(path.parent):
         # The environment has secrets.
         raise ForkError(f"no fork server of this user's answers at {path}: its folder is gone, or open to others")

@@ -1,10 +1,5 @@
-"""`python -m rose.runtime.engines.forkserver_main`: loads SGLang once, then forks an engine for each request.
-
-It never starts a thread, an OpenMP region or CUDA: a fork would inherit them broken. What an engine is told through
-its environment takes effect in it although SGLang is loaded: the plugins are loaded after the fork, and the two
-settings that libraries keep a copy of (OpenMP threads, Hugging Face offline) are set again. Other settings that are
-read while SGLang is loaded have to be the server's, or the request is refused.
-"""
+"""`python -m rose.runtime.engines.forkserver_main`: load SGLang once, then fork an engine for each request. A fork
+breaks threads, OpenMP regions and CUDA, so the server starts none. Settings read at load must equal the server's."""
 
 from __future__ import annotations
 
@@ -29,14 +24,13 @@ import setproctitle
 from rose.runtime.engines import adoption, launch
 from rose.runtime.engines.forkserver import PACKET_BYTES_MAX, installed_code
 
-#: Beginnings of names that SGLang and its libraries read while they are loaded.
+#: Prefixes of variables that SGLang and its libraries read while they load.
 _READ_AT_LOAD = (
     *("SGLANG_", "ROSE_ENGINE_ON_CPU", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "LD_"),
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
-#: Among those, what takes effect in an engine all the same: read later, or set again in `_apply`.
+#: Of these, what is read later or set again in `_apply`.
 _READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_RUST_SERVER"}
-#: What an engine's three processes import; the registry imports all models.
 LOADED = (
     "sglang.launch_server",
     "sglang.srt.entrypoints.http_server",
@@ -45,12 +39,11 @@ LOADED = (
     "sglang.srt.models.registry",
     "rose.runtime.coserving.plugin",
 )
-#: A requester sends at once after it connects.
 _REQUEST_TIMEOUT_S = 5.0
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Names of variables under whose values in `theirs` SGLang would have loaded otherwise than under `ours`."""
+    """Return the variables under whose values in `theirs` SGLang would load otherwise than under `ours`."""
     return sorted(
         name
         for name in ours.keys() | theirs.keys()
@@ -59,7 +52,7 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def cuda_in_use() -> bool:
-    """Whether this process has CUDA open; it would not survive a fork."""
+    """Return whether this process has CUDA open, which does not survive a fork."""
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             if str(entry.readlink()).startswith("/dev/nvidia"):
@@ -68,21 +61,19 @@ def cuda_in_use() -> bool:
 
 
 def load() -> None:
-    """Import what an engine's three processes need."""
     for name in LOADED:
         importlib.import_module(name)
 
 
 class Server:
-    """Answers requests until the process behind `creator`, a pidfd, has ended."""
+    """Answers requests until the process behind `creator`, a pidfd, ends."""
 
     def __init__(self, listening: socket.socket, creator: int) -> None:
-        #: As SGLang is loaded under, and what it sets while it is.
         self._environment = dict(os.environ)
         self._code = installed_code()
         load()
         self._set_by_load = {k: v for k, v in os.environ.items() if self._environment.get(k) != v}
-        # What is loaded stays: collections in the engines would only copy its pages.
+        # Collections in engines would only copy pages of loaded objects.
         gc.collect()
         gc.freeze()
         self._listening = listening
@@ -125,7 +116,7 @@ class Server:
             self._become(request, requester, log)
         if not request.get("own_session"):
             os.setpgid(pid, pid)
-        # Once it has ended its number could be another's; the handle stays that of this process.
+        # A pid may be reused; the handle stays this process's.
         pidfd = os.pidfd_open(pid)
         try:
             socket.send_fds(connection, [json.dumps({"pid": pid}).encode()], [pidfd])
@@ -149,13 +140,13 @@ class Server:
         return None
 
     def _close(self) -> None:
-        """Close what is the server's alone, in the process of an engine."""
+        """Close the server's own descriptors in an engine's process."""
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
 
     def _become(self, request: dict[str, Any], requester: int, log: int) -> None:
-        """Be an engine from here on, in the process that was forked for it. Never returns."""
+        """Run the engine in the forked process. Never returns."""
         code = 1
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -188,7 +179,7 @@ class Server:
 
 
 def end_with(requester: int) -> None:
-    """Kill this process's group, itself included, once the process behind the pidfd has ended."""
+    """Kill this process's group once the process behind the pidfd `requester` ends."""
 
     def watch() -> None:
         watching = selectors.DefaultSelector()
@@ -200,7 +191,6 @@ def end_with(requester: int) -> None:
 
 
 def _apply(environment: Mapping[str, str]) -> None:
-    """Take over an engine's environment, with what was copied from the server's when SGLang was loaded."""
     import torch
 
     os.environ.clear()
@@ -215,7 +205,7 @@ def _apply(environment: Mapping[str, str]) -> None:
 
 
 def _fork_children() -> None:
-    """Have SGLang fork its scheduler and detokenizer instead of spawning them, unless CUDA is in use by then."""
+    """Have SGLang fork its scheduler and detokenizer instead of spawning them, unless CUDA is in use."""
     import multiprocessing
 
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -228,12 +218,11 @@ def _fork_children() -> None:
 
 
 def main() -> None:
-    """Serve at the socket PATH, which is open as a descriptor, until the process behind a pidfd has ended."""
     path, listening, creator = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    # Before the environment changes: the first call looks for the room that titles are written to.
+    # The first call must come before the environment changes.
     setproctitle.setproctitle(f"rose.runtime.engines.forkserver {path}")
     launch.use_start_cores()
-    # Engines are nobody's to wait for: who asked for one has a handle of it.
+    # Requesters have handles of their engines; nobody waits for them here.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         Server(socket.socket(fileno=listening), creator).run()

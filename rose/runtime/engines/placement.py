@@ -1,4 +1,4 @@
-"""Which cores a running engine's threads use, and how the kernel ranks it, for its cores and for memory."""
+"""Cores, scheduling class and OOM rank of a running engine's threads."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from pathlib import Path
 
 import psutil
 
-#: SGLang names the processes that compute; its others serve HTTP and turn tokens into text.
+#: Title of SGLang's computing processes; others serve HTTP and text.
 _SCHEDULER_TITLE = "sglang::scheduler"
-#: Threads that a scheduler with SGLang's embedded server runs for HTTP and text, by the beginnings of their names.
 _SERVER_THREADS = ("tokio-", "api-runtime", "to-scheduler", "from-scheduler", "detokenizer", "tracing-")
-#: Threads start while they are placed: passes until one finds nothing to do, and never more than these.
+#: New threads start meanwhile: repeat until nothing changes, at most so often.
 _PASSES_MAX = 10
-#: The least a session of its own can weigh against the others.
 _LEAST_SESSION_NICE = 19
-#: What an engine's session weighs that shares its cores with no serving: a third of a session that feeds it or trains,
-#: which is enough for its turns not to be the last of a step.
+#: A third of the weight of a session that feeds it or trains, so that its turns do not delay a step.
 _LESS_SESSION_NICE = 5
-#: The kernel's highest OOM score: that of a process which uses all of the memory.
 _OOM_SCORE_FIRST = 1000
 
 
 def is_scheduler(process: psutil.Process) -> bool:
-    """Whether this is a process of SGLang that computes on the device."""
     try:
         return any(part.startswith(_SCHEDULER_TITLE) for part in process.cmdline()[:1])
     except psutil.Error:
@@ -33,19 +28,10 @@ def is_scheduler(process: psutil.Process) -> bool:
 
 
 def place(
-    processes: Iterable[psutil.Process],
-    *,
-    cores: Sequence[int],
-    host_cores: Sequence[int],
-    nice: int,
-    idle_class: bool,
+    processes: Iterable[psutil.Process], *, cores: Sequence[int], host_cores: Sequence[int], nice: int, idle_class: bool
 ) -> None:
-    """Keep schedulers to `cores` and all other processes to `host_cores`, where those are named.
-
-    `idle_class` gives schedulers SCHED_IDLE, under which any other thread that wakes on the core preempts them at
-    once; whatever else there is leaves it, and gets niceness `nice`. A thread passes both on to the threads it starts.
-    Raises PermissionError where the system does not let a thread leave that class or lower its niceness again.
-    """
+    """Keep schedulers to `cores` and other processes to `host_cores`. `idle_class` gives schedulers SCHED_IDLE, which
+    any other thread preempts; all else gets `nice`. Raises PermissionError where the system forbids the way back."""
     for process in processes:
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler
@@ -62,8 +48,8 @@ def place(
 
 
 def go_first_when_memory_runs_out() -> None:
-    """Have the kernel take this process, and what it starts from now on, before any other."""
-    # Everybody may raise his own; where /proc is there to be read only, it stays as it is.
+    """Have the kernel kill this process and its future children before any other."""
+    # Fails where /proc is read-only.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_FIRST))
 
@@ -76,7 +62,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _serves(pid: int, thread: int) -> bool:
-    """Whether a thread of a scheduler is of the server inside it."""
+    """Return whether a scheduler's thread belongs to its embedded server."""
     try:
         return Path(f"/proc/{pid}/task/{thread}/comm").read_text().startswith(_SERVER_THREADS)
     except OSError:
@@ -84,7 +70,7 @@ def _serves(pid: int, thread: int) -> bool:
 
 
 def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
-    """Whether anything had to be changed."""
+    """Return whether anything changed."""
     changed = False
     with suppress(ProcessLookupError):
         if cores and os.sched_getaffinity(thread) != cores:
@@ -105,11 +91,7 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
 
 
 def _weigh_session(pid: int, nice: int) -> None:
-    """Let an engine that leads a session give way to the other sessions too.
-
-    With autogroups the kernel first divides a core among sessions, and looks at niceness and SCHED_IDLE only within
-    one. Engines of one fork server share a session; one that was started by itself has its own.
-    """
+    """Let an engine's own session give way: with autogroups the kernel divides cores among sessions first."""
     with suppress(OSError):
         if os.getsid(pid) == os.getpgid(pid):
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))

@@ -1,8 +1,4 @@
-"""TCP ports for servers that bind them only later, such as an engine that loads its model first.
-
-They are outside the kernel's ephemeral range, from which any process gets a port for an outgoing connection. Ray's
-workers listen below them (10002 to 19999) and SGLang's ranks meet above them (22000 to 29999).
-"""
+"""TCP ports for later, outside the ephemeral range, Ray's workers (to 19999) and SGLang's ranks (from 22000)."""
 
 from __future__ import annotations
 
@@ -17,17 +13,12 @@ from rose.errors import UserError
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORTS = range(20_000, 22_000)
 
-#: A port is claimed by the name of an abstract socket, which nobody else on this network can bind while the process
-#: lives, and which ends with it.
+#: An abstract socket's name claims a port: unique on this network, and gone with the process.
 _claims: list[socket.socket] = []
 
 
 def free_port(*hosts: str) -> int:
-    """A port that a server can listen on at all `hosts`, loopback if none are named, and that no other call gives while
-    this process lives.
-
-    Raises UserError if there is none, or if this host has not all of these addresses.
-    """
+    """Return a port that is free on all `hosts` and that no other call returns meanwhile. Raises UserError."""
     hosts = hosts or ("127.0.0.1",)
     ports = outside_ephemeral()
     for port in random.SystemRandom().sample(ports, len(ports)):
@@ -46,8 +37,7 @@ def free_port(*hosts: str) -> int:
 
 
 def claim(port: int) -> bool:
-    """Have no call of `free_port`, of whichever process, give a port while this process lives; False if another has
-    claimed it, or this one before."""
+    """Reserve a port from all `free_port` calls while this process lives; False if it is claimed already."""
     if (claimed := _claimed(port)) is None:
         return False
     _claims.append(claimed)
@@ -55,7 +45,7 @@ def claim(port: int) -> bool:
 
 
 def _claimed(port: int) -> socket.socket | None:
-    """The claim to a port, until it is closed; None if it is another's."""
+    """Return the claim to a port, held until it is closed; None if it is taken."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         claim.bind(f"\0rose-port-{port}")
@@ -66,7 +56,7 @@ def _claimed(port: int) -> socket.socket | None:
 
 
 def outside_ephemeral() -> list[int]:
-    """The ports to choose from that the kernel gives to no outgoing connection; all of them where it may give any."""
+    """Return the candidate ports outside the kernel's ephemeral range; all if that covers them."""
     try:
         first, last = map(int, _EPHEMERAL.read_text().split())
     except (OSError, ValueError):
@@ -80,7 +70,7 @@ def listen_once(host: str, port: int) -> None:
 
 
 def _can_listen(host: str, port: int) -> bool:
-    """Raises UserError for an address at which no port can be listened on."""
+    """Raises UserError for an address that is not this host's."""
     try:
         listen_once(host, port)
     except OSError as error:

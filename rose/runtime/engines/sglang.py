@@ -1,4 +1,4 @@
-"""Starts an SGLang server as a process of ours, waits until it answers, and leaves nothing behind when it ends."""
+"""Start an SGLang server as a process, wait until it answers, and leave nothing behind when it ends."""
 
 from __future__ import annotations
 
@@ -27,33 +27,27 @@ from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_d
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
 from rose.runtime.engines.forkserver import ForkError, fork_engine, start_cores
 
-#: An engine that does not answer by then is given up; a large model on a slow disk takes long to load.
 START_TIMEOUT_S = 1200.0
 _STOP_GRACE_S = 10.0
 _LOG_TAIL_LINES = 15
 
 
 class EngineError(UserError):
-    """An engine that did not start, died or answered wrongly; the message says what to do."""
+    """An engine failed to start, died or answered wrongly; the message says what to do."""
 
     exit_code = 1
 
 
 class AddressInUseError(EngineError):
-    """A port that it needs is another's."""
+    """Another server has a port that the engine needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start an engine. `gpu` None runs it on `cores`; `nice` lets serving win the cores it shares.
-
-    `model` is the checkpoint's folder, `model_name` what the user calls it. Only the processes that compute are kept to
-    `cores`; those for HTTP and text go to `host_cores`, or to `cores` if there are none. Until it is settled all of it
-    runs on `start_cores`, or anywhere on the host. `idle_class` has its computing give way at once to anything else
-    that wakes on its cores. `fork_server` is the socket of one that forks it; without one, or if it is gone, the engine
-    is a fresh process. `any_port`: nobody asked for `port`, and another does as well. With `orphan_s` it outlives
-    whoever starts it, and ends by itself once its page had no agent for so many seconds.
-    """
+    """How to start an engine on `gpu`, or on `cores` without one; HTTP and text run on `host_cores`, default `cores`.
+    `start_cores`, default all, hold until it is settled. `idle_class` preempts its computing. `fork_server` is a
+    socket. `any_port`: another port will do. `orphan_s`: outlive the starter, and end after so many seconds without an
+    agent."""
 
     engine_id: str
     model: str
@@ -74,30 +68,26 @@ class EngineSpec:
     fork_server: Path | None = None
     any_port: bool = False
     orphan_s: float | None = None
-    #: How other hosts reach it; None: they do not.
     door: Door | None = None
 
     @property
     def url(self) -> str:
-        """Where it answers on its host."""
         return f"http://{LOOPBACK}:{self.port}"
 
     @property
     def outer_url(self) -> str:
-        """Where it answers whoever is to give it turns."""
         if self.door is None:
             return self.url
         address = f"[{self.door.address}]" if ":" in self.door.address else self.door.address
         return f"http://{address}:{self.port}"
 
     def elsewhere(self) -> EngineSpec | None:
-        """The same on another port; None if it has to be on this one."""
+        """Return the same engine on another port; None if it needs this one."""
         return dataclasses.replace(self, port=ports.free_port(*addresses(self.door))) if self.any_port else None
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
-    """Raises AddressInUseError naming the port and its user-visible purpose if it is another's, EngineError if no
-    server can listen there for another reason."""
+    """Raises AddressInUseError naming a taken port and its purpose, EngineError if it is unusable."""
     try:
         ports.listen_once(host, port)
     except OSError as error:
@@ -110,8 +100,7 @@ def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
 
 
 def has_embedded_server() -> bool:
-    """Whether this SGLang has its server inside the scheduler: HTTP and text in threads of compiled code, not in two
-    processes more. It takes a fifth of their processor time for a turn."""
+    """Return whether this SGLang has its HTTP server in the scheduler, which takes a fifth of the processor time."""
     spec = importlib.util.find_spec("sglang")
     folders = [] if spec is None else spec.submodule_search_locations or []
     return any(list(Path(folder).glob("srt/rust_extensions/_server*.so")) for folder in folders)
@@ -135,11 +124,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process without waiting for it; a fork server that still loads SGLang is waited for.
-
-        A fresh process lives as long as the calling thread, a forked one as long as the calling process: the kernel
-        kills it then. One with `orphan_s` outlives both.
-        """
+        """Start the process, which dies with this thread, or a forked one with this process, without `orphan_s`."""
         spec = self.spec
         for address in addresses(spec.door):
             require_free_port(spec.port, f"engine {spec.engine_id}", address)
@@ -147,7 +132,7 @@ class EngineProcess:
         environment = {**os.environ, **self._environment()}
         leftovers.shift_logs(spec.log)
         leftovers.remove_unused()
-        # To append, so that a log that was emptied while it ran begins anew.
+        # Append, so that a truncated log begins anew.
         with spec.log.open("ab") as log:
             if spec.fork_server is not None:
                 try:
@@ -156,8 +141,7 @@ class EngineProcess:
                         self._arguments(),
                         environment,
                         log,
-                        # What shares no core with serving gives way to other sessions. Within the session that it has
-                        # in common with serving, one that does gives way at once.
+                        # A session that shares no core with serving gives way as a whole.
                         own_session=spec.idle_class and not spec.plugin.gated,
                     )
                     return
@@ -178,19 +162,16 @@ class EngineProcess:
             )
 
     def adopt(self, record: EngineRecord) -> bool:
-        """Be the engine on record; whether it still runs. Nothing is known of how it is."""
+        """Take over the recorded engine; return whether it runs."""
         self._process = record.process()
         return self._process is not None
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until the engine has answered one generation.
-
-        Raises EngineError with the end of its log, AddressInUseError if it could not bind a port.
-        """
+        """Wait for one generation. Raises EngineError with the log's end, AddressInUseError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if not self.alive:
-                kind = AddressInUseError if self._met_address_in_use() else EngineError
+                kind = AddressInUseError if "address already in use" in self._log().lower() else EngineError
                 raise kind(self._diagnosis("ended before it was ready"))
             try:
                 self.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
@@ -201,7 +182,6 @@ class EngineProcess:
         raise EngineError(self._diagnosis(f"did not answer within {timeout_s:.0f} s"))
 
     def settle(self) -> None:
-        """Keep the engine to its cores, class and niceness from now on. Call it when the engine is ready."""
         spec = self.spec
         placement.place(
             self._group(),
@@ -218,7 +198,7 @@ class EngineProcess:
         return [leader, *leader.children(recursive=True)]
 
     def post(self, path: str, body: dict[str, object], timeout_s: float = 30.0) -> object:
-        """POST JSON to the engine and return the JSON it answers. Raises urllib.error.URLError."""
+        """POST JSON and return the JSON answer. Raises urllib.error.URLError."""
         request = urllib.request.Request(
             self.url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
@@ -227,10 +207,10 @@ class EngineProcess:
         return json.loads(text) if text else None
 
     def stop(self) -> None:
-        """End the engine and everything it started: politely, then not. Safe to call twice."""
+        """End the engine and its children: SIGTERM, then SIGKILL. Safe to call twice."""
         if self._process is None:
             return
-        # To the leader alone: a child that ends before it looks to SGLang like a crash, which it stops to examine.
+        # The leader alone: SGLang takes a child that ends first for a crash.
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -249,18 +229,13 @@ class EngineProcess:
             adoption.record_path(self.spec.plugin.page).unlink(missing_ok=True)
 
     def log_tail(self) -> str:
-        """The last lines of the engine's log."""
+        return "\n".join(self._log().splitlines()[-_LOG_TAIL_LINES:])
+
+    def _log(self) -> str:
         try:
-            lines = self.spec.log.read_text(errors="replace").splitlines()
+            return self.spec.log.read_text(errors="replace")
         except OSError:
             return "(no log)"
-        return "\n".join(lines[-_LOG_TAIL_LINES:])
-
-    def _met_address_in_use(self) -> bool:
-        try:
-            return "address already in use" in self.spec.log.read_text(errors="replace").lower()
-        except OSError:
-            return False
 
     def _diagnosis(self, what: str) -> str:
         return (
@@ -273,7 +248,7 @@ class EngineProcess:
         spec = self.spec
         arguments = [
             f"--model-path={spec.model}",
-            # What the ledger calls it: a folder of this machine means nothing to its readers.
+            # The ledger's name; this machine's folder means nothing to its readers.
             f"--served-model-name={spec.model_name}",
             f"--host={LOOPBACK}",
             f"--port={spec.port}",

@@ -1,33 +1,28 @@
-"""When to look whether an engine still holds the weights it acknowledged, and what to do if it does not."""
+"""When to audit an engine's weights, and when to bring them back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: An engine that could not be brought back is tried again after this long, longer by as much with each failure.
+#: Wait after a failed resync, times the number of failures.
 RETRY_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of the weights of one engine. Times are monotonic nanoseconds."""
+    """State of one engine's weights. Times are monotonic nanoseconds."""
 
-    #: Whether it was found to hold a version, bit for bit: it can be held to that.
+    #: Whether it verifiably held a version, bit for bit.
     held: bool
-    #: False from when it was found to hold something else, until it was brought to a version again.
     trusted: bool
-    #: When all its weights were last hashed, or that was last tried.
+    #: When all weights were last hashed, or the last attempt.
     looked_ns: int
-    #: Attempts to bring it back that failed since.
     failures: int = 0
 
 
 def next_action(standing: Standing, audit_every_ns: int, now_ns: int) -> Literal["audit", "resync", "wait"]:
-    """What to do now. `audit_every_ns` 0 never audits, and still brings back an engine that is not trusted.
-
-    A sync hashes all weights when it ends, so it counts as a look: an engine that is synced often is not audited.
-    """
+    """Return what to do now. `audit_every_ns` 0 never audits. A sync hashes all weights, so it counts as an audit."""
     waited_ns = now_ns - standing.looked_ns
     if not standing.trusted:
         return "resync" if waited_ns >= standing.failures * RETRY_NS else "wait"

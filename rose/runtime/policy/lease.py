@@ -1,10 +1,5 @@
-"""When to borrow a serving device, and how a lease lives: granted, renewed, throttled, shrunk, cut, ended.
-
-`next_change` is the lease machine: facts and a time in, at most one change out, and every change is an event. A lease
-is in force for no longer than its time to live after the gateway last asked for it, so that a gateway or an agent that
-is gone never leaves a device lent. What lending costs serving takes it back step by step; what serving does to itself
-takes nothing back, and lets nothing new be granted.
-"""
+"""The lease machine: each change of a lease from facts and a time. A lease ends without the gateway's answers, so a
+dead gateway or agent leaves nothing lent. Lateness by lending takes it back in steps."""
 
 from __future__ import annotations
 
@@ -20,28 +15,23 @@ from rose.runtime.policy.slack import ServingLoad
 Ending = Literal["released", "preempted", "expired"]
 Action = Literal["grant", "renew", "throttle", "shrink", "restore", "cut", "release", "preempt", "expire"]
 
-#: Serving that misses a budget by itself for more than this share of its last requests leaves nothing to lend.
+#: Above this share of late requests serving alone leaves nothing to lend.
 LATE_ALONE_SHARE_MAX = 0.05
-#: A lease waits so long for the rollout engine's memory to be on the device.
 ACTIVATION_NS_MAX = 5_000_000_000
-#: A renewal moves the expiry by at least this share of the time to live: answers may come faster than that.
+#: A renewal moves the expiry by at least this share of the time to live, since answers come often.
 _RENEWED_SHARE_MIN = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
 class BorrowCase:
-    """What a borrow is expected to bring and to cost, in nanoseconds of one device."""
+    """Expected gain and cost of a borrow, nanoseconds of one device."""
 
-    #: How long rollouts are expected to want the device.
     wanted_ns: int
-    #: Share of the device's time that serving has left over lately, 0 to 1.
     idle_share: float
-    #: Time to have the rollout engine's memory on the device.
     switch_ns: int
 
 
 def worth_borrowing(case: BorrowCase) -> bool:
-    """A borrow happens only if the device time it is expected to yield exceeds the time it costs to switch."""
     return case.wanted_ns * case.idle_share > case.switch_ns
 
 
@@ -54,7 +44,7 @@ def never_borrow(case: BorrowCase) -> bool:
 
 
 class Level(IntEnum):
-    """How much of a lease lateness has taken back. The next step after the last one ends the lease."""
+    """How much lateness has taken back. The step after the last one ends the lease."""
 
     FULL = 0
     #: Half the compute share and half the regret share.
@@ -65,42 +55,37 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseRules:
-    """What every lease of a device is granted by. `borrow` and `guards` are the policy's."""
+    """How every lease of a device is granted. `borrow` and `guards` come from the policy."""
 
     ttl_ns: int
     compute_share: float
     regret_share: float
     borrow: Callable[[BorrowCase], bool]
-    #: Whether rollouts answer to serving's load: lateness, and what it holds in memory.
     guards: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseState:
-    """The lease in force, or the last one. Times are monotonic nanoseconds; number 0: there was none yet."""
+    """The lease in force, or the last one. Times are monotonic nanoseconds; number 0: none yet."""
 
     number: int = 0
-    #: How it ended; None while it is in force.
     ended: Ending | None = "released"
     granted_ns: int = 0
     expires_ns: int = 0
     step: int | None = None
     kv_budget_bytes: int = 0
-    #: The budget that a lease which lateness shrank goes back to.
+    #: The budget before lateness shrank it.
     kv_budget_full_bytes: int = 0
     compute_share: float = 0.0
     regret_share: float = 0.0
     frozen: bool = False
     level: Level = Level.FULL
-    #: The engine's cuts that are in the budget.
     cuts_taken: int = 0
-    #: Requests that were late by lending before the last step down; none of those that were still in flight then
-    #: speaks against what was left, so none counts until `settled_at` requests in all have finished.
+    #: `late_seen` counts again once `settled_at` requests have finished: those in flight do not matter.
     late_seen: int = 0
     settled_at: int = 0
-    #: Since when no request was late by lending.
     clean_since_ns: int = 0
-    #: Requests that serving had finished in time when the lease ended.
+    #: Requests that serving had finished in time at the end.
     in_time_at_end: int = 0
 
     def __post_init__(self) -> None:
@@ -113,7 +98,7 @@ class LeaseState:
 
 @dataclass(frozen=True, slots=True)
 class EngineCut:
-    """The rollout engine's last cut of its own: `count` so far, of which lease, and the budget that was left."""
+    """The rollout engine's last own cut: `count` so far, the lease, and the budget left."""
 
     count: int = 0
     lease_number: int = 0
@@ -122,21 +107,18 @@ class EngineCut:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseFacts:
-    """What is known of a device when its lease is looked at. Times are monotonic nanoseconds."""
+    """Facts about a device and its lease. Times are monotonic nanoseconds."""
 
     rules: LeaseRules
     state: LeaseState
-    #: The gateway's last answer: when it came (0: never), for how long it wants the rollout engine, whether it names
-    #: the lease in force, and the RL step it is at.
+    #: The gateway's last answer: when (0: never), for how long, and for which lease and RL step.
     answered_ns: int
     wanted_ns: int
     lease_named: bool
     step: int | None = None
-    #: Why the rollout engine cannot be lent to; None if it can.
     engine_fault: str | None = None
-    #: Where the rollout engine's weights and KV pool are, as far as the device is concerned.
     engine_memory: Literal["present", "moving", "away"] = "present"
-    #: Why no serving engine can be shared with, None if one can; what it says, and what it did of late.
+    #: Why no serving engine can share, None if one can; its load and its history.
     serving_fault: str | None = None
     load: ServingLoad | None
     history: ServingHistory
@@ -144,15 +126,11 @@ class LeaseFacts:
     idle_share: float
     switch_ns: int
     cut: EngineCut = EngineCut()
-    #: Whether this is a window in which leases are withheld at random.
     withheld: bool = False
-    #: Whether nothing of the device is to be lent; then it is not wanted, either.
     drained: bool = False
 
 
-#: Why nothing is lent in a window that was drawn for it.
 WITHHELD = "leases are withheld at random for a while, to measure what lending costs serving"
-#: Why a lease ends on a device that its owner drains.
 DRAINED = "the device is drained: its owner lends nothing of it"
 
 
@@ -166,9 +144,9 @@ class Change:
 
 
 def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
-    """The change that is due at `now_ns`; None if there is none. Look again after each."""
+    """Return the change due at `now_ns`, if any. Call again after each."""
     if not facts.state.in_force:
-        # A cut may be seen only when its lease is over: the next lease of the term is bound by it all the same.
+        # A cut may be seen after its lease; it still binds the next lease of the term.
         return _cut(facts, now_ns) or _grant(facts, now_ns)
     for rule in (_end, _cut, _lateness, _renew):
         change = rule(facts, now_ns)
@@ -178,7 +156,7 @@ def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
 
 
 def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
-    """Why nothing is granted however much it is wanted; None if something could be."""
+    """Return why nothing can be granted; None if something could be."""
     if facts.withheld:
         return WITHHELD
     if (fault := facts.serving_fault or facts.engine_fault) is not None:
@@ -201,7 +179,7 @@ def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
 
 
 def released(state: LeaseState, reason: str) -> Change:
-    """A lease that its owner gives back, whatever the facts."""
+    """Return the change of a lease that its owner gives back, whatever the facts."""
     assert state.in_force, f"lease {state.number} is not in force"
     return Change("release", reason, replace(state, ended="released"))
 
@@ -211,18 +189,15 @@ def _answer_holds(facts: LeaseFacts, now_ns: int) -> bool:
 
 
 def _recovered(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> bool:
-    """Whether a device that was taken back can be lent again: serving kept a promise since, or had none to keep."""
+    """Return whether a taken device can be lent again: serving met a budget since, or was idle for a term."""
     in_time = _in_time(load)
     idle_ns = facts.history.idle_ns(now_ns)
-    # Fewer than then: serving was started anew.
+    # A restarted serving engine counts from 0.
     return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns
 
 
 def _in_time(load: ServingLoad | None) -> int:
     return 0 if load is None else load.finished - load.late_alone - load.late_by_lending
-
-
-# ---------------------------------------------------------------------- granted
 
 
 def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
@@ -234,7 +209,7 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
         return None
     memory = facts.memory if rules.guards else replace(facts.memory, serving_tokens=0)
     budget = full = initial_budget_bytes(memory)
-    # What lateness or pressure took back is not had again by ending one lease and beginning another.
+    # A new lease does not restore what lateness or pressure took.
     level = last.level if last.ended == "preempted" and rules.guards else Level.FULL
     if level is Level.SHRUNK:
         budget //= 2
@@ -276,9 +251,6 @@ def _renew(facts: LeaseFacts, now_ns: int) -> Change | None:
     return Change("renew", None, replace(facts.state, expires_ns=expires_ns))
 
 
-# ---------------------------------------------------------------------- ended
-
-
 def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
     state = replace(facts.state, in_time_at_end=_in_time(facts.load))
     if state.expires_ns <= now_ns:
@@ -300,11 +272,7 @@ def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
     return None
 
 
-# ---------------------------------------------------------------------- taken back, and given again
-
-
 def _cut(facts: LeaseFacts, now_ns: int) -> Change | None:
-    """Take over what the engine has cut by itself."""
     state, cut = facts.state, facts.cut
     if cut.count == state.cuts_taken or cut.lease_number != state.number:
         return None
@@ -346,7 +314,7 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
 
 
 def _newly_late(facts: LeaseFacts) -> int:
-    """Requests that lending made late since the last step down, if what was in flight then is over."""
+    """Return requests late by lending since the last step down, once what was in flight then is over."""
     load, state = facts.load, facts.state
     if not facts.rules.guards or load is None or load.finished < state.settled_at:
         return 0
@@ -354,8 +322,7 @@ def _newly_late(facts: LeaseFacts) -> int:
 
 
 def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
-    """The state with what serving's counters say beside changes: late requests that speak against nothing any more,
-    and a serving engine that counts from 0 again."""
+    """Return the state after a look at serving's counters, which restart at 0; late requests in flight are ignored."""
     if load is None or not state.in_force:
         return state
     if load.late_by_lending < state.late_seen:

@@ -1,7 +1,4 @@
-"""Ways to share a device between serving and rollouts, each a choice of four pure decisions.
-
-The live runtime and a replay call the same ones. `rose` is this project's; the others are what it is compared with.
-"""
+"""Ways to share a device, each a choice of four pure decisions, for the live runtime and replays."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ from rose.runtime.policy.slack import Decision, StepFacts
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`place` a turn on a worker, `borrow` a device, `admit` a rollout step, `cut` a KV budget under pressure.
-
-    `yields`: a running rollout step gives way between layers as soon as serving wants the device.
-    `guards`: rollouts answer to serving's load at all: lateness, pressure and the priority of processes.
-    """
+    """`place` a turn, `borrow` a device, `admit` a rollout step, `cut` a KV budget. `yields`: a running rollout step
+    gives way between layers. `guards`: rollouts answer to serving's lateness, memory pressure and priority."""
 
     place: Callable[[TurnFacts, Iterable[WorkerFacts], int], Placement]
     borrow: Callable[[BorrowCase], bool]
@@ -38,17 +32,15 @@ def _keep(budget: int, *, frozen: bool) -> int:
 POLICIES = {
     #: Slack, regret, yields between layers, a budget that is cut under pressure.
     "rose": Policy(place, worth_borrowing, slack.admit, cut_budget, yields=True, guards=True),
-    #: Serving has its devices to itself.
     "solo": Policy(place_dedicated, never_borrow, slack.admit_none, _keep, yields=True, guards=True),
     #: Both run whenever they like; the operating system or the GPU divides the device.
     "share_all": Policy(place, always_borrow, slack.admit_any, _keep, yields=False, guards=False),
-    #: A fixed share of time and memory, whatever serving does.
     "static_split": Policy(place, always_borrow, slack.admit_share, _keep, yields=False, guards=False),
 }
-#: A policy's place in here is its number on the arbiter page.
+#: A policy's index is its number on the arbiter page.
 NAMES = tuple(POLICIES)
 
 
 def numbered(number: int) -> Policy:
-    """The policy of that number; one that nobody knows lends nothing."""
+    """Return the policy of a number; an unknown one lends nothing."""
     return POLICIES[NAMES[number]] if 0 <= number < len(NAMES) else POLICIES["solo"]

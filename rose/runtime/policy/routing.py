@@ -1,7 +1,4 @@
-"""Where a turn runs: the worker that holds its prefix or is borrowed, unless another is far quicker; else the queue.
-
-And how much device time turns want, of which engines.
-"""
+"""Where a turn runs, and how much device time turns want."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-#: Another prefill, or a dedicated device's time instead of time that is paid for either way, is worth a turn that takes
-#: up to this many times as long.
+#: Another prefill, or dedicated instead of idle time, is worth a turn up to this many times slower.
 SLOWER_MAX = 2.0
-#: A turn is stalled when it has taken this many times what it would take elsewhere, ...
+#: A turn is stalled after this many times its time elsewhere, ...
 STALLED_PACES = 4
-#: ... which is never less than this: moving a turn costs another prefill.
+#: ... which counts as at least this: moving costs another prefill.
 STALLED_MIN_NS = 250_000_000
 
 Reason = Literal["prefix", "lease", "least_loaded", "queue"]
@@ -22,26 +18,21 @@ Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 @dataclass(slots=True)
 class WorkerFacts:
-    """One rollout engine as the router knows it. Times are monotonic nanoseconds: the same facts hold until one of them
-    changes, and nobody looks at every engine anew for every turn.
-
-    Nobody changes one, but to be frozen would make it four times as dear.
-    """
+    """A rollout engine. Times are monotonic nanoseconds. Never mutated; frozen, it is four times as slow."""
 
     engine_id: str
     policy_version: int
     in_flight: int
     capacity: int
-    #: False while serving leaves the device no slack; always true on a dedicated device.
     slack_ok: bool
-    #: Until when it counts as alive if it is heard of no more; 0: it does not.
+    #: End of its liveness if nothing more is heard; 0: not alive.
     alive_until_ns: int
-    #: When its lease ends; 0: it has none; None: it is on a dedicated device.
+    #: End of its lease; 0: none; None: a dedicated device.
     lease_until_ns: int | None
-    #: How long a turn takes on it of late, and how many then ran side by side; 0 while that is unknown.
+    #: Recent time of a turn, and turns then side by side; 0: unknown.
     pace_ns: int = 0
     pace_turns: float = 0.0
-    #: Since when it has turns and has completed none; None: it has none.
+    #: Since when it has turns and completed none; None: no turns.
     busy_since_ns: int | None = None
 
     @property
@@ -50,14 +41,14 @@ class WorkerFacts:
 
     @property
     def load(self) -> float:
-        """With one more turn."""
+        """The load with one more turn."""
         return (self.in_flight + 1) / self.capacity if self.capacity else float("inf")
 
     def alive(self, now_ns: int) -> bool:
         return self.alive_until_ns > now_ns
 
     def usable(self, now_ns: int) -> bool:
-        """Whether it is alive, and its lease is in force if it needs one."""
+        """Return whether it is alive, and its lease is in force if it needs one."""
         return self.alive_until_ns > now_ns and (self.lease_until_ns is None or self.lease_until_ns > now_ns)
 
     def lease_left_ns(self, now_ns: int) -> int | None:
@@ -65,20 +56,19 @@ class WorkerFacts:
         return None if self.lease_until_ns is None else max(0, self.lease_until_ns - now_ns)
 
     def turn_ns(self, now_ns: int) -> int:
-        """How long a turn takes on it: one that has completed nothing for longer is slower now than it was of late."""
+        """Return the time of a turn: the recent pace, or the time since it completed nothing if longer."""
         if self.pace_ns == 0 or self.busy_since_ns is None:
             return self.pace_ns
         return max(self.pace_ns, now_ns - self.busy_since_ns)
 
     def expected_ns(self, now_ns: int) -> float:
-        """How long one more turn is expected to take: as long as of late, or longer if more run side by side now."""
+        """Return the expected time of one more turn, longer if more run side by side than of late."""
         return self.turn_ns(now_ns) * max(1.0, (self.in_flight + 1) / (self.pace_turns + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """What routing needs to know of a turn. `version_min` carries the staleness bound; `avoid` are engines that took
-    the turn off and are still taking back what they lent."""
+    """Facts about a turn. `version_min` is the staleness bound; engines in `avoid` preempted it just now."""
 
     prefix_engine_id: str | None
     version_min: int
@@ -92,19 +82,14 @@ class Placement:
 
 
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
-    """Choose a worker for one turn; `engine_id` None means that it waits.
+    """Choose a worker for one turn; `engine_id` None means that it waits. Eligible are live workers with room, weights
+    within the bound and a lease in force if needed, not avoided. A turn's length does not matter: it keeps its tokens
+    when a lease ends.
 
-    Eligible is a live worker with room that the turn need not avoid, whose weights are no older than the bound and
-    whose lease, if it needs one, is in force. How long the turn will take does not matter: a lease that ends takes no
-    tokens with it, the turn goes on elsewhere from what it has. Of the eligible:
-
-    1. the holder of the turn's prefix, if it has slack ("prefix");
-    2. else a borrowed one with slack ("lease"): the idle time of a serving device is paid for either way, and room on a
-       dedicated one is what turns fall back on when serving takes its own back;
-    3. else the one that is expected to be quickest ("least_loaded"), which 1 and 2 must not be `SLOWER_MAX` times
-       slower than. An engine that shares its cores may be far slower than its load says. Until each engine's pace is
-       known the least loaded counts as the quickest;
-    4. those without slack only if none has any. If there is none at all, the turn waits ("queue").
+    1. The holder of the turn's prefix, if it has slack ("prefix").\n2. Else a borrowed one with slack ("lease"),
+    because idle serving time is paid for anyway.\n3. Else the quickest ("least_loaded"); 1 and 2 must not be
+    `SLOWER_MAX` times slower. Load stands for unknown paces.\n4. Without slack only if none has any; without any worker
+    the turn waits ("queue").
     """
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
@@ -126,7 +111,6 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Place
 
 
 def place_dedicated(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
-    """`place` among the workers that are not on borrowed devices."""
     return place(turn, [worker for worker in workers if not worker.borrowed], now_ns)
 
 
@@ -141,8 +125,6 @@ def _eligible(turn: TurnFacts, worker: WorkerFacts, now_ns: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunningTurn:
-    """A turn's request on an engine, and for how long it has been there."""
-
     request_id: str
     engine_id: str
     version_min: int
@@ -150,17 +132,12 @@ class RunningTurn:
 
 
 def stalled_after_ns() -> int:
-    """No turn that has run for less is stalled."""
     return STALLED_PACES * STALLED_MIN_NS
 
 
 def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_ns: int) -> list[RunningTurn]:
-    """The turns to take off borrowed engines, since another engine has room and would have made them by now.
-
-    A lent device may give rollouts little of its time for a while, and the last turns of a step would wait there for
-    serving to become idle. A turn is taken off when it has run `STALLED_PACES` times as long as a turn takes on an
-    engine with slack and room, the longest first, and no more than there is room for.
-    """
+    """Return the turns to take off borrowed engines: each has run `STALLED_PACES` times as long as on another engine
+    with slack and room. The longest come first, as far as there is room."""
     table = {worker.engine_id: worker for worker in workers}
     room = {
         worker.engine_id: worker.capacity - worker.in_flight
@@ -185,34 +162,23 @@ def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts], now_
     return chosen
 
 
-#: A trajectory is expected to go on for at most this many turns, however long the ones before it were.
 ROUNDS_MAX = 32.0
 
 
 @dataclass(frozen=True, slots=True)
 class DemandFacts:
-    """The turns that are queued or in flight anywhere."""
+    """The turns that are queued or in flight."""
 
     turns: int
-    #: Expected time of one turn on an engine.
     turn_ns: int
-    #: Share of turns that another one of their trajectory follows, 0 to 1.
     follow_share: float
-    #: The lowest version that one of the turns accepts.
     version_min: int
-    #: For how long the first of them has waited for an engine.
     waited_ns: int = 0
 
 
 def wanted_ns(demand: DemandFacts, workers: Iterable[WorkerFacts], now_ns: int) -> dict[str, int]:
-    """Expected device time wanted of each engine, in nanoseconds, at least 1; none where nothing is wanted.
-
-    Wanted is every live engine whose weights are new enough, with a lease or not. Turns on one engine run side by side,
-    so its device is wanted for as many turn lengths as the turns fill all engines, and less if there are fewer turns
-    than engines. A trajectory that may go on is expected to do so for 1 / (1 - follow_share) turns. What waits is
-    wanted for as long as it has waited, at least: however dear a lease is and short the turns are, they come to be
-    worth one.
-    """
+    """Return wanted nanoseconds, at least 1, of live engines with new enough weights: turn lengths that the turns fill,
+    times 1 / (1 - follow_share) turns of a trajectory, or the time waited if longer."""
     if demand.turns == 0:
         return {}
     usable = [worker for worker in workers if worker.alive(now_ns) and worker.policy_version >= demand.version_min]

@@ -1,4 +1,4 @@
-"""What serving did of late, as far as lending must know it: how often it was late by itself, how long it is idle."""
+"""Serving's recent history for lending: how often it was late by itself, and how long it is idle."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from dataclasses import dataclass
 
 from rose.runtime.policy.slack import ServingLoad
 
-#: So many requests are "the last ones"; with fewer than the least, a share of them says nothing.
+#: Number of "last" requests, and the least that a share is made of.
 LAST_REQUESTS = 100
 _LEAST_REQUESTS = 20
-#: What serving missed so long ago is forgotten, once enough requests finished since or it did nothing in all that time.
-#: A hundred requests alone would bar lending for hours where one comes a minute.
+#: Lateness is forgotten after this: a hundred requests alone could bar lending for hours.
 FORGET_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ServingHistory:
-    """Serving's counters as they were when the last requests finished: (finished, late alone, monotonic nanoseconds),
-    oldest first."""
+    """Counters when the last requests finished: (finished, late alone, monotonic nanoseconds), oldest first."""
 
     counts: tuple[tuple[int, int, int], ...] = ()
-    #: Since when it has nothing to do, monotonic nanoseconds; None: it has something.
+    #: Since when it is idle, monotonic nanoseconds; None: busy.
     idle_since_ns: int | None = None
 
     def observe(self, load: ServingLoad | None, now_ns: int) -> ServingHistory:
-        """The history after a look at `now_ns`. Serving that says nothing has no history."""
+        """Return the history after a look at `now_ns`. An engine without a load has none."""
         if load is None:
             return ServingHistory()
         busy = load.wanted or load.waiting > 0 or load.running > 0
@@ -37,7 +35,6 @@ class ServingHistory:
             counts = (now,)
         elif counts[-1][0] != load.finished:
             counts = (*counts, now)
-            # The count before the last requests is where they begin.
             while len(counts) > 1 and _is_past(counts[1], now):
                 counts = counts[1:]
         if counts == self.counts and since_ns == self.idle_since_ns:
@@ -46,7 +43,7 @@ class ServingHistory:
 
     @property
     def late_alone_share(self) -> float:
-        """Share of the last requests that missed a budget and would have without lending; 0 while too few are known."""
+        """Share of the last requests that were late without lending; 0 while too few are known."""
         if not self.counts:
             return 0.0
         (finished_before, late_before, _), (finished, late, _) = self.counts[0], self.counts[-1]
@@ -54,11 +51,11 @@ class ServingHistory:
         return (late - late_before) / requests if requests >= _LEAST_REQUESTS else 0.0
 
     def idle_ns(self, now_ns: int) -> int:
-        """For how long serving has had nothing to do; 0 while it has."""
+        """Return how long serving has been idle; 0 while it is busy."""
         return 0 if self.idle_since_ns is None else now_ns - self.idle_since_ns
 
 
 def _is_past(count: tuple[int, int, int], now: tuple[int, int, int]) -> bool:
-    """Whether the requests before a count are not among the last ones any more."""
+    """Return whether the requests before a count are no longer among the last ones."""
     requests = now[0] - count[0]
     return requests >= LAST_REQUESTS or (requests >= _LEAST_REQUESTS and now[2] - count[2] >= FORGET_NS)

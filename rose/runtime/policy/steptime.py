@@ -1,16 +1,11 @@
-"""How long an engine's next step will take, fitted online from the steps it has run.
+"""Predictions of an engine's next step time on the device, waits excluded, fitted online.
 
 T_prefill(tokens) = a + b * tokens and T_decode(batch, context) = a + b * batch + c * context, each by least squares
-with exponential forgetting (Ljung, "System Identification", 2nd ed., section 11.2), so that a model follows a change
-of clocks or of neighbours within a few tens of steps. What is fitted is time on the device alone: the caller leaves
-out what a step waited. No coefficient is negative: the fit is the best of those without one (non-negative least
-squares; Lawson and Hanson, "Solving Least Squares Problems", chapter 23, by trying every set of coefficients that are
-0). An observation far from what was predicted is taken as far as the spread of the ones before it allows (Huber's
-rule), so that one stalled step moves little. Several in a row that far off on the same side are no outliers: the device
-has changed, and the fit begins anew from them.
-
-Until a fit has seen enough, the prediction is what the largest observation bounds it by: with no negative
-coefficient, T grows at most in proportion to its features.
+with exponential forgetting (Ljung, "System Identification", 2nd ed., section 11.2). No coefficient is negative
+(non-negative least squares; Lawson and Hanson, "Solving Least Squares Problems", chapter 23, by trying every set of
+zero coefficients). Outliers are limited by the spread of former errors (Huber's rule); several in a row on the same
+side mean that the device changed, and the fit begins anew. Until a fit has enough steps, the largest observation bounds
+the prediction: T grows at most in proportion to its features.
 """
 
 from __future__ import annotations
@@ -20,38 +15,31 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 FORGETTING = 0.98
-#: The first steps of an engine pay for lazy set-up.
 WARM_UP_STEPS = 1
-#: From so many observations on the fit is believed.
 FITTED_STEPS = 5
-#: An observation counts as at most this many mean absolute errors away from its prediction, ...
+#: An observation counts as at most this many mean absolute errors from its prediction, ...
 OUTLIER_SPREADS = 4.0
-#: ... the mean being over about so many steps, and at least this share of the prediction.
+#: ... a mean over about 1 / weight steps, at least this share of the prediction.
 _SPREAD_WEIGHT = 0.05
 _SPREAD_MIN_SHARE = 0.05
 _SPREAD_FIRST_SHARE = 0.5
-#: So many observations in a row beyond that limit on the same side, and what was learned before them is forgotten.
 CHANGED_STEPS = 4
-#: Keeps a fit defined whose observations were all alike.
 _RIDGE = 1e-6
-#: Features are scaled so that a typical step has entries near one, which keeps the covariance well conditioned.
+#: Scales typical features near one, for the covariance's condition.
 _PREFILL_SCALE = (1.0, 1 / 256)
 _DECODE_SCALE = (1.0, 1 / 16, 1 / 4096)
 
-# Two or three numbers at a time, in the middle of serving's loop: plain floats are several times quicker than arrays.
+# Plain floats: for two or three numbers in serving's loop they are faster than arrays.
 _Vector = tuple[float, ...]
 _Matrix = tuple[_Vector, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LinearFit:
-    """A least-squares fit of `weights @ (features * scale)`, in nanoseconds, after `count` observations.
+    """A least-squares fit of `weights @ (features * scale)`, nanoseconds, after `count` observations. `error_share` is
+    the recent mean of |predicted - observed| / observed, each predicted before it was learned."""
 
-    `error_share` is the mean of |predicted - observed| / observed over the last steps, each predicted before it was
-    learned from.
-    """
-
-    #: Sums over the observations, each counted less the older it is: x times x transposed, and x times duration.
+    #: Sums over observations with forgetting: x times x transposed, and x times duration.
     gram: _Matrix
     moment: _Vector
     scale: _Vector
@@ -59,9 +47,8 @@ class LinearFit:
     count: int = 0
     spread_ns: float = 0.0
     error_share: float = 0.0
-    #: Observations in a row that were further off than was believed: slower ones count up, faster ones down.
     beyond: int = 0
-    #: The observation with the highest time for its features so far: what the prior is made from.
+    #: The observation that bounds all others in proportion.
     bound: tuple[tuple[float, ...], float] | None = field(default=None)
 
     @classmethod
@@ -74,7 +61,6 @@ class LinearFit:
         return self.count >= WARM_UP_STEPS + FITTED_STEPS
 
     def observe(self, features: tuple[float, ...], duration_ns: float) -> LinearFit:
-        """The fit after one more step of `duration_ns`."""
         if self.count < WARM_UP_STEPS:
             return replace(self, count=self.count + 1)
         bound = self.bound
@@ -84,7 +70,6 @@ class LinearFit:
         error = duration_ns - (predicted or 0.0)
         spread, share, beyond = self.spread_ns, self.error_share, 0
         if not self.fitted:
-            # How far off the first fit may be, until it is known.
             spread = _SPREAD_FIRST_SHARE * duration_ns
         elif predicted is not None:
             limit = OUTLIER_SPREADS * max(spread, _SPREAD_MIN_SHARE * predicted)
@@ -108,16 +93,14 @@ class LinearFit:
         return LinearFit(gram, moment, self.scale, weights, self.count + 1, spread, share, beyond, bound)
 
     def predict_ns(self, features: tuple[float, ...]) -> float | None:
-        """Predicted nanoseconds; None before anything was observed."""
+        """Return predicted nanoseconds; None before any observation."""
         if not self.fitted:
             return None if self.bound is None else _scaled_up(self.bound, features)
-        return sum(
-            weight * feature * scale for weight, feature, scale in zip(self.weights, features, self.scale, strict=True)
-        )
+        return sum(w * feature * s for w, feature, s in zip(self.weights, features, self.scale, strict=True))
 
 
 def _non_negative(gram: _Matrix, moment: _Vector) -> _Vector:
-    """The w >= 0 that minimises w @ (gram + ridge) @ w - 2 * w @ moment."""
+    """Return the w >= 0 that minimises w @ (gram + ridge) @ w - 2 * w @ moment."""
     every = range(len(moment))
     weights = _solve(gram, moment, every)
     if min(weights) >= 0:
@@ -134,8 +117,8 @@ def _non_negative(gram: _Matrix, moment: _Vector) -> _Vector:
 
 
 def _solve(gram: _Matrix, moment: _Vector, kept: Sequence[int]) -> _Vector:
-    """The w of (gram + ridge) @ w = moment, of the coefficients `kept`: Gaussian elimination, which needs no pivoting
-    for a positive definite matrix (Golub and Van Loan, "Matrix Computations", section 4.2)."""
+    """Return the w of (gram + ridge) @ w = moment for the coefficients `kept`, by Gaussian elimination without
+    pivoting: the matrix is positive definite (Golub and Van Loan, "Matrix Computations", section 4.2)."""
     rows = [[gram[i][j] + (_RIDGE if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
     size = len(rows)
     for at in range(size):
@@ -152,14 +135,14 @@ def _solve(gram: _Matrix, moment: _Vector, kept: Sequence[int]) -> _Vector:
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """What a step of other features takes at most, if none of it grows faster than in proportion."""
+    """Return the most that a step of other features takes if none grows faster than in proportion."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Both fits of one engine. A prediction is None until a step of that sort was seen."""
+    """Both fits of one engine. Predictions are None until a step of that kind."""
 
     prefill: LinearFit
     decode: LinearFit
@@ -175,15 +158,15 @@ class StepTimes:
         return StepTimes(self.prefill, self.decode.observe((1.0, batch, context_tokens), duration_ns))
 
     def prefill_ns(self, tokens: int) -> int | None:
-        """T_prefill: predicted nanoseconds of a prefill of `tokens` new tokens."""
+        """Return T_prefill in nanoseconds of `tokens` new tokens."""
         return _whole(self.prefill.predict_ns((1.0, tokens)))
 
     def decode_ns(self, batch: int, context_tokens: int) -> int | None:
-        """T_decode: predicted nanoseconds of a decode step of `batch` requests with `context_tokens` in all."""
+        """Return T_decode in nanoseconds of `batch` requests with `context_tokens` in all."""
         return _whole(self.decode.predict_ns((1.0, batch, context_tokens)))
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """The most tokens whose prefill is predicted to take `limit_ns` at most; None while that is unknown."""
+        """Return the most tokens whose prefill is predicted within `limit_ns`; None while unknown."""
         fit = self.prefill
         if not fit.fitted:
             return None

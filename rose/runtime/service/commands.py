@@ -63,8 +63,8 @@ def up_command(
         try:
             fleet = up(loaded, address, say)
             if wait:
-                state = fleet.wait_ready(say)
-                echo(f"fleet run {state.run_id}, controller at {state.url}")
+                fleet.wait_ready(say)
+                echo(f"fleet run {fleet.remembered.run_id}, controller at {fleet.remembered.url}")
             while stay and fleet.goes_on():
                 time.sleep(1.0)
         except KeyboardInterrupt:

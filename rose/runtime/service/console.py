@@ -1,4 +1,4 @@
-"""A fleet's controller asked over HTTP by people, and its answers as tables."""
+"""Ask a fleet's controller over HTTP, and show its answers as tables."""
 
 from __future__ import annotations
 
@@ -27,26 +27,23 @@ _NO_TOKEN = 401
 
 
 class ControllerClient:
-    """Its methods raise DeploymentError if the controller does not answer, UserError if it refuses."""
+    """A client whose methods raise DeploymentError without an answer, UserError on a refusal."""
 
     def __init__(self, url: str, token: str | None = None, *, folder: Path | None = None) -> None:
-        """`folder`: of the fleet's state, if it is on this host. Raises UserError if `url` is not the root of a
-        server."""
+        """`folder` is the fleet's state, if on this host. Raises UserError if `url` is no server root."""
         if not re.fullmatch(r"https?://[^/?#\s]+/?", url):
             raise UserError(f"--url {url!r} must be the controller's root, such as http://10.0.0.1:30100")
         self.url, self.token, self._folder = url.rstrip("/"), token, folder
 
     def status(self) -> dict[str, Any]:
-        """Devices with their engines and why nothing is lent, runs, and what is missing."""
         status: dict[str, Any] = self._call("/status")
         return status
 
     def drain(self, device_id: str, reason: str | None) -> None:
-        """Lend nothing more of a device, and take back what is lent."""
         self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/drain", {"reason": reason} if reason else {})
 
     def undrain(self, device_id: str) -> bool:
-        """Lend of a device again; whether it was drained."""
+        """Return whether the device was drained."""
         answer = self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})
         return bool(answer["was_drained"])
 
@@ -77,10 +74,7 @@ class ControllerClient:
 
 
 def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
-    """The controller that is meant: at `url`, of the fleet in `config`, or the one that this host has.
-
-    Raises UserError if that says nothing, or not which; DeploymentError if the fleet is being started.
-    """
+    """Return the controller at `url`, of `config`, or of this host. Raises UserError if ambiguous, DeploymentError."""
     if url is not None:
         return ControllerClient(url, token or (None if config is None else config.gateway.token))
     if config is not None:
@@ -109,7 +103,7 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
 
 
 def _doing(folder: Path) -> str | None:
-    """Why the controller of the fleet with this state folder does not answer, if the fleet has a Ray that runs here."""
+    """Return why the fleet's controller does not answer, if the fleet's Ray runs on this host."""
     if local_ray.find(folder) is None:
         return None
     remembered = memory.read(folder)
@@ -119,7 +113,6 @@ def _doing(folder: Path) -> str | None:
 
 
 def status_view(status: dict[str, Any], url: str) -> RenderableType:
-    """The answer of `/status` for a terminal."""
     title = f"fleet run {status['fleet_run_id'] or '?'}   model {status['model'] or 'any'}   {url}"
     parts: list[RenderableType] = [styled(title, "bold")]
     parts += [styled(f"missing: {reason}", "yellow") for reason in status["missing"]]
@@ -143,8 +136,6 @@ def status_view(status: dict[str, Any], url: str) -> RenderableType:
 
 
 def _runs_view(runs: list[dict[str, Any]]) -> Table:
-    """The runs of a status for a terminal."""
-    # A run's id begins with its name.
     names = ("run", "team", "state", "version", "step", "queued", "running", "engines", "expires")
     shares = any(run["weight"] != 1 or run["priority"] for run in runs)
     table = _table(*names, *(("weight", "priority") if shares else ()), wide={*names} - {"run", "team"})
@@ -178,7 +169,7 @@ def _engine_cells(engine: dict[str, Any] | None, device_id: str) -> tuple[str, s
         lease = "none"
     else:
         lease = f"{engine['lease_left_s'] or 0:.1f} s left"
-    # One that is away by its agent is being started, or will be: the device's state says which.
+    # The device's state says why an engine that its agent reports away is away.
     away = "" if engine["alive"] else " (away)" if engine.get("fault") else " (dead)"
     name = engine["engine_id"].removeprefix(f"{device_id}-") + away
     return name, held, f"{engine['in_flight']}/{engine['capacity']}", lease
@@ -193,7 +184,7 @@ def _state(device: dict[str, Any]) -> RenderableType:
 
 
 def _table(*columns: str, wide: Collection[str]) -> Table:
-    """A table whose `wide` columns are never broken: on a narrow terminal the others are."""
+    """Return a table that breaks the other columns on a narrow terminal, never the `wide` ones."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in wide)
@@ -212,5 +203,5 @@ def _error(error: urllib.error.HTTPError) -> str:
 
 
 def terminal_width() -> int | None:
-    """What tables may take where output is no terminal; None: as rich finds it."""
+    """Return 160 where the output is no terminal, else None: as rich finds it."""
     return None if os.isatty(1) or "COLUMNS" in os.environ else 160

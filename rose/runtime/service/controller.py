@@ -25,8 +25,7 @@ _AGAIN_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerPlan:
-    """What the controller is told. `state`: its folder, which it finds again when it is started again. `host`: what
-    comes before its writer's name."""
+    """What the controller is told. `state` is its folder across restarts; `host` prefixes its writer's name."""
 
     config: FleetConfig
     run_id: str
@@ -35,15 +34,14 @@ class ControllerPlan:
     logs: Path
     ledger: Path
     host: str = ""
-    #: What agents show it.
     agent_token: str = field(default="", repr=False)
-    #: By its name, what each other host sends its events with.
+    #: By host: the secret of its events.
     host_tokens: dict[str, str] = field(default_factory=dict, repr=False)
     cores: tuple[int, ...] = ()
 
 
 class ControllerActor:
-    """The controller on Ray. It is asked how it is in a thread of its own, so that a busy loop is no dead one."""
+    """The controller on Ray. Reports come from a thread of their own: a busy event loop is not a dead one."""
 
     def __init__(self, plan: ControllerPlan | str) -> None:
         self._plan = plan = process.load(ControllerPlan, plan)
@@ -60,13 +58,13 @@ class ControllerActor:
         return Report(doing=self._doing, pid=os.getpid())
 
     def stop(self, _serving: bool) -> None:
-        """Answer what is open, and let go of the port. Serving is for hosts to end."""
+        """Answer open requests and free the port. Hosts end serving."""
         self._doing = STOPPING
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(10.0)
 
     def _give_way(self) -> None:
-        """To serving, on the host's cores. What this user may not set stays as Ray has it."""
+        """Leave the host's serving cores and lower the priority, as far as this user may."""
         try:
             os.sched_setaffinity(0, self._plan.cores or os.sched_getaffinity(0))
             os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
@@ -98,14 +96,13 @@ class ControllerActor:
                     host_tokens=[
                         of_secret(host, token, ("append",), (f"{host}.*",)) for host, token in plan.host_tokens.items()
                     ],
-                    # Without a token every user of the host would read it.
+                    # Without a token every local user could read it.
                     ledger=plan.ledger if config.token or config.tokens else None,
                     devices=places.hosts_by_device(plan.config),
                     origins=places.origin_rules(plan.config),
                 )
                 await gateway.start()
-                # What is loaded by now is looked through never again. A turn leaves few cycles, and its objects wait
-                # for its engine: with Python's thresholds the collector takes a tenth of all that a turn costs.
+                # Turns create few cycles, but with Python's thresholds collections take a tenth of each.
                 gc.freeze()
                 gc.set_threshold(20_000, 50, 100)
                 self._doing = ""

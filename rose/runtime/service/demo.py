@@ -1,7 +1,4 @@
-"""`rose demo`: a fleet of this machine's own, with replayed traffic, and the built-in trainer as its client.
-
-It is `rose up`, the traffic, `rose train` and `rose down` in one command, each the same process as when it is typed.
-"""
+"""`rose demo`: run `rose up`, traffic, `rose train` and `rose down` on this machine, each in its usual process."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ from rose.runtime.service.process import log_to
 from rose.runtime.service.up import Fleet, down, up
 from rose.terminal import progress
 
-#: The trainer loads while the fleet starts, and then waits for so long that it is ready.
 READY_S = 600.0
 _LOOK_S = 0.2
 _END_S = 30.0
@@ -39,7 +35,7 @@ _END_S = 30.0
 
 @dataclass(slots=True)
 class Outcome:
-    """How it ended. `stopped` says that the user or the time limit ended it before its last step."""
+    """How the demo ended. `stopped`: the user or the time limit ended it before its last step."""
 
     run_id: str
     steps: int = 0
@@ -49,10 +45,7 @@ class Outcome:
 def run(
     config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
 ) -> Outcome:
-    """From checks to a fleet that is down; `stopping`, or the time, ends it at the next opportunity.
-
-    Raises PreflightError before anything was started, DeploymentError if a part fails.
-    """
+    """Start, follow and end a demo; `stopping` or the limit ends it early. Raises PreflightError, DeploymentError."""
     preflight.check(config)
     if (notice := preflight.notice(config)) is not None:
         say(notice)
@@ -64,16 +57,14 @@ def run(
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             raise KeyboardInterrupt
 
-    # One that was killed together with its Ray goes on where it was.
     remembered = FleetMemory(config).begin()
-    # Known beforehand, so that the trainer can load while the fleet starts.
+    # Chosen now, so that the trainer can load while the fleet starts.
     port = config.gateway.port or remembered.port or free_port(config.gateway.host)
     config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": port})})
     outcome = Outcome(remembered.run_id)
     with ExitStack() as stack:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-demo-"))) / "fleet.json"
         file.write_text(config.model_dump_json())
-        # The owner of the serving engines starts them, whoever comes to lend what they leave.
         _end_with(os.getpid(), config)
         owner.ensure(_plan(config, outcome.run_id))
         trainer = stack.enter_context(_child("the trainer", _train_command(config, port, file), say))
@@ -88,7 +79,7 @@ def run(
             outcome.stopped = True
         finally:
             stack.close()
-            # Once it has ended: a step that was said and not yet counted is a step.
+            # Count steps only after the trainer's last output.
             trainer.reader.join(_END_S)
             outcome.steps = len(trainer.lines)
             _put_down(config, outcome.run_id, say)
@@ -96,7 +87,7 @@ def run(
 
 
 def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
-    """`run`, saying on the terminal what it does. The first Ctrl-C or SIGTERM ends it in order; more change nothing."""
+    """`run`, with progress on the terminal. The first Ctrl-C or SIGTERM ends it in order; later ones are ignored."""
     say, stopping = progress(err=False), threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -121,7 +112,6 @@ def _plan(config: FleetConfig, run_id: str) -> HostPlan:
 
 
 def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> None:
-    """End the fleet, its Ray and its serving engines, whichever of them fails to end in order."""
     try:
         down(config, None, say)
     finally:
@@ -130,9 +120,9 @@ def _put_down(config: FleetConfig, run_id: str, say: Callable[[str], None]) -> N
 
 
 def _end_with(pid: int, config: FleetConfig) -> None:
-    """Have a fleet put down once a process has ended, however it ended."""
+    """Have the fleet put down once process `pid` has ended, however it ended."""
     command = ["setsid", "--fork", sys.executable, "-m", "rose.runtime.service.demo", str(pid)]
-    # It outlives this process by a moment, and keeps nobody waiting who reads what this process prints.
+    # It must not hold open the output of this process, which it outlives.
     text, null = config.model_dump_json(), subprocess.DEVNULL
     subprocess.run(command, check=True, input=text, text=True, stdout=null, stderr=null)
 
@@ -140,7 +130,7 @@ def _end_with(pid: int, config: FleetConfig) -> None:
 def main() -> None:
     """`python -m rose.runtime.service.demo PID < FLEET_JSON`: puts the fleet down after the end of process PID."""
     pid, config = int(sys.argv[1]), FleetConfig.model_validate_json(sys.stdin.read())
-    # A process that has ended counts, also while its parent has not asked for its exit code.
+    # A zombie counts as ended.
     with suppress(ProcessLookupError):
         select.select([os.pidfd_open(pid)], [], [])
     fleet_memory = FleetMemory(config)
@@ -166,7 +156,7 @@ def _train_command(config: FleetConfig, port: int, file: Path) -> list[str]:
 
 
 def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
-    """Until the trainer is done. Raises DeploymentError if it fails, and what `tend` raises."""
+    """Wait for the trainer. Raises DeploymentError if it fails, and what `tend` raises."""
     looked_s = time.monotonic()
     while True:
         code = trainer.process.poll()
@@ -185,13 +175,13 @@ def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
 class _Child:
     process: subprocess.Popen[str]
     reader: threading.Thread
-    #: Of stdout, each the JSON of something that is done.
+    #: JSON lines of stdout, one a finished step.
     lines: list[str]
 
 
 @contextmanager
 def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
-    """A process of this command's own session: Ctrl-C is for us, who end it. What it says on stderr is said."""
+    """Run a process in a session of its own, so that Ctrl-C reaches this process alone. `say` gets its stderr."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,7 +1,4 @@
-"""A host of a fleet: its devices' agents in one process, the way of its events to the ledger, and its serving engines.
-
-The process can be killed and started again at any time: what it finds it goes on with.
-"""
+"""A host of a fleet: agents, forwarding of events, and serving engines, in a process that may be killed any time."""
 
 from __future__ import annotations
 
@@ -43,36 +40,30 @@ from rose.runtime.serving import ServingEngines
 
 _LOOK_S = 0.5
 _ROTATE_S = 60.0
-#: Between two tries to start what did not.
 _AGAIN_S = 5.0
-#: How long a rollout engine goes on without an agent.
 _ORPHAN_S = 600.0
 _RELAY_BYTES_MIN = 4 << 30
 _FREE = "free.json"
 _UNATTACHED = "its serving engine is not attached yet"
-#: Names the fleet run that the host was checked for.
+#: File with the fleet run that the host was checked for.
 _CHECKED = "checked"
 
 
 class OwnServing:
-    """The host's look at the serving engines that are ROSE's own: their owner process runs again if it died.
-
-    `down`: by device, why such an engine does not serve there.
-    """
+    """The host's view of ROSE's own serving engines. `down`: by device, why its engine does not serve."""
 
     def __init__(self, plan: HostPlan) -> None:
         self.down: dict[str, str] = {}
         self._plan = plan
         self._again_s = time.monotonic()
-        #: Whether the owner that runs is of this plan, and not of one before it.
+        #: Whether the running owner was started for this plan.
         self._ensured = False
 
     def look(self) -> dict[str, str]:
-        """The URLs of the engines that answer. Raises UserError and OSError if their owner cannot be started, or one
-        that was started for other serving does not end."""
+        """Return the URLs that answer. Raises UserError and OSError if their owner does not start or end."""
         plan = self._plan
         if not owner.served(plan):
-            # Of a fleet file that had some, an owner may go on.
+            # An owner of a former fleet file may still run.
             owner.stop(plan)
             return {}
         if not (self._ensured and owner.runs(plan)) and time.monotonic() >= self._again_s:
@@ -88,15 +79,13 @@ class OwnServing:
         return urls
 
     def keep(self, say: Callable[[str], None]) -> list[str]:
-        """While the host is at work; returns the devices that are down since the last look. Their engines come back at
-        their URLs, and have then to be shown their pages again."""
+        """Return the devices whose engines went down since the last look, and must be attached again."""
         if not (own := owner.served(self._plan)):
             return []
         before = self.down
         try:
             self.look()
         except (UserError, OSError) as error:
-            # On a full disk: it is tried again.
             self.down = dict.fromkeys(own, f"its serving engine cannot be started: {error}")
         for device_id, why in self.down.items():
             if before.get(device_id) != why:
@@ -105,14 +94,14 @@ class OwnServing:
 
 
 class HostActor:
-    """A host's process on Ray. Its work is in a thread: it answers at any time."""
+    """The host's process on Ray. The work is in a thread, so it answers at any time."""
 
     def __init__(
         self, plan: HostPlan | str, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess
     ) -> None:
         plan = process.load(HostPlan, plan)
         if plan.ledger_token and plan.address is None:
-            # The file knows the host by a resource: where it is, it knows itself.
+            # A host that the file knows by a resource knows its own address.
             import ray
 
             plan = replace(plan, address=ray.util.get_node_ip_address())
@@ -123,8 +112,7 @@ class HostActor:
         return self._runner.report()
 
     def stop(self, serving: bool) -> list[str]:
-        """End the agents with their leases and accounts, and send the last events. With `serving`, end all engines that
-        are ROSE's own; without, the next agents take them up. Returns what was not ended in order, and why."""
+        """End agents and send the last events; `serving` also ends ROSE's engines. Returns what failed, and why."""
         self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:
@@ -133,8 +121,6 @@ class HostActor:
 
 
 class HostRunner:
-    """What the process does: begin, look after what it began, end."""
-
     def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
         self.plan = plan
         self._make_engine = make_engine
@@ -144,16 +130,15 @@ class HostRunner:
         self._agent: HostAgent | None = None
         self._writer: LedgerWriter | None = None
         self._forwarder: Forwarder | None = None
-        #: By device: what serves there, once its page is shown to it; and why it does not have it.
+        #: By device: its serving engine, and why that is not attached.
         self._serving: dict[str, ServingEngines] = {}
         self._unattached: dict[str, str] = {}
         self._attaching: list[threading.Thread] = []
         self._own_serving = OwnServing(plan)
-        #: What the forwarder said last, and when; None before it did.
+        #: The forwarder's last progress and its time, monotonic seconds.
         self._forwarded: tuple[Progress, float] | None = None
         self._upkeep: Scheduler | None = None
         self._lock: IO[str] | None = None
-        #: What was not ended in order, and why.
         self.undone: list[str] = []
         self._say: Callable[[str], None] = lambda _: None
 
@@ -174,7 +159,6 @@ class HostRunner:
         return Report(doing=STOPPING if self._stopping.is_set() else doing, pid=os.getpid(), faults=faults)
 
     def facts(self) -> HostFacts:
-        """What heartbeats say of the host."""
         writer, forwarded = self._writer, self._forwarded
         waiting = waiting_s = None
         if forwarded is not None:
@@ -193,7 +177,7 @@ class HostRunner:
         self._stopping.set()
 
     def run(self) -> None:
-        """Until `stop`. What a user can mend is tried again and again, and is in the report meanwhile."""
+        """Run until `stop`. A beginning that fails is retried, and reported meanwhile."""
         while not self._stopping.is_set():
             try:
                 self._begin()
@@ -212,8 +196,6 @@ class HostRunner:
                 process.rotate(self.plan.logs)
                 rotated_s = time.monotonic()
         self._end()
-
-    # ------------------------------------------------------------------ begin
 
     def _begin(self) -> None:
         plan = self.plan
@@ -238,11 +220,10 @@ class HostRunner:
         ]
         self._agent = HostAgent(writer, self._specs(attached), self._relays(), self._make_engine)
         self._agent.start()
-        # Of the ledger on the first host, else of the spool that the forwarder has made by now.
         self._upkeep = Scheduler(plan.ledger, self._jobs(), self._say_failed)
         self._upkeep.start()
         self._unattached = dict.fromkeys(self._serving, _UNATTACHED)
-        # Last: it is `stop` alone that ends these.
+        # Last, because only `stop` ends these threads.
         self._attaching = [
             process.start(f"attach {device_id}", partial(self._attach, device_id, serving), plan.logs / "host.log")
             for device_id, serving in self._serving.items()
@@ -250,7 +231,7 @@ class HostRunner:
         self._progress("")
 
     def _open_ledger(self) -> LedgerWriter:
-        """The host's own, whose events go to the fleet's if that is elsewhere."""
+        """Return the host's writer; a forwarder sends its events to a ledger elsewhere."""
         plan = self.plan
         if self._writer is None:
             self._writer = LedgerWriter.open(plan.ledger, writer_name(plan.own.host, "agent"), plan.run_id)
@@ -262,7 +243,7 @@ class HostRunner:
         return self._writer
 
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
-        """In a thread: show a device's serving engine its page, once there is one, and again if it lost it."""
+        """In a thread: attach a device's serving engine to its page, again if it lost it."""
         while not self._stopping.wait(_LOOK_S):
             agent = self._agent
             if agent is None or agent.agent(device_id) is None:
@@ -275,26 +256,25 @@ class HostRunner:
             except KeyboardInterrupt:
                 return
             except (UserError, OSError) as error:
-                # It is its owner's to bring back: until then nothing is lent.
+                # Its owner brings it back; until then nothing is lent.
                 self._unattached[device_id] = str(error)
                 self._stopping.wait(_AGAIN_S)
 
     def _look_forwarded(self, progress: Progress) -> None:
-        """In the forwarder's thread: what of the host's events does not come to the ledger waits here meanwhile."""
         before = self._unsent()
         self._forwarded = progress, time.monotonic()
         if (unsent := self._unsent()) is not None and unsent != before:
             self._say(f"{progress.waiting} segments of events wait here: {unsent}")
 
     def _unsent(self) -> str | None:
-        """Why events do not come to the ledger; None: they do, or it is here."""
+        """Return why events do not reach the ledger; None if they do, or the ledger is here."""
         if self._forwarded is None:
             return None
         progress, _ = self._forwarded
         return "; ".join([*progress.problems.values(), *filter(None, [progress.stopped])]) or None
 
     def _jobs(self) -> list[jobs.Job]:
-        """What the host does to its ledger by itself. The spool of another host is archived with the ledger."""
+        """Return the host's ledger jobs. A spool is archived with the ledger it is sent to."""
         archive = self.plan.config.archive
         if self._forwarder is not None:
             return jobs.ledger_jobs(jobs.Settings())
@@ -307,8 +287,8 @@ class HostRunner:
             self._say(run.line())
 
     def _check(self, own: FleetConfig) -> None:
-        """Before the fleet run's first engine here. Where the file names no hosts, who typed `rose up` has checked."""
-        # Ray or a former try may have left this process less than the host has.
+        """Check the host before the fleet run's first engine. A file without hosts was checked by `rose up`."""
+        # Ray or a former try may have narrowed this process's cores.
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         path = self.plan.state / _CHECKED
@@ -318,16 +298,16 @@ class HostRunner:
                 self._say(notice)
             path.write_text(self.plan.run_id)
         elif own.coserving.enabled and not (self.plan.memory / _FREE).exists():
-            # After a boot: what a server has yet to take of a GPU is neither free nor a rollout engine's to take first.
+            # After a boot the server must take its GPU memory before a rollout engine does.
             preflight.check_serving(device for device in own.device if device.gpu is not None)
 
     def _take_cores(self, own: FleetConfig) -> None:
-        """The cores that the host's own work may have: not those that serve."""
+        """Keep the host's own work off the cores that serve."""
         named = next((host.cores for host in self.plan.config.hosts if host.name == self.plan.host), [])
         os.sched_setaffinity(0, set(named) or host_cores(own.device))
 
     def _wait_serving(self) -> dict[str, str]:
-        """The URLs of the engines that are ROSE's own, once each answers."""
+        """Return the URLs of ROSE's own engines, once all answer."""
         urls = self._own_serving.look()
         while down := self._own_serving.down:
             self._progress("; ".join(f"{device_id}: {why}" for device_id, why in down.items()))
@@ -342,27 +322,19 @@ class HostRunner:
         plan = self.plan
         own = plan.own.model_copy(update={"device": devices})
         self._progress("looking for the models")
-        cache = own.cache.expanduser()
-        memory = MemoryPlan(
-            config=own,
-            serving_model=models.resolve(own.serving.model, cache, self._progress),
-            rollout_model=models.resolve(own.rollout.model, cache, self._progress),
-        )
+        memory = MemoryPlan.resolve(own, self._progress)
         for device in own.device:
             if (budget := memory.unreachable_budget(device)) is not None:
                 self._say(budget)
         fleet = FleetPlan(
-            config=own,
+            memory=memory,
             run_id=plan.run_id,
             anchor=Anchor.take(),
             folder=plan.memory,
             logs=plan.logs,
-            serving_model=memory.serving_model,
-            rollout_model=memory.rollout_model,
             gateway_url=plan.controller_url,
             door=None if plan.address is None else Door(plan.address, engines_token(plan.state)),
             fork_server=owner.fork_server(plan),
-            # Before its first rollout engine: one that is taken up was started by them.
             free_bytes=owner.free_bytes(memory, plan.memory / _FREE),
             orphan_s=_ORPHAN_S,
         )
@@ -376,7 +348,6 @@ class HostRunner:
         return [replace(spec, host=plan.host, agent_token=plan.agent_token, host_facts=self.facts) for spec in specs]
 
     def _relays(self) -> Relays:
-        """What is published on another host comes over the network once."""
         config, host, budget_bytes = self.plan.config, self.plan.host, _RELAY_BYTES_MIN
         if self.plan.own.device:
             model = models.resolve(config.rollout.model, config.cache.expanduser(), self._say)
@@ -384,19 +355,16 @@ class HostRunner:
         rules = places.origin_rules(config)
         return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url), rules)
 
-    # ------------------------------------------------------------------ end
-
     def clear(self) -> None:
-        """Once it has ended: end the serving engines that are ROSE's own, and leave nothing to find here."""
+        """After the end: stop ROSE's own serving engines, and remove the host's memory."""
         plan = self.plan
         self._step("its own serving", lambda: owner.stop(plan))
-        # The fleet run may be kept, and its next start have other devices here.
+        # The next start of a kept fleet run may have other devices here.
         self._step("the memory of its checks", lambda: (plan.state / _CHECKED).unlink(missing_ok=True))
         self._step("the folder of its pages", plan.remove_memory)
 
     def _end(self) -> None:
-        """In the order that leaves the ledger whole: leases and engines with their accounts, then their events. What
-        fails is said, and the rest goes on."""
+        """End leases, engines and accounts, then send their events. Failures are recorded, and the rest ends."""
         self.undone = []
         ended: set[str] = set()
         if (agent := self._agent) is not None:

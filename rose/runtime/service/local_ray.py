@@ -1,7 +1,4 @@
-"""A Ray of one host's own, for a fleet that is given none to join: it goes on when the command that started it ends.
-
-Who knows its token may run programs on it, so it has one that is in a file of this user's alone.
-"""
+"""A Ray of one host's own, which outlives its starter. Its token, which lets programs run, lies in a private file."""
 
 from __future__ import annotations
 
@@ -24,36 +21,33 @@ from rose.runtime.service import places
 _START_TIMEOUT_S = 120.0
 _STOP_GRACE_S = 5.0
 _RECORD, _TOKEN = "ray.json", "ray.token"
-#: Leads to the folder with Ray's sockets and logs.
+#: Link to the folder with Ray's sockets and logs.
 _LINK = "ray.folder"
-#: Paths of sockets have room for 107 characters.
+#: Socket paths have at most 107 characters.
 _TEMPORARY = Path("/tmp")
 
-#: What actors and their hosts need of a Ray; whoever starts one by hand sets it there (see docs/fleet.md).
+#: Environment that a fleet's Ray needs, also one that is started by hand (docs/fleet.md).
 ENVIRONMENT = {
-    # Actors have a niceness of their own; Ray would start them with 15, from which not everybody may go back.
+    # Ray's default is 15, which not every user may lower again.
     "RAY_worker_niceness": "0",
-    # An actor's would be 1000, and so that of serving that ROSE starts: the first to go when memory runs out.
+    # Ray's default is 1000: serving that ROSE starts would be the first to go when memory runs out.
     "RAY_worker_oom_score_adjustment": "0",
-    # It would hide the GPUs from actors that ask it for none, and with them from the engines that they start.
+    # Otherwise Ray hides the GPUs from actors that ask for none, and from their engines.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Logs of 64 MB at most, four of each.
     "RAY_ROTATION_MAX_BYTES": str(64 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "4",
 }
 
 
 def start(folder: Path) -> str:
-    """Start a Ray that remembers itself in `folder`, and return its address. Raises DeploymentError with its output,
-    FolderError."""
+    """Start a Ray, recorded in `folder`; return its address. Raises DeploymentError with its output, FolderError."""
     places.make_state(folder)
-    # What is left of one whose raylet or head died has the folder that is deleted below.
+    # Remains of a Ray use the folder that is deleted below.
     stop(folder)
     private_files.write(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
     private_files.make_linked(folder / _LINK, _TEMPORARY, "rose-ray-")
     temporary = _temporary(folder)
-    # The logs of the one before were kept until now.
     shutil.rmtree(temporary, ignore_errors=True)
     command = [
         str(Path(sys.executable).with_name("ray")),
@@ -62,12 +56,10 @@ def start(folder: Path) -> str:
         "--port=0",
         f"--temp-dir={temporary}",
         "--include-dashboard=false",
-        # It cannot be left out; its usual port may be another Ray's.
+        # The option is required, and its default port may be another Ray's.
         f"--ray-client-server-port={free_port()}",
         "--disable-usage-stats",
-        # Actors ask for no CPU; Ray would start an idle worker for each.
         "--num-cpus=0",
-        # Nothing scales, and logs stay in their files.
         "--no-monitor",
         "--include-log-monitor=false",
     ]
@@ -80,7 +72,7 @@ def start(folder: Path) -> str:
             text=True,
             timeout=_START_TIMEOUT_S,
             check=False,
-            # A terminal that is closed ends what was started from it.
+            # Closing the terminal must not end it.
             start_new_session=True,
         )
         output = done.stdout + done.stderr
@@ -91,7 +83,7 @@ def start(folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         output = str(error)
     except BaseException:
-        # Whoever gives up waiting, as with Ctrl-C, is to leave nothing behind.
+        # Ctrl-C must leave nothing behind.
         stop(folder)
         raise
     stop(folder)
@@ -99,7 +91,6 @@ def start(folder: Path) -> str:
 
 
 def find(folder: Path) -> str | None:
-    """The address of the Ray that was started with this folder, if it runs."""
     try:
         address: str = json.loads((folder / _RECORD).read_text())["address"]
     except (OSError, ValueError, KeyError):
@@ -112,7 +103,7 @@ def find(folder: Path) -> str | None:
 
 
 def stop(folder: Path) -> None:
-    """End the Ray that was started with this folder, and every process on it. Others on this host go on."""
+    """End this folder's Ray and every process on it."""
     processes = _processes(folder)
     for process in list(processes):
         with suppress(psutil.Error):
@@ -128,19 +119,19 @@ def stop(folder: Path) -> None:
 
 
 def use_token(folder: Path) -> None:
-    """Have this process's Ray send the token of this folder's, if it has one: to be called before Ray is imported."""
+    """Have this process's Ray send the folder's token, if there is one. Call it before Ray is imported."""
     if (folder / _TOKEN).exists():
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(folder / _TOKEN)
 
 
 def _temporary(folder: Path) -> Path:
-    # Ray lets everybody write to a folder that it is given: it has one in a private one.
+    # Ray opens its folder to everybody, so it lies in a private one.
     return (folder / _LINK).resolve() / "ray"
 
 
 def _processes(folder: Path) -> list[psutil.Process]:
-    """Those of this user's that were told of its folder or its address: Ray's own servers."""
+    """Return this user's processes whose command line has the folder or the address: Ray's servers."""
     named, ours = [str(_temporary(folder))], []
     with suppress(OSError, ValueError, KeyError):
         named.append(f"--address={json.loads((folder / _RECORD).read_text())['address']}")

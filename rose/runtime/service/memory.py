@@ -1,4 +1,4 @@
-"""What a fleet remembers of itself from one start to the next, in one file of its state folder."""
+"""What a fleet remembers between starts, in one file of its state folder."""
 
 from __future__ import annotations
 
@@ -10,57 +10,51 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rose import private_files
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.service.places import hosts_by_device, make_state, state_folder
 
-#: In the state folder of a fleet, on its first host.
+#: In a fleet's state folder, on its first host.
 FILE = "fleet.json"
 _TOKEN_FILE = "engines.token"
-#: In the state folder of a fleet: locked by the command that starts or ends it.
 _LOCK_FILE = "fleet.lock"
 
 
 @dataclass(slots=True)
 class Remembered:
-    """A fleet run: from the first `rose up` to a `rose down` that ends it, however often its parts are started in
-    between."""
+    """A fleet run: from the first `rose up` to the `rose down` that ends it, across restarts of its parts."""
 
     run_id: str
     url: str = ""
     port: int | None = None
     gateway_token: str | None = None
-    #: What the hosts' agents show the controller.
     agent_token: str = ""
-    #: What each host but the first sends its events with.
+    #: By host, all but the first: the secret of its events.
     tokens: dict[str, str] = field(default_factory=dict)
-    #: The ledger has heard that the run began.
     recorded: bool = False
-    #: What the ledger knows of the fleet file, as JSON.
+    #: The fleet file as the ledger has it, JSON.
     config_json: str = ""
-    #: The host of each device that it has, or had.
+    #: Host of each device, former ones included.
     placed: dict[str, str] = field(default_factory=dict)
-    #: It was put down, and waits for the next start to go on.
     kept: bool = False
-    #: The Ray cluster that it is on; empty where that is one of the first host's own, which its folder tells of.
+    #: Address of its Ray cluster; empty if Ray is the first host's own.
     ray_address: str = ""
-    #: It is being put down, and its RL runs are then kept or end.
+    #: Set while it is put down: whether its RL runs are kept or end.
     ending: Literal["", "keep", "end"] = ""
-    #: It has ended: only its name is left.
     ended: bool = False
 
 
 class MemoryUnreadableError(UserError):
-    """What a fleet remembers is there, and cannot be read."""
+    """The file exists and cannot be read."""
 
     exit_code = 1
 
 
 class FleetMemory:
-    """The file, replaced as a whole. It holds secrets: nobody else may read it."""
+    """The file, which holds secrets: it is replaced as a whole, and private to its user."""
 
     def __init__(self, config: FleetConfig) -> None:
         self.folder = state_folder(config)
@@ -68,18 +62,16 @@ class FleetMemory:
 
     @property
     def logs(self) -> Path:
-        """Of the parts of the first host."""
         return self.folder / "logs"
 
     @property
     def controller(self) -> Path:
-        """What the controller keeps, whichever fleet run it is of. No host has such a name."""
+        """Return the controller's folder for all fleet runs. No host can have its name."""
         return self.folder / ".controller"
 
     @contextmanager
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-        """Have the fleet for this command alone. With `say`, another one that has it is waited for, and that is said;
-        without, this yields False. Raises OSError."""
+        """Lock the fleet; with `say` wait for another command, without yield False. Raises OSError."""
         make_state(self.folder)
         with (self.folder / _LOCK_FILE).open("a") as lock:
             try:
@@ -93,13 +85,11 @@ class FleetMemory:
             yield True
 
     def read(self) -> Remembered | None:
-        """What is remembered of the fleet run that goes on, or is kept; None if there is none. Raises
-        MemoryUnreadableError."""
+        """Return the open or kept fleet run; None if there is none. Raises MemoryUnreadableError."""
         return read(self.folder)
 
     def begin(self) -> Remembered:
-        """The fleet run that goes on, or a new one. Raises MemoryUnreadableError, OSError, and UserError if the fleet
-        file no longer fits the run."""
+        """Return the open or a new fleet run. Raises UserError if the file does not fit it, OSError."""
         remembered = _read(self.folder / FILE)
         if remembered is None or remembered.ended:
             former, run_id = "" if remembered is None else remembered.run_id, self._new_id()
@@ -117,7 +107,7 @@ class FleetMemory:
         return f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
 
     def has_ended(self) -> bool:
-        """Whether a fleet run ended on this host, and none goes on. Raises MemoryUnreadableError."""
+        """Return whether the last fleet run on this host ended. Raises MemoryUnreadableError."""
         remembered = _read(self.folder / FILE)
         return remembered is not None and remembered.ended
 
@@ -126,16 +116,13 @@ class FleetMemory:
         private_files.write(self.folder / FILE, json.dumps(asdict(remembered), indent=1))
 
     def forget(self) -> None:
-        """The run has ended. Its name is kept: the next one has another."""
+        """End the run, and keep its name, which the next one may not have."""
         if (remembered := self.read()) is not None:
             self.write(Remembered(run_id=remembered.run_id, ended=True))
 
 
 def read(folder: Path) -> Remembered | None:
-    """What the fleet with this state folder remembers of the run that goes on, or is kept; None if there is none here.
-
-    Raises MemoryUnreadableError.
-    """
+    """Return the open or kept fleet run in this state folder; None if there is none. Raises MemoryUnreadableError."""
     remembered = _read(folder / FILE)
     return None if remembered is None or remembered.ended else remembered
 
@@ -143,9 +130,7 @@ def read(folder: Path) -> Remembered | None:
 def _read(file: Path) -> Remembered | None:
     known = {field.name for field in fields(Remembered)}  # A later version may remember more.
     try:
-        remembered = Remembered(
-            **{name: value for name, value in json.loads(file.read_text()).items() if name in known}
-        )
+        remembered = Remembered(**{name: v for name, v in json.loads(file.read_text()).items() if name in known})
         if not remembered.run_id:
             raise ValueError("run_id is empty")
     except FileNotFoundError:
@@ -163,26 +148,18 @@ def _read(file: Path) -> Remembered | None:
     return remembered
 
 
-#: Fields of the fleet file that a fleet run keeps, and why.
-_KEPT = {
-    ("ledger",): "its events lie there",
-    ("rollout", "model"): "its RL runs were opened for it",
-}
-
-
 def check_fits(remembered: Remembered, config: FleetConfig) -> None:
-    """Raises UserError if a fleet file was changed in what must stay as it is while a fleet run goes on."""
+    """Raises UserError if the fleet file changed in what must stay while a fleet run is open."""
     if not remembered.config_json:
         return
     before, now = json.loads(remembered.config_json), config.model_dump(mode="json")
-    for path, why in _KEPT.items():
-        old: Any = before
-        new: Any = now
-        for name in path:
-            old, new = old[name], new[name]
+    for name, old, new, why in (
+        ("ledger", before["ledger"], now["ledger"], "its events lie there"),
+        ("rollout.model", before["rollout"]["model"], now["rollout"]["model"], "its RL runs were opened for it"),
+    ):
         if old != new:
             raise UserError(
-                f"{'.'.join(path)} is {new!r}, and fleet run {remembered.run_id} goes on with {old!r}: {why}. Put "
+                f"{name} is {new!r}, and fleet run {remembered.run_id} goes on with {old!r}: {why}. Put "
                 "that back; or, to have the new one, start the fleet with the old file and end the run by `rose down`"
             )
     for device_id, host in hosts_by_device(config).items():
@@ -195,7 +172,7 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
 
 
 def engines_token(folder: Path) -> str:
-    """What other hosts show to the engines of the host with this folder; made by its one process, and once."""
+    """Return the token that other hosts show to this host's engines; its one process makes it once."""
     file = folder / _TOKEN_FILE
     if not file.exists():
         private_files.write(file, secrets.token_urlsafe(24))

@@ -1,4 +1,4 @@
-"""The hosts of a fleet: which devices each has, what it is told, and where its files lie."""
+"""The hosts of a fleet: their devices, plans and folders."""
 
 from __future__ import annotations
 
@@ -20,67 +20,56 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 def hosts(config: FleetConfig) -> list[HostConfig]:
-    """The fleet's hosts, the first with its controller and ledger; one where the file names none."""
+    """Return the fleet's hosts. The first has the controller and the ledger."""
     return list(config.hosts) or [HostConfig(name=config.host or "local")]
 
 
 def devices(config: FleetConfig, host: str) -> list[DeviceConfig]:
-    """The devices on a host, each with its host's name."""
     first = hosts(config)[0].name
-    # With one host none need name it, and one that does may say what `host` says.
+    # With one host the device's `host` may be missing or say what `host` says.
     if len(config.hosts) < 2:
         return [device.model_copy(update={"host": first}) for device in config.device] if host == first else []
     return [device for device in config.device if device.host == host]
 
 
 def hosts_by_device(config: FleetConfig) -> dict[str, str]:
-    """The name of each device's host."""
     return {device.id: host.name for host in hosts(config) for device in devices(config, host.name)}
 
 
 def resource(host: HostConfig, node_address: str) -> str:
-    """What a Ray node has that is this host, and no other: it has it again when it comes back. `node_address`: where
-    the host is if the file does not say."""
+    """Return the Ray resource that only this host's node has; `node_address` is its address by default."""
     return host.resource or f"node:{host.address or node_address}"
 
 
 def route(one: HostConfig, other: HostConfig) -> str:
-    """The priced route between two hosts, by their zones and regions. Where nothing is said they are near."""
     if one.region != other.region:
         return "inter-region"
     return "intra-zone" if one.zone == other.zone else "inter-zone"
 
 
 def route_to(config: FleetConfig, host: str, url: str) -> str:
-    """The priced route between a host and a server, by the address of the server's host; one that the fleet file does
-    not know by its address is taken to be where the first host is."""
+    """Return the priced route from a host to a server. An unknown server counts as near the first host."""
     by_address = {known.address: known for known in hosts(config)}
     here = next(known for known in hosts(config) if known.name == host)
     return route(here, by_address.get(urlsplit(url).hostname, hosts(config)[0]))
 
 
 def origin_rules(config: FleetConfig) -> OriginRules:
-    """Return where the fleet's versions may be published."""
     return OriginRules(files=config.origins.files, hosts=tuple(config.origins.hosts))
 
 
-def namespace(config: FleetConfig) -> str:
-    """The Ray namespace of the fleet's actors."""
-    return f"rose-{config.name}"
-
-
 def state_folder(config: FleetConfig) -> Path:
-    """What a fleet remembers, on each of its hosts; on the first one, its controller's state and where it is."""
+    """Return the folder of a fleet's memory on each of its hosts."""
     return config.state.expanduser().absolute() / config.name
 
 
 def ledger(config: FleetConfig) -> Path:
-    """The fleet's ledger on its first host; on each other one, the spool of what it sends there."""
+    """Return the ledger on the first host; on others the spool of events for it."""
     return config.ledger.expanduser().resolve()
 
 
 def make_state(folder: Path) -> None:
-    """Make a folder that is in the fleet's `state`, for this user alone. Raises FolderError."""
+    """Make a private folder in the fleet's `state`. Raises FolderError."""
     try:
         private_files.make(folder)
     except OSError as error:
@@ -91,7 +80,7 @@ def make_state(folder: Path) -> None:
 
 
 def make_ledger(config: FleetConfig) -> Path:
-    """Make `ledger` if it is not there, and return it. Raises FolderError."""
+    """Return `ledger`, made if missing. Raises FolderError."""
     try:
         return layout.create(ledger(config))
     except LedgerError as error:
@@ -100,11 +89,7 @@ def make_ledger(config: FleetConfig) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostPlan:
-    """What a host is told: the fleet's configuration, which of its hosts it is, and where the others are.
-
-    `address`: where its engines are reached from the controller's host; None on that host itself. `ledger_token`: what
-    it sends its events to the controller with; empty where the ledger folder is the ledger, and no spool.
-    """
+    """What a host is told. `address` is None on the first host, `ledger_token` empty where the ledger is no spool."""
 
     config: FleetConfig
     host: str
@@ -112,12 +97,11 @@ class HostPlan:
     controller_url: str
     address: str | None = None
     ledger_token: str = field(default="", repr=False)
-    #: What the host's agents show the controller.
     agent_token: str = field(default="", repr=False)
 
     @property
     def own(self) -> FleetConfig:
-        """The configuration with this host's devices alone, and its name before those of its writers."""
+        """Return the configuration with this host's devices alone and its name before its writers."""
         named = self.host if self.config.hosts else self.config.host
         return self.config.model_copy(update={"device": devices(self.config, self.host), "host": named, "hosts": []})
 
@@ -135,8 +119,7 @@ class HostPlan:
 
     @property
     def memory(self) -> Path:
-        """The folder for pages and staged weights; it is there after `make_memory`. Engines find their page again
-        whoever started them, and when."""
+        """Return the folder of pages and staged weights. It keeps its name, so engines find their page again."""
         return self._memory.resolve()
 
     @property
@@ -144,11 +127,10 @@ class HostPlan:
         return self.state / "memory"
 
     def make_memory(self) -> None:
-        """Make `memory`, or find the one that a former process of the host made. Raises OSError."""
+        """Make or find `memory`. Raises OSError."""
         home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         private_files.make_linked(self._memory, home, f"rose-fleet-{self.config.name}-{self.host}-")
 
     def remove_memory(self) -> None:
-        """Remove `memory`; the next one has its name."""
         if private_files.is_private(folder := self.memory):
             shutil.rmtree(folder, ignore_errors=True)

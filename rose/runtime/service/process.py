@@ -1,4 +1,4 @@
-"""What each process of a fleet's parts has: its plan and its report as JSON, its log, and its end with its Ray node."""
+"""What the processes of a fleet's parts share: plan and report as JSON, logs, and the end with the Ray node."""
 
 from __future__ import annotations
 
@@ -20,22 +20,20 @@ from pydantic import TypeAdapter
 from rose.runtime.engines.leftovers import LOGS_KEPT
 from rose.runtime.service.places import make_state
 
-#: A log that is longer is moved aside.
 LOG_BYTES_MAX = 32 << 20
-#: What a part is at whose work ends; its process is there for as long as nobody ends it.
+#: The report of a part that ends; its process stays until it is ended.
 STOPPING = "is stopping"
-#: Names, to what Ray starts, the process of its node.
+#: Ray's variable with the pid of the node's process.
 _NODE = "RAY_RAYLET_PID"
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """How a part of the fleet is. `doing`: what it is at, or why it is not ready; nothing if it is at work."""
+    """A part's state. `doing`: why it is not ready; empty once it is at work."""
 
     doing: str
     pid: int | None = None
-    #: Of each device that is not well, why.
     faults: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -44,19 +42,17 @@ class Report:
 
 
 def dump(plan: object) -> str:
-    """Return a plan as JSON, with the secrets that are in it. Ray keeps what a part was told and gives it to each
-    process that it starts again, whatever program is installed there by then."""
+    """Return a plan as JSON, secrets included: Ray passes it to each restart, whatever version is installed then."""
     return TypeAdapter(type(plan)).dump_json(plan).decode()
 
 
 def load(kind: type[_T], plan: _T | str) -> _T:
-    """Return what `dump` wrote, by this version or another: a field that it lacks has its default. Raises
-    ValidationError."""
+    """Return what any version's `dump` wrote; missing fields have their defaults. Raises ValidationError."""
     return TypeAdapter(kind).validate_json(plan) if isinstance(plan, str) else plan
 
 
 def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
-    """What writes lines with their time to a log, of which the last few are kept. Raises FolderError."""
+    """Return a function that writes timed lines to a rotated log. Raises FolderError."""
     make_state(path.parent)
     logger = logging.getLogger(f"rose.log.{path}")
     if not logger.handlers:
@@ -69,21 +65,16 @@ def log_to(path: Path, bytes_max: int = LOG_BYTES_MAX) -> Callable[[str], None]:
 
 
 def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
-    """Move aside what engines wrote, where it is too long, and return those logs.
-
-    An engine has its log open to append: it is copied and emptied where it lies, and what is written in between is
-    lost, which is a line or two. `engine.log` becomes `engine.old.log`, in place of the one before.
-    """
+    """Copy long engine logs to `engine.old.log` and truncate them in place, since engines keep them open."""
     rotated = []
     for log in sorted(folder.glob("*.log")):
-        # One that went meanwhile, or a disk without room for a copy: there is another time.
+        # A missing log or a full disk: the next call retries.
         with suppress(OSError):
             if not log.name.endswith(".old.log") and log.stat().st_size > bytes_max:
                 old = log.with_name(f"{log.stem}.old.log")
                 try:
                     shutil.copyfile(log, old)
                 except OSError:
-                    # The end of a log is worth less than the disk that it fills.
                     old.unlink(missing_ok=True)
                 with log.open("r+b") as file:
                     file.truncate(0)
@@ -92,8 +83,7 @@ def rotate(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> list[Path]:
 
 
 def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """Run `body` in a thread. An exception that it lets out ends the process, and is in `log` with its traceback: a
-    process that answers and does nothing is started anew by nobody."""
+    """Run `body` in a thread. Its exception is logged and ends the process, so that Ray restarts it."""
 
     def run() -> None:
         try:
@@ -110,12 +100,7 @@ def start(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
 
 
 def start_part(name: str, body: Callable[[], object], log: Path) -> threading.Thread:
-    """As `start`, what a process that is a part of the fleet is for. The process also ends, as if it was killed, once
-    the Ray node that it is on has ended.
-
-    Ray sees to that by the wall clock alone: where that was set back, not before it has caught up. Nobody would reach
-    the process until then, and the next one would wait for what it holds.
-    """
+    """`start`, and end the process with its Ray node: Ray itself goes by the wall clock, which may be set back."""
     if _NODE in os.environ:
         start("node", lambda: _end_with(int(os.environ[_NODE]), log), log)
     return start(name, body, log)

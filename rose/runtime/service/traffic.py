@@ -1,8 +1,4 @@
-"""`python -m rose.runtime.service.traffic FLEET_FILE`: serving traffic for a fleet on one host that has none.
-
-Replays the file's trace against the serving engines, and records each request as its client saw it, until SIGINT or
-SIGTERM.
-"""
+"""`python -m rose.runtime.service.traffic FLEET_FILE`: replay the trace against one host's engines until a signal."""
 
 from __future__ import annotations
 
@@ -28,12 +24,11 @@ from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
 from rose.terminal import echo, user_errors
 
-#: How long requests in flight may take to finish at the end.
 _DRAIN_S = 5.0
 
 
 class TrafficError(UserError):
-    """There is nothing to replay, or nothing to replay it against."""
+    """There is nothing to replay, or no serving engine."""
 
 
 async def replay(config: FleetConfig) -> None:
@@ -47,7 +42,7 @@ async def replay(config: FleetConfig) -> None:
     plan = HostPlan(config=config, host=host, run_id=remembered.run_id, controller_url="")
     own, urls = plan.own, owner.urls(plan)
     serving = [device for device in own.device if device.pool == "serving"]
-    # Clients are no part of the devices whose latency they measure.
+    # Clients must not use the devices that they measure.
     os.sched_setaffinity(0, host_cores(own.device))
     with LedgerWriter.open(plan.ledger, writer_name(own.host, "traffic"), plan.run_id) as writer:
         replays = []
@@ -61,7 +56,7 @@ async def replay(config: FleetConfig) -> None:
                 device_id=device.id,
                 engine_id=f"{device.id}-serving",
             )
-            # With other prompts on each, and each time: a prefix cache would answer for the server.
+            # Prompts differ by device and start, or a prefix cache would answer.
             seed = config.traffic.seed + number + 1_000 * (os.getpid() % 1_000)
             lease_at = _LeaseAt(plan, device.id).read
             fitted = fit(trace, config.traffic)
@@ -91,7 +86,7 @@ async def _until_stopped(replays: list[Replay]) -> None:
 
 
 class _LeaseAt:
-    """The lease in force on a device, which its page has; an agent that is started anew makes another page."""
+    """The lease in force on a device, from its page, which a restarted agent may replace."""
 
     def __init__(self, plan: HostPlan, device_id: str) -> None:
         self._plan, self._device_id = plan, device_id

@@ -1,8 +1,5 @@
-"""`rose up`, `rose down` and `rose restart`: place a fleet's parts on Ray, wait for them, and end them in order.
-
-None of these commands has to stay: Ray starts again what dies, and the next command finds what runs. What was being
-done when a command was killed is in the fleet's memory, and the next command completes it.
-"""
+"""`rose up`, `rose down` and `rose restart`: place a fleet's parts on Ray, wait for them, and end them in order. Ray
+restarts what dies. A killed command's work is in the fleet's memory, and the next command completes it."""
 
 from __future__ import annotations
 
@@ -32,13 +29,9 @@ from rose.runtime.service.process import STOPPING, Report
 
 CONTROLLER = "controller"
 _LOOK_S = 0.5
-#: How long a look at the fleet waits for its parts, all at once.
 _ANSWER_TIMEOUT_S = 2.0
-#: Engines are stopped, accounts closed and the last events sent.
 _STOP_HOST_TIMEOUT_S = 60.0
-#: The controller has less to end.
 _STOP_CONTROLLER_TIMEOUT_S = 20.0
-#: For so long a Ray that does not answer is waited for.
 _AWAY_S = 60.0
 
 Say = Callable[[str], None]
@@ -46,7 +39,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A named actor: what it is told, and the Ray resource of the host that it is for."""
+    """A named actor, its arguments, and the Ray resource of its host."""
 
     name: str
     cls: type
@@ -54,23 +47,8 @@ class Part:
     resource: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetState:
-    """How a fleet is: each part by its name."""
-
-    run_id: str
-    url: str
-    parts: dict[str, Report]
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.parts) and all(part.ready for part in self.parts.values())
-
-
 @dataclass(slots=True)
 class Fleet:
-    """A fleet run that was found or started, on a Ray cluster that this process has joined."""
-
     config: FleetConfig
     fabric: Fabric
     remembered: Remembered
@@ -85,8 +63,8 @@ class Fleet:
     def memory(self) -> FleetMemory:
         return FleetMemory(self.config)
 
-    def state(self) -> FleetState:
-        """How it is now. A part that is gone for good is placed anew."""
+    def reports(self) -> dict[str, Report]:
+        """Return each part's report by name. A part that is gone for good is placed again."""
         calls = []
         for part in self.parts:
             actor = self.fabric.find(part.name)
@@ -95,14 +73,12 @@ class Fleet:
         reports = {part.name: self._report(part, call, until_s - time.monotonic()) for part, call in calls}
         if any(call is None or reports[part.name].doing == STOPPING for part, call in calls):
             with self.memory.alone() as alone:
-                # Another command that is at it does what is to be done.
                 if alone and self._is_wanted():
                     self.place()
-        return FleetState(run_id=self.remembered.run_id, url=self.remembered.url, parts=reports)
+        return reports
 
     def place(self) -> None:
-        """Place the parts that are not there, and start anew those whose work was stopped: whoever stopped them was
-        killed. To be called with the fleet's memory alone."""
+        """Place missing parts, and restart those that a killed command left stopped. Needs the fleet's lock."""
         for part in self.parts:
             actor = self.fabric.find(part.name)
             if actor is None:
@@ -112,7 +88,7 @@ class Fleet:
                 self.fabric.end(actor, again=True)
 
     def goes_on(self) -> bool:
-        """Whether it was not put down. Raises DeploymentError if its Ray stays away."""
+        """Return whether the fleet was not put down. Raises DeploymentError if its Ray stays away."""
         until_s = time.monotonic() + _AWAY_S
         while not listens(self.fabric.address):
             if time.monotonic() > until_s:
@@ -120,30 +96,28 @@ class Fleet:
             time.sleep(_LOOK_S)
         if not self._is_wanted():
             return False
-        self.state()
+        self.reports()
         return True
 
-    def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> FleetState:
-        """Return once every part is at work, or the one that is named; says meanwhile what each is at. Raises
-        DeploymentError if the fleet is put down instead."""
+    def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None, *, part: str | None = None) -> None:
+        """Return once all parts, or `part`, are at work. Raises DeploymentError if the fleet is put down."""
         shown: dict[str, str] = {}
         while True:
-            state = self.state()
-            for name, report in state.parts.items():
+            reports = self.reports()
+            for name, report in reports.items():
                 text = report.doing or "; ".join(["is at work", *map(_fault, report.faults.items())])
                 if shown.get(name) != text:
                     shown[name] = text
                     say(f"{name}: {text}")
-            if state.ready if part is None else state.parts[part].ready:
-                return state
+            if all(report.ready for name, report in reports.items() if part in (None, name)):
+                return
             if not self._is_wanted():
                 raise DeploymentError(f"fleet {self.config.name!r} was put down: `rose up` starts it again")
             tend()
             time.sleep(_LOOK_S)
 
     def end(self, *, keep_runs: bool) -> None:
-        """Hosts first, all at once: their leases, engines and accounts; then the controller, once the last events have
-        come; then the fleet run. What fails is said, and the rest is ended. To be called with its memory alone."""
+        """End hosts, the controller, then the fleet run; failures are said. Needs the fleet's lock."""
         remembered = self.remembered
         remembered.ending = remembered.ending or ("keep" if keep_runs else "end")
         self._step("the memory of the fleet run", lambda: self.memory.write(remembered))
@@ -170,7 +144,7 @@ class Fleet:
             writer.record(fleet_event(self.config, "ended"))
 
     def _is_wanted(self) -> bool:
-        """Whether no command puts it down, or has."""
+        """Return whether no command puts the fleet down, or has."""
         known = self.memory.read()
         return known is not None and known.run_id == self.remembered.run_id and not (known.kept or known.ending)
 
@@ -189,7 +163,7 @@ class Fleet:
             return Report(doing=f"is gone, and is placed anew: {str(error).splitlines()[0]}")
 
     def _stop(self, parts: list[Part], timeout_s: float) -> None:
-        """Wait for parts to stop, side by side, and end them: one that is away now too, lest it begin again."""
+        """Stop parts side by side and end their actors, also those away, which would begin again."""
         calls = []
         for part in parts:
             actor = self.fabric.find(part.name)
@@ -222,15 +196,12 @@ class Fleet:
 
 
 def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
-    """Find the fleet that runs, or start it: on the Ray cluster at `address`, whose first host is this one; left out,
-    where it was started, or on a Ray of this host's own. `make_host` are further arguments of the hosts' actors.
-
-    Raises UserError.
-    """
+    """Find or start the fleet on the Ray cluster at `address`, else where it was started, else on a Ray of this host's
+    own. `make_host` are further arguments of the hosts' actors. Raises UserError."""
     fleet_memory = FleetMemory(config)
     remembered = fleet_memory.read()
     if not config.hosts and (remembered is None or remembered.kept):
-        # Before anything is written. Of hosts that the file names, each is checked there.
+        # Before anything is written. Hosts in the file are checked by themselves.
         preflight.check(config)
         if (notice := preflight.notice(config)) is not None:
             say(notice)
@@ -243,7 +214,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
             if len(config.hosts) > 1:
                 raise _unknown_ray(config)
             say("starting Ray")
-            # All parts of the fleet are started by what starts here.
+            # The fleet's parts inherit this limit.
             raise_file_limit()
             address = local_ray.start(fleet_memory.folder)
         fabric = _join(config, address, say)
@@ -266,11 +237,8 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
 
 
 def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool = False) -> bool:
-    """Put the fleet down, in the order that leaves the ledger whole; a Ray of its own ends with it. Returns whether one
-    ran. With `keep_runs` its fleet run does not end, and the next `up` goes on with its RL runs.
-
-    Raises UserError; whoever is interrupted leaves the rest to the next `down`.
-    """
+    """Put the fleet down with its own Ray; return whether one ran. `keep_runs` keeps the fleet run. Raises
+    UserError."""
     fleet_memory = FleetMemory(config)
     ran = False
     with fleet_memory.alone(say):
@@ -291,10 +259,7 @@ def down(config: FleetConfig, address: str | None, say: Say, *, keep_runs: bool 
 
 
 def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> None:
-    """Start the process of a host or the controller anew, with what is installed there now.
-
-    Raises UserError.
-    """
+    """Restart a host's process or the controller with the installed version. Raises UserError."""
     hosts = [host.name for host in places.hosts(config)]
     known = [*hosts, CONTROLLER]
     if name not in known:
@@ -310,7 +275,7 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
     fabric = _join(config, address, say)
     try:
         fleet = Fleet(_recorded(remembered) or config, fabric, remembered, say)
-        # A host of that name comes first.
+        # A host may be named `controller`.
         part = host_part(name) if name in hosts else name
         with fleet_memory.alone(say):
             actor = fabric.find(part)
@@ -332,12 +297,11 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
 
 
 def host_part(host: str) -> str:
-    """Return the name of a host's part."""
     return f"host {host}"
 
 
 def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
-    """Return the fleet run that goes on, or a new one, once it is on disk and on record. Raises UserError."""
+    """Return the open or a new fleet run, once it is on disk and on record. Raises UserError."""
     fleet_memory, hosts = FleetMemory(config), places.hosts(config)
     preflight.check_archive(config)
     try:
@@ -352,7 +316,7 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
             f"http://[{address}]:{remembered.port}" if ":" in address else f"http://{address}:{remembered.port}"
         )
         remembered.gateway_token = config.gateway.token
-        # A host that the fleet file has no more has no token.
+        # Hosts no longer in the file lose their token.
         remembered.tokens = {host.name: remembered.tokens.get(host.name) or secrets.token_hex(32) for host in hosts[1:]}
         fleet_memory.write(remembered)
         with _writer(config, remembered.run_id) as writer:
@@ -374,7 +338,7 @@ def _writer(config: FleetConfig, run_id: str) -> LedgerWriter:
 
 
 def _recorded(remembered: Remembered) -> FleetConfig | None:
-    """Return the fleet file that the fleet run goes by; None if it has none on record that this version reads."""
+    """Return the fleet file of the fleet run; None if this version cannot read it."""
     try:
         file = json.loads(remembered.config_json)
         file["gateway"]["token"] = remembered.gateway_token
@@ -384,18 +348,16 @@ def _recorded(remembered: Remembered) -> FleetConfig | None:
 
 
 def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:
-    """Return the names of all parts that there may be."""
     hosts = [host.name for host in places.hosts(config)] + ([] if remembered is None else [*remembered.tokens])
     return [CONTROLLER, *map(host_part, dict.fromkeys(hosts))]
 
 
 def _first_address(config: FleetConfig, fabric: Fabric) -> str:
-    """Return where the other hosts find the first one, which is this one."""
+    """Return where the other hosts find this one, the first."""
     return places.hosts(config)[0].address or fabric.node_address
 
 
 def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_host: dict[str, Any]) -> list[Part]:
-    """Return the controller and the hosts of a fleet run."""
     hosts, folder = places.hosts(config), places.state_folder(config)
     first, *others = hosts
     controller = ControllerPlan(
@@ -430,7 +392,7 @@ def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_hos
 
 
 def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
-    """Raises DeploymentError if this host is not the fleet's first one, which has its memory and its ledger."""
+    """Raises DeploymentError if this is not the fleet's first host, which has its memory and ledger."""
     first = places.hosts(config)[0]
     resource = places.resource(first, fabric.node_address)
     if resource not in fabric.own_resources():
@@ -441,17 +403,13 @@ def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
 
 
 def _ray_address(config: FleetConfig) -> str | None:
-    """Return where the Ray of a fleet is that was named none: this host's own, or the cluster that it was started on,
-    as its first host remembers; None if it runs on neither.
-
-    Raises UserError where that cannot be told from here.
-    """
+    """Return the address of the fleet's Ray; None without one. Raises UserError where only another host knows."""
     fleet_memory = FleetMemory(config)
     if (address := local_ray.find(fleet_memory.folder)) is not None:
         return address
     remembered = fleet_memory.read()
     if remembered is not None and remembered.ray_address:
-        # That of one host goes on, once it was put down, wherever it is started next.
+        # A one-host fleet that was put down may start on another Ray.
         return None if remembered.kept and len(config.hosts) < 2 else remembered.ray_address
     if len(config.hosts) > 1 and not fleet_memory.has_ended():
         raise _unknown_ray(config)
@@ -466,9 +424,9 @@ def _unknown_ray(config: FleetConfig) -> UserError:
 
 
 def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
-    """Join the Ray cluster at `address`. Raises UserError, also where the fleet runs on another one."""
+    """Join the Ray cluster. Raises UserError, also if the fleet runs on another one."""
     say(f"joining Ray at {address}")
-    fabric = Fabric(places.namespace(config))
+    fabric = Fabric(f"rose-{config.name}")
     fabric.join(address)
     remembered = FleetMemory(config).read()
     own = local_ray.find(places.state_folder(config))

@@ -1,4 +1,4 @@
-"""Prompts of a wanted length in tokens, made of common English words."""
+"""Prompts of a given length in tokens, made of common English words."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ mile mind miss money moon more most mother move much music must name near need n
 nothing now number
 """
 
-#: Each is one token of the vocabularies of current models (byte-pair encodings of web text), first or after a space.
+#: Each is one token in current models' vocabularies, first or after a space.
 WORDS = tuple(_TEXT.split())
 
 
 def prompt_text(seed: str, tokens: int) -> str:
-    """Text of `tokens` words, a token each; different from the first words on for each seed.
-
-    The order of words is random, so no engine's prefix cache can answer one prompt from another's.
-    """
+    """Return `tokens` words, a token each, in an order by `seed`, so that prompts share no prefix."""
     draw = random.Random(seed)  # noqa: S311 (traffic, not secrets)
     return " ".join(draw.choices(WORDS, k=tokens))

@@ -1,7 +1,4 @@
-"""Replays a trace against an OpenAI-compatible endpoint and records each request as its client saw it.
-
-Open loop: requests go out when the trace says, however late the server is with others, as real users would.
-"""
+"""Replay a trace against an OpenAI-compatible endpoint: open loop, however late the server is."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The endpoint under load; `url` is the server's root."""
+    """The endpoint; `url` is the server's root."""
 
     url: str
     model: str
@@ -36,7 +33,7 @@ class Target:
 
 @dataclass(slots=True)
 class Counts:
-    """Requests so far: due = completed + failed + in flight. Those refused by the bound are among the failed."""
+    """Requests so far: due = completed + failed + in flight. Refused ones are among the failed."""
 
     due: int = 0
     completed: int = 0
@@ -54,15 +51,9 @@ class _Call:
 
 
 class Replay:
-    """One replay. Construct it, await `run()`, and call `stop()` from the same event loop to end it early.
-
-    `record` gets one `rose.events.Request` for each request that was due; its `at_us` is the end of the request.
-    `lease_at` is asked when a request is sent. `prompt_tokens` is the server's own count where it gives one. With
-    `repeat` the trace starts over, with other prompts, until stopped. At most `in_flight_max` requests wait for the
-    server: one more is not sent but recorded as failed, for the trace must not be delayed. A request that takes longer
-    than `timeout_s` has failed. Prompts follow from `seed`: a second replay against the same server wants another seed,
-    or the server's prefix cache answers for it.
-    """
+    """A replay; `stop()` it in its event loop. `record` gets one `rose.events.Request` for each due request. `repeat`
+    starts the trace over with other prompts. More than `in_flight_max` waiting requests, and requests after
+    `timeout_s`, fail. With the same `seed`, the server's prefix cache answers a second replay."""
 
     def __init__(
         self,
@@ -92,20 +83,14 @@ class Replay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """Send no more; `run` returns once those in flight have ended. Cancel `run`'s task to cut those too."""
+        """Send no more; `run` returns once requests in flight end. Cancel `run`'s task to cut those too."""
         self._stopping.set()
 
     async def run(self) -> Counts:
-        """Replay to the end of the trace (or until stopped), and wait for the last responses.
-
-        When cancelled, requests in flight are recorded as failed with the reason "replay cancelled". An exception of
-        `record` ends the replay and is raised here.
-        """
-        # It adds no chat template to the prompt.
+        """Replay until the end or `stop`; once cancelled, requests in flight fail. Raises what `record` raises."""
         url = f"{self._target.url.rstrip('/')}/v1/completions"
         headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
-        # Without a connector limit: waiting for a free connection would delay arrivals. Each request has a connection
-        # of its own: one that is kept may be closed by the server just as the next request goes out.
+        # A connection of its own for each: waiting would delay arrivals, and the server may close a kept one.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=self._timeout) as session:
             try:
@@ -124,14 +109,14 @@ class Replay:
         return self.counts
 
     def _calls(self, began_ns: int) -> Iterator[_Call]:
-        """Requests in the order they are due. Bodies are made ahead of the due time, not at it."""
+        """Yield requests in the order they are due, with their bodies made ahead."""
         trace = self._fitted.trace
         number = 0
         while True:
             for arrival, prompt, output in zip(
                 trace.arrival_ns.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
             ):
-                # Of one width, so that no id is the prefix of another: engines abort by prefix.
+                # One width, so that no id is another's prefix: engines abort by prefix.
                 request_id = f"{trace.name}-{self._seed}-{number:09d}"
                 yield _Call(request_id, began_ns + arrival, prompt, output, self._body(request_id, prompt, output))
                 number += 1
@@ -144,14 +129,12 @@ class Replay:
             "prompt": prompt_text(request_id, prompt_tokens),
             "model": self._target.model,
             "max_tokens": output_tokens,
-            # The trace says how long the answer is, not the model.
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
 
     async def _stopped_by(self, due_ns: int) -> bool:
-        """Wait until it is due; True as soon as the replay is stopped."""
         wait_s = (due_ns - monotonic_ns()) / _NS_PER_S
         if wait_s <= 0:
             await asyncio.sleep(0)  # Behind time: still let responses be read.

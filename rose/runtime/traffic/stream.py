@@ -1,4 +1,4 @@
-"""One streamed completion as its client sees it: when each token arrived, and how the stream ended."""
+"""One streamed completion as its client sees it: arrival times of tokens, and the end."""
 
 from __future__ import annotations
 
@@ -11,29 +11,23 @@ from rose.clock import monotonic_ns
 
 
 class StreamError(Exception):
-    """The server said that it failed, or the stream did not end as one that completed."""
+    """The server reported an error, or the stream did not end as a complete one."""
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """The tokens of one response. Times are monotonic nanoseconds.
-
-    A server may send several tokens in one chunk: they arrived together, after one gap.
-    """
+    """The tokens of one response. Times are monotonic nanoseconds; tokens of one chunk arrive together."""
 
     sent_ns: int
     tokens: int = 0
-    #: What the server counts as the prompt, where it says so.
     prompt_tokens: int | None = None
-    #: How many of them it found in its prefix cache, where it says so.
+    #: Prompt tokens from its prefix cache, if it says so.
     cached_tokens: int | None = None
-    #: When a chunk with at least one new token came.
     times_ns: list[int] = field(default_factory=list)
-    #: Tokens at those times; `tokens` can be more, if the server names the total only at the end.
+    #: Tokens at those times; `tokens` may be more if the total comes at the end.
     seen: int = 0
 
     def add(self, at_ns: int, new: int) -> None:
-        """`new` tokens arrived."""
         if new > 0:
             self.times_ns.append(at_ns)
             self.seen += new
@@ -41,31 +35,26 @@ class Arrivals:
 
     @property
     def ttft_ns(self) -> int | None:
-        """Time from sending to the first token."""
         return self.times_ns[0] - self.sent_ns if self.times_ns else None
 
     @property
     def tpot_mean_ns(self) -> int | None:
-        """Mean time for each token after the first; None below two tokens."""
+        """Mean time of each token after the first; None below two tokens."""
         if self.tokens < 2:
             return None
         return (self.times_ns[-1] - self.times_ns[0]) // (self.tokens - 1)
 
     @property
     def tpot_max_ns(self) -> int | None:
-        """The longest wait for a further token; None below two tokens."""
+        """Longest wait for a further token; None below two tokens."""
         if self.tokens < 2:
             return None
         return max((b - a for a, b in zip(self.times_ns, self.times_ns[1:], strict=False)), default=0)
 
 
 async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
-    """Read server-sent events of `/v1/completions` until `[DONE]`, noting arrivals.
-
-    With `stream_options.continuous_usage_stats`, as SGLang and vLLM offer, each chunk says how many tokens there are by
-    now; otherwise a chunk with text counts as one token. Raises StreamError for an error in the stream, an abort, or a
-    stream that just ends.
-    """
+    """Read server-sent events of `/v1/completions` until `[DONE]`; without usage a chunk with text is one token. Raises
+    StreamError for an error, an abort, or a stream without its end."""
     finish: str | None = None
     async for line in lines:
         at_ns = monotonic_ns()
@@ -91,7 +80,6 @@ async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
 
 
 def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
-    """Note one chunk; returns its finish_reason, if any."""
     usage = chunk.get("usage")
     if usage:
         arrivals.prompt_tokens = usage.get("prompt_tokens", arrivals.prompt_tokens)

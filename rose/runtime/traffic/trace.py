@@ -1,8 +1,5 @@
-"""Serving traces: reading them, and fitting them to what a host can serve.
-
-The format is that of the public Azure LLM inference traces (Patel et al., Splitwise, ISCA 2024): a CSV with the columns
-TIMESTAMP (`2023-11-16 18:17:03.9799600`), ContextTokens and GeneratedTokens, one row a request.
-"""
+"""Serving traces: reading, and fitting to a host. The format is that of the public Azure LLM inference traces (Patel et
+al., Splitwise, ISCA 2024): a CSV with TIMESTAMP, ContextTokens and GeneratedTokens."""
 
 from __future__ import annotations
 
@@ -22,21 +19,19 @@ from rose.errors import UserError
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
 _NS_PER_S = 1_000_000_000
-#: Installed beside the `rose` package, as it lies beside it in the repository.
 _SAMPLES = Path(__file__).parents[3] / "sample_traces"
 Ints = npt.NDArray[np.int64]
 
 
 class TraceError(UserError):
-    """A trace that cannot be used; the message names the file, the line, the column and the value."""
+    """An unusable trace; the message names file, line, column and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in order of arrival: three int64 arrays of one length, lengths in tokens and at least 1."""
+    """Requests in order of arrival: three int64 arrays of one length; lengths are tokens, at least 1."""
 
     name: str
-    #: Nanoseconds after the first request of the trace it came from.
     arrival_ns: Ints
     prompt_tokens: Ints
     output_tokens: Ints
@@ -55,24 +50,19 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class FittedTrace:
-    """A trace made to fit a host, and how far it is from the original; shown with every latency figure."""
+    """A trace fitted to a host, and its scales, which are shown with every latency figure."""
 
     trace: Trace
-    #: Share of the requests in the replayed window that were kept.
     keep_share: float
-    #: By how much prompt and output lengths, and the gaps between arrivals, were multiplied.
+    #: Factors of prompt lengths, output lengths and gaps.
     length_scale: float
     output_length_scale: float
     time_scale: float
-    #: Length of the replayed window: where a repetition begins.
     period_ns: int
 
 
 def read(path: Path) -> Trace:
-    """Read a trace; rows may be in any order, further columns are ignored, arrivals count from the first.
-
-    Raises TraceError.
-    """
+    """Return a trace; rows may be in any order, further columns are ignored. Raises TraceError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
@@ -97,34 +87,29 @@ def read(path: Path) -> Trace:
 
 
 def load(name: str) -> Trace:
-    """The trace that `traffic.trace` names: `bursty`, the sample trace, or a CSV file. Raises TraceError."""
+    """Return the trace `bursty`, or of a CSV file. Raises TraceError."""
     if name == "bursty":
         return read(_SAMPLES / "bursty.csv")
     return read(Path(name).expanduser())
 
 
 def open_trace(config: TrafficConfig) -> Trace | None:
-    """The configured trace, or None where the configuration says `none`. Raises TraceError."""
     return None if config.trace == "none" else load(config.trace)
 
 
 def fit(
     trace: Trace, config: TrafficConfig, *, duration_s: float | None = None, time_scale: float = 1.0
 ) -> FittedTrace:
-    """Thin and scale down a trace to `config`'s limits; it is never made denser or longer.
-
-    Gaps between arrivals are multiplied by `time_scale`, and only the first `duration_s` are kept. If the mean rate is
-    then above `requests_per_s_max`, requests are dropped at random by `seed`, all with the same chance, so that bursts
-    stay bursts. Each length is scaled so that the 99th percentile (nearest rank) of the whole trace is the configured
-    maximum, unless it is below already; the hundredth above it stays longer than the maximum, and none is below 1.
-    """
+    """Return the trace within `config`'s limits, never denser or longer: gaps times `time_scale`, the first
+    `duration_s`. Requests are dropped with equal chance, so bursts stay bursts. Lengths are scaled until the whole
+    trace's 99th percentile (nearest rank) is the configured maximum; none is below 1."""
     if time_scale <= 0 or (duration_s is not None and duration_s <= 0):
         raise ValueError(f"time_scale {time_scale} and duration_s {duration_s} must be positive")
     arrival: Ints = np.rint(trace.arrival_ns * time_scale).astype(np.int64)
     if duration_s is not None:
         arrival = arrival[arrival < round(duration_s * _NS_PER_S)]
     count = len(arrival)
-    # From the first arrival to where the next one after the last is to be expected.
+    # From the first arrival to the expected one after the last.
     period_ns = max(_NS_PER_S, int(arrival[-1]) * count // max(1, count - 1))
     if duration_s is not None and count < len(trace):
         period_ns = round(duration_s * _NS_PER_S)
@@ -156,7 +141,7 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
         )
     lengths = []
     for column, value in zip(COLUMNS[1:], values[1:], strict=True):
-        # Ten digits at most: a length that needs more is damage, and would not fit the arrays.
+        # More than ten digits are damage, and would not fit the arrays.
         if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) < 1:
             raise TraceError(f"trace {path}, line {line}, column {column}: {value!r} is not a whole number from 1")
         lengths.append(int(value))
@@ -164,7 +149,7 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
 
 
 def _timestamp_ns(text: str) -> int | None:
-    """Nanoseconds since the epoch; a time without a zone is taken as UTC, which only differences depend on."""
+    """Return nanoseconds since the epoch. A time without a zone counts as UTC; only differences matter."""
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         return None

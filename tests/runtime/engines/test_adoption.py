@@ -1,5 +1,3 @@
-"""Engines on record, told from whatever else has their number: real processes."""
-
 from __future__ import annotations
 
 import os
@@ -46,7 +44,6 @@ def test_a_record_leads_to_its_process_and_to_no_other(tmp_path, sleeper):
     assert EngineRecord.read(tmp_path / "page") == record
     assert record.process().pid == sleeper.pid
     assert list(adoption.living(tmp_path)) == [record]
-    # Another process has its number, or the host has booted since.
     assert replace(record, start_ticks=record.start_ticks - 1).process() is None
     assert replace(record, boot_id="another").process() is None
     sleeper.kill()
@@ -100,7 +97,6 @@ def test_a_detached_program_outlives_the_thread_and_has_a_session_of_its_own(tmp
         process.wait(10)
 
 
-#: A process of a scheduling class that is busy on a core.
 _BUSY = "import os; os.sched_setaffinity(0, {%d}); os.sched_setscheduler(0, %s, os.sched_param(0)); print(flush=True)"
 
 

@@ -1,4 +1,4 @@
-"""The door of an engine: a process of its own stands in for the engine, as its first process would have it."""
+"""The door of an engine, for which a process stands in."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Engines forked from a server: they start, keep to their own settings, and outlive nobody they should not."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -43,7 +41,6 @@ time.sleep(600)
 
 
 def make_spec(folder, model, server, name="engine", *, gated=False, **changes):
-    """(page, spec) of an engine of that server."""
     folder = folder / name
     folder.mkdir()
     page = ArbiterPage.create(folder / "page")
@@ -66,7 +63,6 @@ def make_spec(folder, model, server, name="engine", *, gated=False, **changes):
 
 
 def requester(folder, *specs):
-    """A process that starts engines, and their process ids."""
     (folder / "specs").write_bytes(pickle.dumps(specs))
     process = subprocess.Popen(
         [sys.executable, "-c", REQUESTER, str(folder / "specs")], stdout=subprocess.PIPE, text=True
@@ -83,7 +79,6 @@ def generate(engine):
 
 
 def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, tiny_policy, gone):
-    """A gated engine and one that is not, from one server."""
     cores = sorted(os.sched_getaffinity(0))
     _page, lent_spec = make_spec(
         tmp_path, tiny_policy, fork_server, "lent", gated=True, idle_class=True, start_cores=cores[-1:], nice=5
@@ -97,7 +92,6 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         until(lambda: {core for process in lent._group() for core in process.cpu_affinity()} == {cores[-1]})
         lent.wait_ready()
         own.wait_ready()
-        # The server has SGLang's libraries loaded, so engines need not.
         assert "zmq" in Path(f"/proc/{fork_server.process.pid}/maps").read_text()
         assert titles(lent) == titles(own)
         # HTTP and text are threads of the scheduler, where SGLang has its server there.
@@ -178,7 +172,6 @@ def test_killing_the_server_leaves_engines_and_the_next_is_a_fresh_process(tmp_p
         assert "this engine starts as a fresh process" in first
         assert str(server.path) in first
         assert "rose.runtime.engines.launch" in psutil.Process(pid).cmdline()
-        # A fresh one dies with its requester too.
         process.kill()
         process.wait()
         assert gone(pid) == []

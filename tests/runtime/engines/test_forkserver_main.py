@@ -1,6 +1,3 @@
-"""What a fork server refuses, what it makes of an engine's environment, and what an engine of it costs who asked for
-it, without SGLang."""
-
 from __future__ import annotations
 
 import gc
@@ -35,7 +32,7 @@ def test_only_what_is_read_while_sglang_loads_has_to_be_the_same():
 
 
 def apply_an_environment():
-    """In a process of its own, which has loaded what keeps copies of the environment."""
+    """In a process that has loaded what copies the environment."""
     assert not constants.HF_HUB_OFFLINE
     core = max(os.sched_getaffinity(0))
     applied = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "ROSE_ENGINE_START_CORES": str(core)}
@@ -85,7 +82,6 @@ def test_an_engine_that_has_ended_leaves_no_descriptor_behind(tmp_path):
 
     server = threading.Thread(target=serve)
     server.start()
-    # What earlier tests left behind is not counted.
     gc.collect()
     before = pidfds()
     with (tmp_path / "log").open("wb") as log:
@@ -94,7 +90,6 @@ def test_an_engine_that_has_ended_leaves_no_descriptor_behind(tmp_path):
     engine.send_signal(signal.SIGTERM)
     assert engine.wait(30) == adoption.UNKNOWN_EXIT
     server.join()
-    # Whoever still has it learns the same, and signals nobody.
     engine.send_signal(signal.SIGTERM)
     assert engine.poll() == adoption.UNKNOWN_EXIT
     del engine
@@ -104,7 +99,7 @@ def test_an_engine_that_has_ended_leaves_no_descriptor_behind(tmp_path):
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch):
-    """Asks a server of this code for an engine, and returns why there is none: this process has threads already."""
+    """Ask a server of this code for an engine, and return its refusal: this process has threads."""
     # Both would stay with this process.
     monkeypatch.setattr(forkserver_main, "load", lambda: None)
     monkeypatch.setattr(gc, "freeze", lambda: None)

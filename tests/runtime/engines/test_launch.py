@@ -1,5 +1,3 @@
-"""What a fresh engine process does before it loads SGLang."""
-
 from __future__ import annotations
 
 import os
@@ -9,7 +7,6 @@ from pathlib import Path
 
 from rose.runtime.engines import launch
 
-#: Starts a process that is to die with it, and ends when it is killed.
 PARENT = """
 import os, subprocess, sys, time
 child = "import time; from rose.runtime.engines import launch; launch.die_with_parent(%d); print(flush=True); "

@@ -1,8 +1,7 @@
-"""Real engines between leases: one that leaves a GPU, and one on CPU cores that gives its KV pages back."""
+"""A real engine that leaves a GPU between leases."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -16,19 +15,13 @@ from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.slack import LeaseTerms
 from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.conftest import until
 from tests.runtime.engines.test_sglang import IDLE, generate, lend, make_spec, publish_steps
 
 pytestmark = pytest.mark.live
 
 #: Some gigabytes of KV pool, so that its coming and going is seen beside what else moves on the device.
 TOKENS = 1 << 19
-
-
-def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
 
 
 def moves(page):

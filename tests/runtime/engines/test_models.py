@@ -20,6 +20,7 @@ from rose.runtime.engines import models
 from rose.runtime.engines.cpu import define_torchvision
 from rose.runtime.engines.models import kv_bytes_per_token, once, weights_bytes
 from rose.runtime.training.policy_model import Policy, PolicyShape
+from tests.runtime.loads import LLAMA_8B
 
 
 @pytest.mark.long
@@ -50,8 +51,6 @@ _HUB = {
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """As much of Hugging Face's HTTP interface as a download needs."""
-
     def do_GET(self) -> None:
         path, _, file = self.path.partition(f"/resolve/{_COMMIT}/")
         if file:
@@ -170,17 +169,6 @@ def test_of_several_one_builds_and_the_others_wait(tmp_path: Path) -> None:
     assert (folders, len(builds)) == ({tmp_path / "thing"}, 1)
 
 
-LLAMA_8B = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-    "torch_dtype": "bfloat16",
-}
-
-
 def write(folder, config):
     (folder / "config.json").write_text(json.dumps(config))
     return folder
@@ -190,7 +178,6 @@ def test_the_shape_of_a_known_model(tmp_path):
     folder = write(tmp_path, LLAMA_8B)
     assert kv_bytes_per_token(folder) == 131072
     assert kv_bytes_per_token(folder, "float32") == 2 * 131072
-    # 8.03 billion parameters, two norms a layer aside.
     assert weights_bytes(folder) == pytest.approx(2 * 8_030_261_248, rel=1e-4)
     write(folder, {**LLAMA_8B, "tie_word_embeddings": True})
     assert weights_bytes(folder) == pytest.approx(2 * (8_030_261_248 - 128256 * 4096), rel=1e-4)

@@ -1,5 +1,3 @@
-"""Where a running engine's threads go, on real processes that carry SGLang's titles."""
-
 from __future__ import annotations
 
 import os
@@ -30,7 +28,6 @@ sys.stdin.readline()
 
 @pytest.fixture
 def titled():
-    """Start a process under a title: (process, id of its thread)."""
     started = []
 
     def start(title):
@@ -51,7 +48,6 @@ def titled():
 
 
 def more(process):
-    """The id of a thread that the process starts now."""
     process.stdin.write("\n")
     process.stdin.flush()
     return int(process.stdout.readline())

@@ -1,5 +1,3 @@
-"""Ports for servers that bind them later, held against the kernel and against other processes."""
-
 from __future__ import annotations
 
 import socket
@@ -16,7 +14,7 @@ from rose.runtime.engines.ports import free_port
 
 @pytest.fixture
 def few(monkeypatch):
-    """Three ports that nothing has, that are no other test's to choose, and that no outgoing connection gets."""
+    """Three free ports that no other test or outgoing connection gets."""
     port = free_port()
     monkeypatch.setattr(ports, "_claims", [])
     monkeypatch.setattr(ports, "_PORTS", range(port + 42_000, port + 42_003))

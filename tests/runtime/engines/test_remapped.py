@@ -1,4 +1,4 @@
-"""A real engine whose KV pool comes with a lease's budget and goes with it, on CPU cores and on a GPU."""
+"""A real engine whose KV pool comes and goes with a lease's budget."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.slack import LeaseTerms
-from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.engines.test_leased import moves, show, until
+from tests.runtime.conftest import ENVIRONMENT, until
+from tests.runtime.engines.test_leased import moves, show
 from tests.runtime.engines.test_sglang import IDLE, answering, generate, lend, make_spec
 
 pytestmark = pytest.mark.live
@@ -26,7 +26,7 @@ PROMPT = [1 + index % 90 for index in range(100)]
 
 
 def held_bytes(engine, gpu):
-    """What the engine's processes hold: of the host's shared memory, which the pool is in, or of the card."""
+    """Return bytes of the host's shared memory, which has the pool, or of the card."""
     if gpu is not None:
         free, total = torch.cuda.mem_get_info(gpu)
         return total - free
@@ -34,17 +34,7 @@ def held_bytes(engine, gpu):
     return sum(process.memory_info().shared for process in processes)
 
 
-@pytest.mark.parametrize(
-    "gpu",
-    [
-        pytest.param(None, id="cpu"),
-        pytest.param(
-            0,
-            id="cuda",
-            marks=pytest.mark.cuda,
-        ),
-    ],
-)
+@pytest.mark.parametrize("gpu", [pytest.param(None, id="cpu"), pytest.param(0, id="cuda", marks=pytest.mark.cuda)])
 def test_a_pool_is_the_device_s_again_without_a_lease_and_after_a_cut(tmp_path, tiny_policy, fork_server, gpu):
     asked = {**ENVIRONMENT, ASKED: "1"}
     changes = {"fork_server": fork_server.path, "environment": asked}

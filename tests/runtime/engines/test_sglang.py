@@ -1,5 +1,3 @@
-"""Real SGLang engines, started, updated, gated, killed."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -64,15 +62,8 @@ def make_spec(folder, model, *, gated=True, **changes):
 
 
 def lend(page, number, for_ns=FOREVER_NS, kv_tokens=1 << 30):
-    page.set_lease(
-        LeaseTerms(
-            number=number,
-            expires_ns=monotonic_ns() + for_ns,
-            compute_share=1.0,
-            kv_budget_tokens=kv_tokens,
-            regret_share=0.05,
-        )
-    )
+    terms = LeaseTerms(number=number, compute_share=1.0, kv_budget_tokens=kv_tokens, regret_share=0.05)
+    page.set_lease(dataclasses.replace(terms, expires_ns=monotonic_ns() + for_ns))
 
 
 class StartedElsewhere(EngineProcess):
@@ -83,7 +74,7 @@ class StartedElsewhere(EngineProcess):
 
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory, tiny_policy, fork_server):
-    """(page, engine, the process that starts it): an engine of two tensor-parallel ranks, not waited for."""
+    """An engine of two tensor-parallel ranks, not waited for: (page, engine, its starter)."""
     folder = tmp_path_factory.mktemp("sharded")
     cores = sorted(os.sched_getaffinity(0))
     page, spec = make_spec(
@@ -91,11 +82,7 @@ def starting(tmp_path_factory, tiny_policy, fork_server):
         tiny_policy,
         gated=False,
         extra_args=["--tp-size=2", EXACT],
-        environment={
-            "OMP_NUM_THREADS": "1",
-            "SGLANG_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}",
-            **ENVIRONMENT,
-        },
+        environment={"OMP_NUM_THREADS": "1", "SGLANG_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}", **ENVIRONMENT},
         fork_server=fork_server.path,
     )
     (folder / "spec").write_bytes(pickle.dumps(spec))
@@ -119,7 +106,7 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory, tiny_policy, starting, fork_server):
-    """(page, engine) of one rank, and what `starting` gives: both start side by side, and are ready."""
+    """An engine of one rank and `starting`, both ready."""
     page, spec = make_spec(
         tmp_path_factory.mktemp("engine"), tiny_policy, fork_server=fork_server.path, extra_args=[EXACT]
     )
@@ -139,7 +126,6 @@ def running(both):
 
 @pytest.fixture
 def serving(running):
-    """The device's serving side, played by the test."""
     page = ArbiterPage.attach(running[0].path, Party.SERVING)
     page.set_load(IDLE)
     yield page
@@ -149,12 +135,11 @@ def serving(running):
 
 @pytest.fixture
 def lent(running, serving):
-    """(page, engine) that work, beside an idle serving engine."""
     return running
 
 
 def answering(engine, tokens, **more):
-    """A request under way: (its thread, the list that its answer will be in)."""
+    """Return a request under way: its thread, and the list of its answer."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, **more)))
     thread.start()
@@ -177,7 +162,7 @@ def cached(engine, prompt, **more):
 
 @contextmanager
 def generating(page, engine, tokens, prompt):
-    """A long request that is in the middle of its tokens inside of the block; its answer is there after it."""
+    """A request in the middle of its tokens; its answer is there after the block."""
     began = page.drain(Party.ROLLOUT, 0)[1]
     answers = []
     thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, prompt)))
@@ -189,7 +174,7 @@ def generating(page, engine, tokens, prompt):
 
 
 def publish_steps(folder, policy, count, **more):
-    """A store of the policy as version 0, and of `count` optimiser steps from it."""
+    """Return a store of the policy as version 0 and of `count` optimiser steps."""
     weights = Policy.load(policy).weights()
     store = VersionStore(folder, **more)
     store.publish(0, weights)
@@ -203,7 +188,7 @@ def publish_steps(folder, policy, count, **more):
 
 
 def check_a_sync_under_a_request(page, engine, sync, url, tokens):
-    """From version 1 to 2 while a request runs: it goes on, and no prefix of version 1 is matched after."""
+    """Sync from version 1 to 2 while a request runs: it continues, and no old prefix matches after."""
     prompt, other, stale = list(range(1, 41)), [91, 92, 93], {"extra_key": "v1"}
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 39
@@ -362,7 +347,6 @@ def test_it_goes_from_version_to_version_by_verified_deltas(lent, tiny_policy, t
         answer = generate(engine, 4)
         assert [span["version"] for span in answer["meta_info"]["weight_versions"]] == ["2"]
 
-        # An engine that is not where its agent believes is brought back from an anchor, not left to drift.
         stray = EngineSync(engine, engine.spec.plugin.staging, device_id="d0")
         event = stray.bring(Target("", 2, server.url))
         assert event.ok, event.reason
@@ -397,7 +381,6 @@ def test_two_ranks_do_all_that_as_one(sharded, lent, tiny_policy, tmp_path):
         assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
         check_a_sync_under_a_request(page, engine, sync, server.url, 120)
         check_a_drift(engine, sync)
-        # What two ranks say is what one says.
         lend(lent[0], 14)
         alone = EngineSync(lent[1], lent[1].spec.plugin.staging, device_id="d0")
         assert alone.bring(Target("", 2, server.url)).ok

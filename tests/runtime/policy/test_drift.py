@@ -13,7 +13,6 @@ def test_an_engine_that_was_not_looked_at_for_long_is_audited():
     assert next_action(HOLDS, 50, 149) == "wait"
     assert next_action(HOLDS, 50, 150) == "audit"
     assert next_action(HOLDS, 0, 10**15) == "wait", "audits are turned off"
-    # One that was never found to hold a version has nothing to be held to.
     assert next_action(Standing(held=False, trusted=True, looked_ns=0), 50, 10**9) == "wait"
 
 

@@ -5,14 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.policy.kv import (
-    HeldKv,
-    KvMemory,
-    cut_budget,
-    initial_budget_bytes,
-    retraction_order,
-    under_pressure,
-)
+from rose.runtime.policy.kv import HeldKv, KvMemory, cut_budget, initial_budget_bytes, retraction_order, under_pressure
 
 EMPTY = KvMemory(
     device_bytes=1000, serving_bytes_per_token=2, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5

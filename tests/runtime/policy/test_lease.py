@@ -24,7 +24,7 @@ from rose.runtime.policy.lease import (
 )
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.serving import ServingHistory
-from rose.runtime.policy.slack import ServingLoad
+from tests.runtime import loads
 
 TTL = 3_000
 RULES = LeaseRules(
@@ -33,22 +33,7 @@ RULES = LeaseRules(
 MEMORY = KvMemory(
     device_bytes=1000, serving_bytes_per_token=2, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
-IDLE = ServingLoad(
-    wanted=False,
-    waiting=0,
-    waiting_prefill_ns=0,
-    earliest_arrival_ns=0,
-    running=0,
-    oldest_token_ns=0,
-    decode_ns=0,
-    largest_prefill_ns=1,
-    usual_prefill_ns=1,
-    regret_room_ns=0,
-    worked_ns=0,
-    finished=0,
-    late_alone=0,
-    late_by_lending=0,
-)
+IDLE = replace(loads.IDLE, decode_ns=0, largest_prefill_ns=1, usual_prefill_ns=1)
 
 
 def facts(state=None, now=1000, **changes):
@@ -78,9 +63,6 @@ def late(count, **changes):
 
 def step_down(state, count, now=1000):
     return next_change(facts(state, now, load=late(count)), now)
-
-
-# ---------------------------------------------------------------------- borrowing and granting
 
 
 def test_a_borrow_must_bring_more_device_time_than_it_costs():
@@ -139,9 +121,6 @@ def test_a_policy_without_guards_lends_whatever_serving_does():
     assert next_change(facts(state, rules=rules, load=late(5)), 1000) is None
 
 
-# ---------------------------------------------------------------------- renewing and ending
-
-
 def test_a_lease_ends_where_leases_are_withheld_and_none_is_granted_before_that_is_over():
     change = next_change(facts(granted(), withheld=True), 1000)
     assert (change.action, change.reason, change.state.ended) == ("release", WITHHELD, "released")
@@ -181,9 +160,6 @@ def test_a_lease_is_released_when_nobody_can_use_it(changes, reason):
 def test_an_owner_gives_a_lease_back():
     change = released(granted(), "the agent stops")
     assert (change.action, change.state.in_force) == ("release", False)
-
-
-# ---------------------------------------------------------------------- lateness
 
 
 def test_lateness_throttles_then_shrinks_then_takes_the_lease():
@@ -239,7 +215,6 @@ def test_after_a_revocation_a_request_in_time_or_a_term_of_idleness_lends_again(
     assert next_change(facts(state, load=also_late, history=busy), 1000) is None
     in_time = replace(load, finished=load.finished + 1)
     again = next_change(facts(state, load=in_time, history=busy), 1000)
-    # It goes on where the last one ended, and one more late request ends it.
     assert (again.action, again.state.level, again.state.kv_budget_bytes) == ("grant", Level.SHRUNK, 400)
     assert again.state.compute_share == 0.4
     later = 5000
@@ -256,16 +231,12 @@ def test_a_serving_engine_that_counts_anew_is_heard():
     assert next_change(facts(state, load=replace(anew, finished=2, late_by_lending=1)), 1100).action == "shrink"
 
 
-# ---------------------------------------------------------------------- cuts
-
-
 def test_the_engine_s_cut_is_taken_over_and_stays():
     state = granted()
     cut = EngineCut(count=1, lease_number=1, kv_budget_bytes=400)
     change = next_change(facts(state, cut=cut), 1000)
     assert (change.action, change.state.kv_budget_bytes, change.state.frozen) == ("cut", 400, True)
     assert next_change(facts(change.state, cut=cut), 1000) is None
-    # Lateness may shrink it further; nothing lets it grow.
     state = step_down(replace(change.state), 1).state
     assert next_change(facts(state, cut=replace(cut, lease_number=9, count=2)), 1000) is None
 
@@ -288,9 +259,6 @@ def test_a_cut_that_is_seen_after_its_lease_binds_the_next_one():
     change = next_change(facts(over, cut=cut), 1000)
     assert (change.action, change.state.in_force) == ("cut", False)
     assert next_change(facts(change.state, cut=cut), 1000).state.kv_budget_bytes == 300
-
-
-# ---------------------------------------------------------------------- no sequence of events ...
 
 
 class Device:
@@ -374,9 +342,6 @@ def test_no_sequence_of_events_loses_a_lease_or_leaves_one_in_force_for_too_long
     if device.facts.state.in_force:
         device.carry_out(released(device.facts.state, "the agent stops"))
     assert device.granted == device.ended == list(range(1, len(device.granted) + 1))
-
-
-# ---------------------------------------------------------------------- the engine's memory
 
 
 @pytest.mark.parametrize("where", ["moving", "away"])

@@ -6,13 +6,11 @@ import pytest
 
 from rose.runtime.policy.lease import BorrowCase
 from rose.runtime.policy.policies import NAMES, POLICIES, numbered
-from rose.runtime.policy.routing import TurnFacts, WorkerFacts
+from rose.runtime.policy.routing import TurnFacts
+from tests.runtime.policy.workers import BORROWED, DEDICATED, NOW_NS
 
 WORTH = BorrowCase(wanted_ns=10**9, idle_share=0.5, switch_ns=10**6)
-WORKER = WorkerFacts(
-    engine_id="lent", policy_version=0, in_flight=0, capacity=4, slack_ok=True, alive_until_ns=1, lease_until_ns=10**9
-)
-DEDICATED = replace(WORKER, engine_id="dedicated", lease_until_ns=None, in_flight=2)
+WORKERS = [BORROWED, replace(DEDICATED, in_flight=2)]
 TURN = TurnFacts(prefix_engine_id=None, version_min=0)
 
 
@@ -26,14 +24,14 @@ def test_a_policy_travels_over_the_page_as_its_number():
 @pytest.mark.parametrize(
     ("name", "placed", "borrows", "cut"),
     [
-        ("rose", "lent", True, 50),
+        ("rose", "borrowed", True, 50),
         ("solo", "dedicated", False, 100),
-        ("share_all", "lent", True, 100),
-        ("static_split", "lent", True, 100),
+        ("share_all", "borrowed", True, 100),
+        ("static_split", "borrowed", True, 100),
     ],
 )
 def test_what_each_decides(name, placed, borrows, cut):
     policy = POLICIES[name]
-    assert policy.place(TURN, [WORKER, DEDICATED], 0).engine_id == placed
+    assert policy.place(TURN, WORKERS, NOW_NS).engine_id == placed
     assert policy.borrow(WORTH) is borrows
     assert policy.cut(100, frozen=False) == cut

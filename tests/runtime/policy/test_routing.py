@@ -42,7 +42,6 @@ def test_borrowed_capacity_comes_first_unless_it_is_far_slower():
 
 def test_the_more_turns_run_side_by_side_the_longer_one_is_expected_to_take():
     busy = replace(DEDICATED, pace_ns=100, pace_turns=3.0)
-    # As of late with as many turns as of late, and in proportion beyond.
     assert [replace(busy, in_flight=count).expected_ns(NOW_NS) for count in (0, 3, 5, 7)] == [100, 100, 150, 200]
     assert place(TURN, [replace(busy, in_flight=5), replace(busy, engine_id="other", in_flight=4)]).engine_id == "other"
 
@@ -115,7 +114,6 @@ IDLE = replace(DEDICATED, pace_ns=PACE, in_flight=6)
 
 def test_turns_that_wait_on_a_lent_device_are_taken_off_for_room_elsewhere():
     turns = [running(number, STALLED_PACES * PACE + number) for number in range(4)]
-    # The longest first, and no more than there is room for.
     assert [turn.request_id for turn in stalled(turns, [BORROWED, IDLE])] == ["r3", "r2"]
     assert stalled([running(0, STALLED_PACES * PACE)], [BORROWED, IDLE]) == []
 

@@ -1,5 +1,3 @@
-"""Sharing engines between runs: what any assignment must hold, and what shares come to over time."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -49,7 +47,6 @@ def test_an_assignment_is_sound(engines, runs):
     by_id = {run.run_id: run for run in runs}
     assert chosen.keys() <= table.keys()
     assert set(chosen.values()) <= by_id.keys()
-    # The same whatever order the facts come in.
     assert chosen == assign(list(reversed(engines)), list(reversed(runs)), NOW)
     for engine in engines:
         run = by_id.get(engine.run_id)
@@ -65,8 +62,7 @@ def test_an_assignment_is_sound(engines, runs):
 
 @given(engines, runs)
 def test_what_was_chosen_is_chosen_again(engines, runs):
-    """Nothing moves while nothing changes and nobody was served more. Engines of several capacities may be packed
-    otherwise the next time, once their holds are over."""
+    """Engines of several capacities may be packed otherwise once their holds are over."""
     runs = [replace(run, served=0.0) for run in runs]
     free = [replace(engine, since_ns=0, capacity=4) for engine in engines]
     once = assign(free, runs, NOW)
@@ -120,7 +116,6 @@ def test_a_run_with_few_turns_leaves_the_rest_to_others():
     table = [EngineFacts(f"e{n}", 4) for n in range(4)]
     chosen = assign(table, [RunFacts("a", 2), RunFacts("b", 100)], NOW)
     assert sorted(chosen.values()) == ["a", "b", "b", "b"]
-    # Alone, its turns each get an engine: they would share one otherwise.
     assert sorted(assign(table, [RunFacts("a", 2)], NOW).values()) == ["a", "a"]
 
 
@@ -138,7 +133,6 @@ def test_a_run_that_has_only_an_engine_that_is_not_lent_gets_its_turn_at_one_tha
     for number in range(100):
         now = number * HOLD_MIN_NS
         chosen = assign(table.values(), [RunFacts(name, 4, served=served.get(name, 0.0)) for name in "ab"], now)
-        # Each has one: what is away now may be lent the next moment.
         assert sorted(chosen.values()) == ["a", "b"]
         for engine_id, name in chosen.items():
             if table[engine_id].run_id != name:
@@ -152,7 +146,6 @@ def test_a_higher_priority_gets_the_engine_that_works():
     table = [EngineFacts("away", 4, unlent_ns=AWAY_NS), EngineFacts("works", 4, "low")]
     chosen = assign(table, [RunFacts("low", 4), RunFacts("high", 4, priority=1)], NOW)
     assert chosen == {"works": "high", "away": "low"}
-    # What is held is no room either.
     held = [EngineFacts("away", 4, "high", NOW, unlent_ns=AWAY_NS), EngineFacts("works", 4, "low")]
     assert assign(held, [RunFacts("low", 4), RunFacts("high", 4, priority=1)], NOW)["works"] == "high"
 

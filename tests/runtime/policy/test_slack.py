@@ -110,7 +110,6 @@ def test_a_living_request_is_delayed_by_at_most_its_share():
     load = replace(RUNNING, regret_room_ns=15 * MS, worked_ns=100 * MS)
     assert decide(load=load, preempt_ns=15 * MS, worked_ns=100 * MS).admitted
     assert decide(load=load, preempt_ns=16 * MS, worked_ns=100 * MS).hold is Hold.REGRET
-    # What rollouts took since the load was said is gone from the room.
     assert decide(load=load, preempt_ns=10 * MS, worked_ns=106 * MS).hold is Hold.REGRET
 
 

@@ -43,11 +43,7 @@ def test_until_it_is_fitted_a_prediction_is_never_too_short(base, per_token, siz
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    base=st.integers(100_000, 20_000_000),
-    per_token=st.integers(1_000, 500_000),
-    seed=st.integers(0, 2**16),
-)
+@given(base=st.integers(100_000, 20_000_000), per_token=st.integers(1_000, 500_000), seed=st.integers(0, 2**16))
 @example(base=15_361_524, per_token=1_000, seed=13)
 def test_prefill_time_is_recovered_from_noisy_steps(base, per_token, seed):
     def observe(times, draw):

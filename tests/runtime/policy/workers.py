@@ -1,4 +1,4 @@
-"""Workers that could take a turn: one on a device of its own, one under a lease, and any."""
+"""Workers for a turn: a dedicated one, a borrowed one, and any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from rose.runtime.policy.routing import WorkerFacts
 
-#: When they are looked at.
 NOW_NS = 10_000
 DEDICATED = WorkerFacts("dedicated", 3, 0, 8, True, NOW_NS + 1, None)
 BORROWED = WorkerFacts("borrowed", 3, 0, 8, True, NOW_NS + 1, NOW_NS + 1000)

@@ -1,9 +1,8 @@
-"""A fleet whose Ray is this process: the controller is the real one, and hosts only say that they are well."""
+"""A fleet in this process, without Ray: a real controller, and hosts that only report."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +21,6 @@ from tests.test_config import MINIMAL
 
 TOKEN = "a-token-of-the-tests"
 MODEL = "tiny"
-_SECONDS_MAX = 60.0
 
 
 def fleet(folder: Path, more: str = "", *, model: str = MODEL, ledger: str = "ledger") -> FleetConfig:
@@ -47,7 +45,6 @@ class Part:
     """A stand-in for a host: well until it is stopped, which waits for `let_go`."""
 
     let_go: threading.Event | None = None
-    #: What it could not end in order.
     undone: tuple[str, ...] = ()
 
     doing = ""
@@ -62,8 +59,6 @@ class Part:
 
 
 class Actor:
-    """Whose methods are asked as Ray's are."""
-
     def __init__(self, body: Any) -> None:
         self._body, self._pool, self.ended = body, ThreadPoolExecutor(4), False
 
@@ -86,7 +81,6 @@ class Here:
         self.joined: list[str] = []
         self.actors: dict[str, Actor] = {}
         self._places: dict[str, Callable[[], Any]] = {}
-        #: How long was waited for each answer.
         self.timeouts_s: list[float] = []
 
     def place(self, name: str, cls: type, *arguments: object, resource: str) -> Actor:
@@ -129,16 +123,8 @@ class Here:
         actor.ended = not again
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about in time"
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Here:
-    """The Ray that `rose up` and the others join, whatever address they are given."""
     here = Here()
     monkeypatch.setattr(up, "Fabric", lambda _: here)
     monkeypatch.setattr(up, "listens", lambda _: True)
@@ -155,7 +141,6 @@ def started(config: FleetConfig, say: Callable[[str], None] = print) -> up.Fleet
 
 
 def stopped(config: FleetConfig, *, keep_runs: bool = False) -> list[str]:
-    """What is said of the end."""
     said: list[str] = []
     assert up.down(config, Here.address, said.append, keep_runs=keep_runs)
     return said

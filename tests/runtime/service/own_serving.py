@@ -1,8 +1,5 @@
-"""The owner process of serving engines of ROSE's own, whose engines are stand-ins that start in no time.
-
-`python -m tests.runtime.service.own_serving STATE LOCK` is the process, `serve PORT STARTER` one of its engines. One
-beside whose log a file `<log>.broken` lies ends at once instead.
-"""
+"""The owner process of serving engines (`... own_serving STATE LOCK`), and a stand-in engine that starts at once (`...
+serve PORT STARTER`), or ends at once where a file `<log>.broken` lies."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +34,12 @@ SHAPE = {
     "tie_word_embeddings": True,
     "torch_dtype": "float32",
 }
-#: What `owner.ensure` is to start.
 MODULE = "tests.runtime.service.own_serving"
 _PR_SET_PDEATHSIG = 1
 
 
 def plan_of(folder: Path, controller_url: str = "http://127.0.0.1:9") -> HostPlan:
-    """Host `near` with one device, `s`, which ROSE's own engine serves, and which is lent to nobody."""
+    """Return host `near`, on whose device `s` ROSE's own engine serves without lending."""
     model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(SHAPE))
@@ -70,25 +66,29 @@ def plan_of(folder: Path, controller_url: str = "http://127.0.0.1:9") -> HostPla
 
 
 def record(plan: HostPlan) -> dict[str, Any]:
-    """What the owner process last said of itself."""
     told: dict[str, Any] = json.loads((plan.state / "serving.json").read_text())
     return told
 
 
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about in time"
-        time.sleep(0.05)
+@contextmanager
+def host_running(runner: Any, *, leave: bool = False) -> Iterator[threading.Thread]:
+    """Run a host in a thread, and stop it at the end."""
+    running = threading.Thread(target=runner.run)
+    running.start()
+    try:
+        yield running
+    finally:
+        runner.stop(leave=leave)
+        running.join()
 
 
 def failing(plan: HostPlan) -> Path:
-    """While this file is there, engines of the host end at once."""
+    """Make the host's engines end at once while this file is there."""
     return _marked(plan, ".broken")
 
 
 def waiting(plan: HostPlan) -> Path:
-    """While this file is there, engines of the host wait for a fork server that never answers, and say so in it."""
+    """Make the host's engines wait for a fork server that never answers while this file is there."""
     return _marked(plan, ".waiting")
 
 
@@ -100,7 +100,7 @@ def _marked(plan: HostPlan, suffix: str) -> Path:
 
 
 class StandInServing(EngineProcess):
-    """It answers, takes pages, and lives as long as the thread that launched it, like any other."""
+    """An engine that answers, takes pages, and dies with the thread that launched it."""
 
     def launch(self) -> None:
         if (wanted := self.spec.log.with_suffix(".waiting")).exists():

@@ -1,8 +1,5 @@
-"""Stand-ins for the engines of a fleet whose clients play FrozenLake: they take any weights, and move at random.
-
-`python -m tests.runtime.service.players serving` is an owner's serving engine, `rollout PORT PAGE` a rollout
-engine, and `up FLEET_FILE ADDRESS` is `rose up` whose hosts start such engines.
-"""
+"""Stand-in engines for clients that play FrozenLake: they take any weights and move at random. `serving` is an owner's
+engine, `rollout PORT PAGE` a rollout engine, `up FLEET_FILE ADDRESS` starts a fleet of them."""
 
 from __future__ import annotations
 
@@ -18,45 +15,25 @@ from aiohttp import web
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import TAKEN, asked
-from rose.runtime.coserving.page import ArbiterPage, PageError, Party, Span, SpanRecord
-from rose.runtime.engines import adoption, door
-from rose.runtime.policy.slack import ServingLoad
+from rose.runtime.coserving.page import PageError, Party, Span, SpanRecord
 from rose.runtime.rollout import vocabulary
 from rose.runtime.transfer.package.manifest import Manifest
 from rose.runtime.weight_version import weights_name
 from tests.runtime.coserving.owned_server import Owner, served
+from tests.runtime.loads import IDLE
 from tests.runtime.scheduling.stand_ins import FakeEngine
 from tests.runtime.service import stand_ins
 
 TOKEN_S = 0.02
 _SPAN_S = 0.02
-_IDLE = ServingLoad(
-    wanted=False,
-    waiting=0,
-    waiting_prefill_ns=0,
-    earliest_arrival_ns=0,
-    running=0,
-    oldest_token_ns=0,
-    decode_ns=0,
-    largest_prefill_ns=1,
-    usual_prefill_ns=1,
-    regret_room_ns=0,
-    worked_ns=0,
-    finished=0,
-    late_alone=0,
-    late_by_lending=0,
-)
 
 
 class Player(stand_ins.StandIn):
-    """As any stand-in is started, from this module."""
-
     module = __name__
 
 
 class Engine(FakeEngine):
-    """Each turn is a move down or to the right. What it is told of weights it takes: who computes nothing with them
-    holds them as soon as they are there."""
+    """An engine whose turns are moves down or right, and which holds weights as soon as they are there."""
 
     def __init__(self, staging):
         super().__init__(TOKEN_S)
@@ -85,33 +62,15 @@ class Engine(FakeEngine):
             self.prepared = weights_name(Manifest.from_bytes(last.read_bytes()).run_id, version)
         elif verb == "commit":
             self.version = self.prepared
-        report = {
-            "ranks": 1,
-            "ok": True,
-            "verify_ns": 1,
-            "stage_ns": 1,
-            "pause_ns": 1,
-            "acknowledge_ns": 1,
-            "after_step": 1,
-            "sha256": "",
-            "drift": None,
-            "name": self.version,
-        }
+        report = stand_ins.HAS_THEM | {"after_step": 1, "name": self.version}
         partial = self.staging / f"{version}.{verb}.0.partial"
         partial.write_text(json.dumps(report))
         partial.rename(partial.with_suffix(".json"))
 
 
 async def rollout(port: int, path: Path) -> None:
-    adoption.watch_from_within()
-    door.open_from_within()
-    page = ArbiterPage.attach(path, Party.ROLLOUT)
     engine = Engine(path.parent / "staging")
-    app = web.Application()
-    app.add_routes([web.post("/generate", engine.generate)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    page = await stand_ins.begin(port, path, engine.generate)
     while True:
         began_ns = monotonic_ns()
         await asyncio.sleep(_SPAN_S)
@@ -120,7 +79,7 @@ async def rollout(port: int, path: Path) -> None:
 
 
 def serving() -> None:
-    """An engine that has a fifth of its time to do, and is never late with it."""
+    """An engine that is busy a fifth of the time, and never late."""
     owner = Owner()
     with served(owner, stand_ins.SERVING_PORT) as url:
         print(url, flush=True)
@@ -130,7 +89,7 @@ def serving() -> None:
             time.sleep(_SPAN_S)
             with suppress(PageError, ValueError):
                 if page is not None:
-                    page.set_load(_IDLE)
+                    page.set_load(IDLE)
                     page.write_span(Party.SERVING, SpanRecord(Span.SERVING, began_ns, monotonic_ns()))
 
 

@@ -1,8 +1,5 @@
-"""What runs on the hosts of a test's fleet in place of SGLang: engines that start in no time.
-
-`python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout PORT PAGE` a rollout
-engine, and `up FLEET_FILE [ADDRESS]` is `rose up` whose hosts start such engines.
-"""
+"""Stand-in engines on the hosts of a test's fleet: `serving` is an owner's engine, `rollout PORT PAGE` a rollout
+engine, `up FLEET_FILE [ADDRESS]` starts a fleet of them."""
 
 from __future__ import annotations
 
@@ -12,8 +9,10 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from rose.runtime import preflight
+from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption, door
 from rose.runtime.engines.adoption import DetachedProcess, start_detached
 from rose.runtime.engines.sglang import EngineProcess
@@ -37,9 +36,8 @@ HAS_THEM = {
 
 
 class StandIn(EngineProcess):
-    """A rollout engine that answers on its address, takes its page, and outlives who started it, like any other."""
+    """A rollout engine that answers, takes its page, and outlives its starter."""
 
-    #: Whose `rollout` it is.
     module = __name__
 
     def launch(self) -> None:
@@ -57,16 +55,27 @@ class StandIn(EngineProcess):
         """It may run anywhere."""
 
 
-async def rollout(port: int, path: Path) -> None:
+async def begin(port: int, path: Path, generate: Any) -> ArbiterPage:
+    """Be a rollout engine that answers at `port` by `generate`; returns its page."""
     from aiohttp import web
-
-    from rose.runtime.coserving.hooks.asking import TAKEN, asked
-    from rose.runtime.coserving.page import ArbiterPage, Party
-    from tests.runtime.scheduling.stand_ins import FakeEngine
 
     adoption.watch_from_within()
     door.open_from_within()
     page = ArbiterPage.attach(path, Party.ROLLOUT)
+    app = web.Application()
+    app.add_routes([web.post("/generate", generate)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    return page
+
+
+async def rollout(port: int, path: Path) -> None:
+    from aiohttp import web
+
+    from rose.runtime.coserving.hooks.asking import TAKEN, asked
+    from tests.runtime.scheduling.stand_ins import FakeEngine
+
     engine = FakeEngine(0.01)
 
     async def generate(request: web.Request) -> web.Response:
@@ -76,18 +85,13 @@ async def rollout(port: int, path: Path) -> None:
         question = asked(rid)
         if question is None or question[0] == "end":
             return await engine.generate(request)
-        # Whatever weights come, it has them.
         verb, version = question
         report = path.parent / "staging" / f"{version}.{verb}.0.json"
         report.with_suffix(".partial").write_text(json.dumps(HAS_THEM))
         report.with_suffix(".partial").replace(report)
         return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
 
-    app = web.Application()
-    app.add_routes([web.post("/generate", generate)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    page = await begin(port, path, generate)
     assert page.alive(Party.ROLLOUT)
     await asyncio.Event().wait()
 
@@ -105,7 +109,8 @@ def up(file: str, address: str | None = None, engine: type[EngineProcess] = Stan
     from rose.runtime.service.up import up as start
 
     fleet = start(config.load(Path(file)), address, print, {"make_engine": engine})
-    print("ready", fleet.wait_ready(print).url, flush=True)
+    fleet.wait_ready(print)
+    print("ready", fleet.remembered.url, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,7 @@
-"""The commands that ask a controller, against the real one: HTTP server, state, and agents that report."""
-
 from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import unicodedata
 from collections.abc import Iterator
 
@@ -18,6 +15,7 @@ from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.service import local_ray, memory
 from rose.runtime.service.console import ControllerClient, find
 from rose.runtime.service.memory import FleetMemory, Remembered
+from tests import programs
 from tests.runtime.scheduling.stand_ins import AGENT_TOKEN, beat, call, gateway, open_run, report
 from tests.test_config import MINIMAL
 
@@ -27,12 +25,12 @@ FACTS = {"segments_waiting": 1200, "waiting_s": 30.0, "problem": "the token was 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory) -> Iterator[str]:
-    """A controller with a device that lends, one whose agent says why not, and a run."""
-    port, loop, running = free_port(), asyncio.new_event_loop(), threading.Event()
-    address, ended = f"http://127.0.0.1:{port}", asyncio.Event()
+    """A controller with a lending device, a faulty one, and a run."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
 
-    async def run() -> None:
-        gateway = Gateway(
+    def make() -> Gateway:
+        return Gateway(
             "127.0.0.1",
             port,
             TOKEN,
@@ -42,23 +40,18 @@ def url(tmp_path_factory) -> Iterator[str]:
             devices={"d0": "rack-1", "d1": "rack-2", "d2": "rack-2"},
             agent_token=AGENT_TOKEN,
         )
-        await gateway.start()
+
+    async def report_all() -> None:
         async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
             lends = report("http://127.0.0.1:1", "e0", device_id="d0")
             starts = report("http://127.0.0.1:2", "e1", device_id="d0", alive=False, fault="it is being started")
             await beat(session, lends, starts, device_id="d0", host="rack-1")
             await beat(session, device_id="d1", fault="the disk is full", host="rack-2", host_facts=FACTS)
             await open_run(session, "grpo", team="research")
-            running.set()
-            await ended.wait()
-        await gateway.stop()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=[run()])
-    thread.start()
-    assert running.wait(30)
-    yield address
-    loop.call_soon_threadsafe(ended.set)
-    thread.join()
+    with programs.in_thread(make):
+        asyncio.run(report_all())
+        yield address
 
 
 def rose(*arguments: str, columns: int = 160) -> str:
@@ -83,7 +76,7 @@ SHOWN = r"[/nope]\x1b]0;owned\x07\x1b[2J\nFAKE LINE\r\t\u202etxt\u200f\u200b\ufe
 
 
 async def shown_of_a_fleet_named(text: str, *command: str) -> str:
-    """What a command prints of a controller that was told `text` in every field that holds text."""
+    """Return the output of a command while all text fields of the controller are `text`."""
     async with gateway(TOKEN) as (session, url):
         run = await open_run(session, text, team=text)
         names = {"device_id": text, "run_id": run["run_id"], "lease_id": text}

@@ -1,4 +1,4 @@
-"""A short live demo: a fleet with real engines, real traffic, a real trainer as its client, stopped by Ctrl-C."""
+"""A short live demo with real engines, traffic and trainer, stopped by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def ours_alive(ledger):
 
 
 def wait_gone(ledger, seconds=30, *, besides=()):
-    """Wait until nothing is left, or nothing besides some; returns what is."""
+    """Return what is left in the end."""
     deadline = time.monotonic() + seconds
     while (left := [line for line in ours_alive(ledger) if not line.startswith(besides)]) and (
         time.monotonic() < deadline
@@ -88,13 +88,11 @@ def wait_gone(ledger, seconds=30, *, besides=()):
 
 
 def kill_lent_engine(ledger):
-    """SIGKILL what computes in the rollout engine of the demo's serving device."""
     plan = HostPlan(config=demo([0, 1], ledger=ledger), host="local", run_id="", controller_url="")
     os.kill(described(plan.memory / "serving-0" / "page", "rollout").pid, signal.SIGKILL)
 
 
 def kill(ledger, *texts):
-    """SIGKILL a process of the demo that has each text in its command line."""
     for text in texts:
         victims = [process for process, line in ours(ledger) if text in line]
         assert victims, f"the demo has no process {text}"
@@ -104,10 +102,7 @@ def kill(ledger, *texts):
 
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory):
-    """(ledger, output, exit code) of a run in which parts were killed after its first step.
-
-    It was interrupted after its second, which was played with them back.
-    """
+    """Return (ledger, output, exit code) of a run whose parts were killed after step 1, interrupted after step 2."""
     ledger = tmp_path_factory.mktemp("live") / "ledger"
     process = start(ledger, "--steps", "50")
     lines = []
@@ -123,7 +118,6 @@ def stopped_run(tmp_path_factory):
                 process.send_signal(signal.SIGINT)
         code = process.wait()
     except BaseException:
-        # Its fleet would work beside all other tests.
         process.send_signal(signal.SIGINT)
         process.communicate()
         raise
@@ -141,38 +135,35 @@ def test_it_stops_cleanly_and_ends_with_the_cost_report(stopped_run):
     assert wait_gone(ledger) == []
 
 
+def rows(ledger, sql):
+    with catalog.connect(ledger) as connection:
+        return connection.execute(sql).fetchall()
+
+
 def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(stopped_run):
     ledger, _, _ = stopped_run
-    with catalog.connect(ledger) as connection:
-        failed = connection.execute(
-            "select outcome, reason from request where outcome <> 'completed' and reason <> 'replay cancelled'"
-        ).fetchall()
-        served = connection.execute("select count(*) from request where outcome = 'completed'").fetchone()[0]
-        lost = connection.execute("select count(*) from trajectory where outcome = 'lost'").fetchone()[0]
-        died = connection.execute(
-            "select count(*) from event where kind = 'engine' and action = 'died' and role = 'serving'"
-        ).fetchone()[0]
-        engines = connection.execute(
-            "select action from event where kind = 'engine' and role = 'rollout' and device_id = 'serving-0'"
-            " and action in ('started', 'died') order by event_time limit 3"
-        ).fetchall()
-        steps = connection.execute("select count(*), count(distinct step) from step").fetchone()
-        open_leases = connection.execute("select count(*) from lease where closed_by is null").fetchone()[0]
-    assert failed == []
-    assert served > 10
-    assert (lost, died, open_leases) == (0, 0, 0)
+    failed = "from request where outcome <> 'completed' and reason <> 'replay cancelled'"
+    assert rows(ledger, f"select outcome, reason {failed}") == []
+    assert rows(ledger, "select count(*) > 10 from request where outcome = 'completed'") == [(True,)]
+    for nothing in (
+        "from trajectory where outcome = 'lost'",
+        "from event where kind = 'engine' and action = 'died' and role = 'serving'",
+        "from lease where closed_by is null",
+    ):
+        assert rows(ledger, nothing) == []
+    lent = "kind = 'engine' and role = 'rollout' and device_id = 'serving-0' and action in ('started', 'died')"
+    engines = rows(ledger, f"select action from event where {lent} order by event_time limit 3")
     assert engines == [("started",), ("died",), ("started",)]
-    assert len(set(steps)) == 1
+    assert rows(ledger, "select count(*) = count(distinct step) from step") == [(True,)]
 
 
 def test_its_ledger_is_whole(stopped_run):
     ledger, _, _ = stopped_run
     found = verify(ledger)
     assert found.ok, found.problems
-    with catalog.connect(ledger) as connection:
-        (status, trace, keep, scale), (other, *_) = connection.execute(
-            "select status, trace, trace_keep_share, trace_length_scale from run order by fleet_run_id <> run_id"
-        ).fetchall()
+    fields = "status, trace, trace_keep_share, trace_length_scale"
+    fleet, *others = rows(ledger, f"select {fields} from run order by fleet_run_id <> run_id")
+    (status, trace, keep, scale), other = fleet, others[0][0]
     assert (status, other, trace) == ("ended", "ended", "bursty")
     assert 0 < keep <= 1
     assert 0 < scale <= 1
@@ -182,14 +173,10 @@ def test_every_step_was_played_on_versions_that_are_new_enough(stopped_run):
     """An engine may skip a version, so the syncs of a step are not counted."""
     ledger, output, _ = stopped_run
     staleness_max = demo([0, 1], ledger=ledger).training.staleness_max
-    with catalog.connect(ledger) as connection:
-        steps = [row[0] for row in connection.execute("select step from step order by step").fetchall()]
-        turns = connection.execute(
-            "select step, device_id, policy_version from turn where outcome = 'completed'"
-        ).fetchall()
-        syncs = connection.execute(
-            "select device_id, policy_version from sync where ok and source <> 'audit' order by event_time"
-        ).fetchall()
+    steps = [step for (step,) in rows(ledger, "select step from step order by step")]
+    turns = rows(ledger, "select step, device_id, policy_version from turn where outcome = 'completed'")
+    synced = "from sync where ok and source <> 'audit' order by event_time"
+    syncs = rows(ledger, f"select device_id, policy_version {synced}")
     assert steps == list(range(int(re.search(r"stopped after (\d+) steps", output)[1])))
     assert {step for step, _, _ in turns} >= set(steps)
     assert min(version - (step - staleness_max) for step, _, version in turns) >= 0
@@ -201,51 +188,38 @@ def test_every_step_was_played_on_versions_that_are_new_enough(stopped_run):
 
 def test_the_run_borrowed_yielded_and_synced(stopped_run):
     ledger, _, _ = stopped_run
-    with catalog.connect(ledger) as connection:
-        pools = connection.execute(
-            "select distinct pool from turn join device using (device_id) where outcome = 'completed'"
-        ).fetchall()
-        assert {pool for (pool,) in pools} == {"serving", "rollout"}
-        for view in ("lease", "preemption"):
-            assert connection.execute(f"select count(*) from {view}").fetchone()[0] >= 1
-        ratio = connection.execute(
-            "select sum(dense_bytes) / sum(wire_bytes) from sync where ok and encoding = 'delta'"
-        ).fetchone()[0]
-    assert ratio > 1.5
+    pools = rows(ledger, "select distinct pool from turn join device using (device_id) where outcome = 'completed'")
+    assert {pool for (pool,) in pools} == {"serving", "rollout"}
+    for view in ("lease", "preemption"):
+        assert rows(ledger, f"from {view}")
+    deltas = "from sync where ok and encoding = 'delta'"
+    assert rows(ledger, f"select sum(dense_bytes) / sum(wire_bytes) > 1.5 {deltas}") == [(True,)]
 
 
 def test_device_time_sums_to_provisioned_time_exactly(stopped_run):
     ledger, _, _ = stopped_run
     buckets = " + ".join(f"sum({bucket}_ns)" for bucket in BUCKETS)
-    with catalog.connect(ledger) as connection:
-        rows = connection.execute(
-            f"select device_id, {buckets}, any_value(left_ns - joined_ns) from device_slice"
-            " join device using (device_id) group by device_id"
-        ).fetchall()
-        lost = connection.execute(
-            "select detail_json from event where kind = 'ledger' and action = 'slices_closed'"
-        ).fetchall()
-    assert len(rows) == 2
-    for device_id, counted, provisioned in rows:
+    devices = rows(
+        ledger,
+        f"select device_id, {buckets}, any_value(left_ns - joined_ns) from device_slice"
+        " join device using (device_id) group by device_id",
+    )
+    assert len(devices) == 2
+    for device_id, counted, provisioned in devices:
         assert counted == provisioned, device_id
+    lost = rows(ledger, "select detail_json from event where kind = 'ledger' and action = 'slices_closed'")
     assert len(lost) == 2
     assert all(json.loads(detail)["lost_spans"] == 0 for (detail,) in lost)
 
 
 def test_every_token_has_one_version_and_one_owner(stopped_run):
     ledger, _, _ = stopped_run
-    with catalog.connect(ledger) as connection:
-        made = connection.execute(
-            "select sum(output_tokens) from turn where trajectory_id in (select trajectory_id from trajectory)"
-        ).fetchone()[0]
-        kept = connection.execute("select sum(output_tokens) from trajectory").fetchone()[0]
-        verdicts, trajectories = connection.execute(
-            "select (select count(*) from verdict),"
-            " (select count(*) from trajectory where step in (select step from step))"
-        ).fetchone()
-        stale = connection.execute("select max(staleness) from trajectory").fetchone()[0]
-    assert made == kept
-    assert verdicts == trajectories
+    in_trajectories = "trajectory_id in (select trajectory_id from trajectory)"
+    made = rows(ledger, f"select sum(output_tokens) from turn where {in_trajectories}")
+    assert made == rows(ledger, "select sum(output_tokens) from trajectory")
+    of_steps = "from trajectory where step in (select step from step)"
+    assert rows(ledger, "select count(*) from verdict") == rows(ledger, f"select count(*) {of_steps}")
+    ((stale,),) = rows(ledger, "select max(staleness) from trajectory")
     assert stale <= demo([0, 1], ledger=ledger).training.staleness_max
 
 
@@ -272,5 +246,4 @@ def test_killing_the_demo_ends_its_fleet_in_order(tmp_path):
         process.wait()
     assert wait_gone(ledger, 60, besides=RAY_AGENTS) == []
     assert verify(tmp_path / "ledger").ok
-    with catalog.connect(tmp_path / "ledger") as connection:
-        assert connection.execute("select status from run where fleet_run_id = run_id").fetchall() == [("ended",)]
+    assert rows(ledger, "select status from run where fleet_run_id = run_id") == [("ended",)]

@@ -1,31 +1,23 @@
-"""A host's process by itself: its spool beside the ledger, and what its heartbeats say of it.
-
-The process, the controller and the ledgers are real; its rollout engine is a stand-in.
-"""
+"""A host's real process with real controller and ledgers; its rollout engine is a stand-in."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import pickle
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from rose.clock import utc_us
-from rose.config import FleetConfig
 from rose.events import Device, Lease, Power
 from rose.ledger import layout, segments
 from rose.ledger.hosts import spool
@@ -44,7 +36,9 @@ from rose.runtime.service.host import HostActor, HostRunner
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import answers
 from rose.tokens import of_secret
+from tests import programs
 from tests.long_form import LONG
+from tests.runtime.conftest import until
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.service import own_serving
 
@@ -72,70 +66,20 @@ runner.run()
 EPOCHS = 40
 
 
-def until(condition: Callable[[], Any], seconds: float = 400.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.1)
-
-
-class Controller:
-    """A controller in a thread, with the ledger at `centre` and the token of host `far` in it until `revoke`."""
-
-    def __init__(self, centre: Path) -> None:
-        port, started = free_port(), threading.Event()
-        self.url = f"http://127.0.0.1:{port}"
-        self._loop, self._ended = asyncio.new_event_loop(), asyncio.Event()
-
-        async def run() -> None:
-            server = Gateway("127.0.0.1", port, TOKEN, agent_token=AGENT_TOKEN, ledger=centre, host_tokens=[FAR])
-            await server.start()
-            started.set()
-            await self._ended.wait()
-            await server.stop()
-
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[run()])
-        self._thread.start()
-        assert started.wait(30)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-
-
 class FarHost:
-    """Host `far` of a fleet, with one rollout device; its process can be killed and started again."""
+    """Host `far` with one rollout device; its process can be killed and restarted."""
 
     def __init__(self, folder: Path, controller_url: str) -> None:
-        model = folder / "model"
-        model.mkdir()
-        (model / "config.json").write_text(json.dumps(own_serving.SHAPE))
-        config = {
+        plan = own_serving.plan_of(folder, controller_url)
+        near, far = plan.config.device
+        changes = {
             "name": f"far-{os.getpid()}",
-            "ledger": str(folder / "far"),
-            "state": str(folder / "state"),
-            "cache": str(folder / "cache"),
-            "host": [{"name": "near", "address": "10.77.0.1"}, {"name": "far", "address": "10.77.0.2"}],
-            "device": [
-                {"id": "s", "host": "near", "pool": "serving", "serving_url": "http://127.0.0.1:1"},
-                {"id": "r", "host": "far", "pool": "rollout"},
-            ],
-            "serving": {"model": str(model)},
-            "rollout": {"model": str(model)},
-            "coserving": {"heartbeat_s": 0.2, "meter_s": 0, "drift_audit_s": 0},
-            "traffic": {"trace": "none"},
-            "gateway": {"host": "0.0.0.0", "token": TOKEN},
+            "ledger": folder / "far",
+            "device": [near.model_copy(update={"serving_url": "http://127.0.0.1:1"}), far],
+            "coserving": plan.config.coserving.model_copy(update={"enabled": True}),
         }
-        for device in config["device"]:
-            device.update({"device_class": "cpu-core", "cores": [0], "kv_bytes": 1_000_000})
-        self.plan = HostPlan(
-            config=FleetConfig.model_validate(config),
-            host="far",
-            run_id="fleet-1",
-            controller_url=controller_url,
-            ledger_token=FAR_TOKEN,
-            agent_token=AGENT_TOKEN,
-        )
+        config = plan.config.model_copy(update=changes)
+        self.plan = replace(plan, config=config, host="far", ledger_token=FAR_TOKEN, agent_token=AGENT_TOKEN)
         self._file, self._log = folder / "plan", folder / "log"
         self._file.write_bytes(pickle.dumps(self.plan))
         self._process: subprocess.Popen[bytes] | None = None
@@ -150,7 +94,6 @@ class FarHost:
         assert self._process.wait() == -signal.SIGKILL
 
     def stop(self) -> None:
-        """In order, unless it was already."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             assert self._process.wait(60) == 0, self._log.read_text()[-4000:]
@@ -164,55 +107,47 @@ class FarHost:
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Iterator[Controller]:
-    made = Controller(tmp_path / "centre")
-    yield made
-    made.stop()
+def controller(tmp_path: Path) -> Iterator[str]:
+    """The URL of a controller with the ledger `centre` and the token of host `far`."""
+    port, centre = free_port(), tmp_path / "centre"
+    with programs.in_thread(
+        lambda: Gateway("127.0.0.1", port, TOKEN, agent_token=AGENT_TOKEN, ledger=centre, host_tokens=[FAR])
+    ):
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture
-def host(tmp_path: Path, controller: Controller) -> Iterator[FarHost]:
-    made = FarHost(tmp_path, controller.url)
+def host(tmp_path: Path, controller: str) -> Iterator[FarHost]:
+    made = FarHost(tmp_path, controller)
     yield made
     made.clean()
 
 
-def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: Controller) -> None:
-    far = FarHost(tmp_path, controller.url)
+def test_a_host_without_devices_needs_no_checkpoint(tmp_path: Path, controller: str) -> None:
+    far = FarHost(tmp_path, controller)
     shutil.rmtree(tmp_path / "model")
     config = far.plan.config
     devices = [device.model_copy(update={"host": "far"}) for device in config.device]
     plan = replace(far.plan, host="near", ledger_token="", config=config.model_copy(update={"device": devices}))
     runner = HostRunner(plan)
-    running = threading.Thread(target=runner.run)
-    running.start()
-    try:
+    with own_serving.host_running(runner) as running:
         until(lambda: runner.report().ready or not running.is_alive(), 60.0)
         assert runner.report().ready, runner.report().doing
-    finally:
-        runner.stop(leave=False)
-        running.join()
-        shutil.rmtree(plan.memory, ignore_errors=True)
+    shutil.rmtree(plan.memory, ignore_errors=True)
 
 
 def test_a_host_with_traffic_to_replay_starts_nothing_while_its_trace_cannot_be_read(tmp_path: Path) -> None:
     plan = own_serving.plan_of(tmp_path)
     traffic = plan.config.traffic.model_copy(update={"trace": str(tmp_path / "trace.csv")})
     runner = HostRunner(replace(plan, config=plan.config.model_copy(update={"traffic": traffic})))
-    running = threading.Thread(target=runner.run)
-    running.start()
-    try:
+    with own_serving.host_running(runner):
         until(lambda: runner.report().doing != "starting", 60.0)
         assert runner.report().doing.startswith(f"cannot read trace {tmp_path}/trace.csv: No such file")
         assert not (plan.state / "serving.json").exists()
-    finally:
-        runner.stop(leave=False)
-        running.join()
-        runner.clear()
+    runner.clear()
 
 
 def lent_gpu(folder: Path, url: str) -> HostPlan:
-    """Host `near`, whose GPU `s` serves at `url` and is lent."""
     plan = own_serving.plan_of(folder)
     device, far = plan.config.device
     device = device.model_copy(update={"gpu": 0, "cores": [], "serving_url": url})
@@ -242,9 +177,7 @@ def test_after_a_boot_who_serves_on_a_lent_gpu_comes_before_its_memory_is_measur
     plan.state.mkdir(parents=True)
     (plan.state / "checked").write_text(plan.run_id)
     runner = HostRunner(plan, Noted)
-    running = threading.Thread(target=runner.run)
-    running.start()
-    try:
+    with own_serving.host_running(runner) as running:
         awaited = f"device 's': no SGLang server answers at serving_url http://127.0.0.1:{port}"
         until(lambda: done or awaited in runner.report().doing)
         assert done == []
@@ -252,18 +185,15 @@ def test_after_a_boot_who_serves_on_a_lent_gpu_comes_before_its_memory_is_measur
             until(lambda: "launched" in done or not running.is_alive())
         assert done[:2] == ["measured", "launched"]
         assert done.count("measured") == 1
-    finally:
-        runner.stop(leave=False)
-        running.join()
-        shutil.rmtree(plan.memory, ignore_errors=True)
+    shutil.rmtree(plan.memory, ignore_errors=True)
 
 
 def test_an_owner_of_serving_that_died_is_started_again_and_what_cannot_be_ended_in_order_is_named(
-    tmp_path: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, "_MODULE", own_serving.MODULE)
     monkeypatch.setattr("rose.runtime.service.host._AGAIN_S", 0.2)
-    actor = HostActor(own_serving.plan_of(tmp_path, controller.url))
+    actor = HostActor(own_serving.plan_of(tmp_path, controller))
     try:
         until(lambda: actor.report().ready)
         plan = actor._runner.plan
@@ -289,9 +219,9 @@ def test_an_owner_of_serving_that_died_is_started_again_and_what_cannot_be_ended
 
 
 def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begin(
-    tmp_path: Path, controller: Controller
+    tmp_path: Path, controller: str
 ) -> None:
-    plan = FarHost(tmp_path, controller.url).plan
+    plan = FarHost(tmp_path, controller).plan
     lease = Lease(
         action="granted",
         lease_id="fleet-1-r-7",
@@ -316,7 +246,7 @@ def test_what_a_killed_agent_left_is_ended_or_named_though_no_other_came_to_begi
 
 
 def age_manifests(root: Path) -> None:
-    """What was merged is removed a minute after that."""
+    """Merged files are removed a minute later."""
     for manifest in root.glob("compacted/*/*.json"):
         with suppress(FileNotFoundError):
             os.utime(manifest, (time.time() - 120, time.time() - 120))

@@ -1,8 +1,5 @@
-"""What a fleet remembers, and who may read it."""
-
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +15,8 @@ from rose.runtime.service.memory import FleetMemory, Remembered
 from rose.runtime.service.places import HostPlan
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 from tests import strangers
+from tests.runtime.conftest import until
 from tests.runtime.service import fleet_here, own_serving
-from tests.runtime.service.own_serving import until
 from tests.runtime.service.test_two_hosts import FLEET
 from tests.test_config import MINIMAL
 
@@ -37,7 +34,6 @@ def test_a_fleet_run_goes_on_until_it_is_forgotten(tmp_path):
     first.forget()
     assert (memory.read(first.folder), first.has_ended()) == (None, True)
     second = first.begin()
-    # Tokens of the run that ended open nothing.
     assert (second.run_id == began.run_id, second.tokens, first.has_ended()) == (False, {}, False)
 
 
@@ -83,19 +79,17 @@ _ON_A_CORE = 'device_class = "cpu-core"\nkv_bytes = 1\n'
 
 
 def test_a_device_of_a_run_that_goes_on_stays_on_its_host(tmp_path):
-    """Another host does not know its last lease, and would name its own after it: in the ledger they were one."""
+    """Another host does not know its last lease, and would use that name again."""
     before = on_hosts(tmp_path, ["a", "b", "c"], {"x": "a", "y": "b"})
     first = FleetMemory(before)
     began = first.begin()
     began.config_json = before.model_dump_json()
     first.write(began)
-    # A device may come, or go.
     for devices in ({"x": "a", "y": "b", "z": "c"}, {"x": "a", "z": "c"}):
         after = on_hosts(tmp_path, ["a", "b", "c"], devices)
         went_on = FleetMemory(after).begin()
         went_on.config_json = after.model_dump_json()
         first.write(went_on)
-    # Also one that was away meanwhile.
     for devices in ({"x": "a", "y": "c", "z": "c"}, {"x": "a", "y": "a", "z": "c"}):
         with pytest.raises(UserError, match=r"device 'y' is on host .*, and fleet run .* had it on 'b'.*another id"):
             FleetMemory(on_hosts(tmp_path, ["a", "b", "c"], devices)).begin()
@@ -123,7 +117,6 @@ def test_a_fleet_that_names_no_host_has_one():
     assert places.resource(host, "10.1.2.3") == "node:10.1.2.3"
     plan = HostPlan(config=fleet, host=host.name, run_id="r", controller_url="u")
     assert plan.own.host == ""
-    # What its agents say to the controller is the plan's name of it.
     assert places.hosts_by_device(fleet) == {"a": plan.host, "b": plan.host}
 
 
@@ -185,11 +178,6 @@ def test_hosts_that_do_not_go_together_are_refused(old, new, named):
     assert named in str(caught.value)
 
 
-def test_a_device_on_a_host_without_a_table_is_refused():
-    with pytest.raises(ConfigError, match=r"device 'a' is on host 'x', and there is no \[\[host\]\] table"):
-        config.parse(MINIMAL.replace('id = "a"', 'id = "a"\nhost = "x"'), "fleet.toml")
-
-
 @pytest.fixture
 def home(monkeypatch):
     with strangers.everybodys_folder() as folder:
@@ -207,13 +195,8 @@ def plan(home, tmp_path):
 
 def begin_and_end(plan):
     runner = HostRunner(plan)
-    running = threading.Thread(target=runner.run)
-    running.start()
-    try:
+    with own_serving.host_running(runner, leave=True):
         until(lambda: runner.report().doing.startswith("cannot read trace"), 60.0)
-    finally:
-        runner.stop(leave=True)
-        running.join()
 
 
 def test_a_host_that_starts_again_has_the_folder_and_the_pages_that_it_had(plan):

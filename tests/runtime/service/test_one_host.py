@@ -1,20 +1,22 @@
-"""A fleet on one host, with a Ray of its own: who started it may be killed, and Ray too."""
+"""A fleet on one host with a Ray of its own, through kills of the command and of Ray."""
 
 from __future__ import annotations
 
-import re
+import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from rose.ledger import catalog
+from rose.ledger.verify import verify
 from tests.runtime import hosts
+from tests.runtime.conftest import until
 from tests.runtime.hosts import Host, Network
-from tests.runtime.service.test_two_hosts import FLEET, GO_ON, OPEN, SHAPE, TOKEN, json
+from tests.runtime.service.own_serving import SHAPE
+from tests.runtime.service.test_two_hosts import TOKEN, TRAINER, fleet_file
 
 pytestmark = [
     pytest.mark.hosts,
@@ -22,25 +24,13 @@ pytestmark = [
     pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
 ]
 
-ONE = re.sub(r"\[\[host\]\]\n.*\n.*\n|host = \"(one|other)\"\n", "", FLEET).replace(
-    'id = "s2"', 'id = "s2"\n# serves elsewhere'
-)
-ONE = re.sub(r"\[\[device\]\]\nid = \"s2\"(.*\n){7}", "", ONE).replace('host = "0.0.0.0"', 'host = "127.0.0.1"')
 ROSE = (sys.executable, "-m", "rose.cli")
 URL = "http://127.0.0.1:30100"
 RUN_EVENTS = "SELECT fleet_run_id IS NOT NULL AS rl, action, reason FROM event WHERE kind = 'run' ORDER BY event_time"
 UP = (sys.executable, "-m", "tests.runtime.service.stand_ins", "up", "/srv/fleet.toml")
 
 
-def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.2)
-
-
 def running(host: Host, what: str) -> list[str]:
-    """The numbers of the processes of a name."""
     return [line.split()[0] for line in host.processes(pids=True) if what in line and "ps -ww" not in line]
 
 
@@ -50,7 +40,7 @@ def host(tmp_path_factory) -> Iterator[Host]:
         host = network.add()
         (host.disk / "model").mkdir()
         (host.disk / "model" / "config.json").write_text(json.dumps(SHAPE))
-        (host.disk / "fleet.toml").write_text(ONE)
+        (host.disk / "fleet.toml").write_text(fleet_file(hosts=False))
         with (host.disk / "serving.log").open("w") as log:
             host.start(sys.executable, "-m", "tests.runtime.service.stand_ins", "serving", output=log)
         yield host
@@ -82,12 +72,11 @@ def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
 
 
 def status(host: Host) -> dict:
-    """Return what `rose status --json` prints: devices and runs."""
     return json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))
 
 
 def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controller_has_them(host):
-    opened = json.loads(host.python(OPEN, TOKEN, URL))
+    opened = json.loads(host.python(TRAINER, TOKEN, URL))
     host.call(*ROSE, "drain", "s1", "--reason", "new driver", "-c", "/srv/fleet.toml")
     with (host.disk / "stay.log").open("w") as log:
         staying = host.start(*ROSE, "up", "-c", "/srv/fleet.toml", "--stay", "--down-on-stop", output=log)
@@ -106,7 +95,7 @@ def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controll
     (before,) = running(host, "ray::ControllerActor")
     host.call(*ROSE, "restart", "controller", "-c", "/srv/fleet.toml")
     assert running(host, "ray::ControllerActor") not in ([], [before])
-    assert json.loads(host.python(GO_ON, TOKEN, URL, opened)) == [3, 4, 5, 6]
+    assert json.loads(host.python(TRAINER, TOKEN, URL, opened)) == [3, 4, 5, 6]
 
 
 def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
@@ -133,4 +122,4 @@ def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving
     with catalog.connect(host.disk / "ledger") as connection:
         ended = connection.execute(RUN_EVENTS).fetchall()[-2:]
     assert ended == [(True, "ended", "the fleet was ended"), (False, "ended", None)]
-    assert "sound" in host.call(*ROSE, "ledger", "verify", "--ledger", "/srv/ledger")
+    assert verify(host.disk / "ledger").problems == []

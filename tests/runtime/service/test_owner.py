@@ -1,5 +1,3 @@
-"""The owner process of ROSE's own serving engines: a real process, whose engines are stand-ins."""
-
 from __future__ import annotations
 
 import json
@@ -19,13 +17,13 @@ from rose.runtime import serving
 from rose.runtime.service import owner
 from rose.runtime.service.host import OwnServing
 from rose.runtime.service.places import HostPlan
+from tests.runtime.conftest import until
 from tests.runtime.service import own_serving
-from tests.runtime.service.own_serving import failing, record, until, waiting
+from tests.runtime.service.own_serving import failing, record, waiting
 
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostPlan]:
-    """A host with one device, `s`, that ROSE's own engine is to serve on."""
     monkeypatch.setattr(owner, "_MODULE", own_serving.MODULE)
     plan = own_serving.plan_of(tmp_path)
     yield plan
@@ -35,7 +33,6 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostPlan]:
 
 
 def owners(plan: HostPlan) -> list[int]:
-    """The numbers of the processes that run serving engines for a host."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -45,7 +42,6 @@ def owners(plan: HostPlan) -> list[int]:
 
 
 def claims(pid: int) -> int:
-    """How many ports a process has claimed."""
     names = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@rose-port-" in line]
     opened = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
@@ -65,7 +61,6 @@ def serves(plan: HostPlan) -> Callable[[], bool]:
 
 
 def of_next_fleet(plan: HostPlan, device=None, more=(), **serving) -> HostPlan:
-    """The plan of a fleet run that follows, with `device` and `serving` changed and `more` devices."""
     first, *others = plan.config.device
     devices = [first.model_copy(update=device or {}), *more, *others]
     section = plan.config.serving.model_copy(update=serving)
@@ -90,7 +85,6 @@ def test_it_is_one_however_often_it_is_asked_for_and_goes_on_while_serving_is_th
         of_next_fleet(made, extra_args=["--another"]),
     ):
         assert not owner._serves(changed)
-    # What another version wrote and this one cannot read is left alone.
     plan = made.state / "serving.plan.json"
     plan.write_text(json.dumps({"config": {"of": "another version"}, "host": "near", "run_id": "fleet-1"}))
     assert OwnServing(of_next_fleet(made, model="another")).look() == urls
@@ -120,7 +114,7 @@ def test_an_engine_that_fails_has_one_port_and_comes_back_there_though_nothing_c
     url, partial = owner.urls(made)["s"], made.state / ".serving.json.partial"
 
     def refused() -> bool:
-        """What is put on record is refused from now on, as on a full disk, whoever asks."""
+        """Refuse all further records, as on a full disk."""
         with suppress(FileExistsError):
             partial.mkdir()
         return partial.is_dir()
@@ -165,6 +159,5 @@ def test_one_that_outlived_its_fleet_serves_as_the_next_one_s_file_says(made):
     assert owners(made) != former
     assert len(owners(made)) == 1
     assert all(serving.answers(now) for now in owner.urls(made).values())
-    # Nobody serves here any more, says the file after that.
     assert OwnServing(of_next_fleet(made, device={"serving_url": url})).look() == {}
     assert owners(made) == []

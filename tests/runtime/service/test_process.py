@@ -1,5 +1,3 @@
-"""Processes of parts: what nobody foresaw ends them and is in their log, and logs do not grow without end."""
-
 from __future__ import annotations
 
 import json
@@ -15,7 +13,8 @@ from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.service import controller, process
 from rose.runtime.service.controller import ControllerActor, ControllerPlan
 from tests import programs
-from tests.runtime.service.fleet_here import fleet, until
+from tests.runtime.conftest import until
+from tests.runtime.service.fleet_here import fleet
 
 _CONTROLLER = """
 import sys, time
@@ -69,7 +68,6 @@ def test_an_engine_s_log_is_emptied_where_it_lies_and_goes_on(tmp_path):
     engine.stdin.write("after\n")
     engine.stdin.close()
     assert engine.wait() == 0
-    # It begins anew, with no hole where the old lines were.
     assert log.read_text() == "after\n" * 100
     assert process.rotate(tmp_path, bytes_max=699) == []
 
@@ -91,27 +89,12 @@ def test_a_folder_of_logs_that_cannot_be_made_is_named_with_the_field_that_it_is
 
 
 TURN = {
+    **dict.fromkeys(("step", "turn", "attempt", "policy_version", "cached_tokens", "queue_ns"), 0),
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "duration_ns"), 1),
+    **dict.fromkeys(("answer_tokens", "lease_id")),
+    **{"run_id": "r", "fleet_run_id": "fleet", "trajectory_id": "t", "group_id": "g", "engine_id": "e"},
+    **{"event_id": "made/0", "device_id": "d", "placement": "queue", "outcome": "completed"},
     "at_us": 1_800_000_000_000_000,
-    "event_id": "made/0",
-    "run_id": "r",
-    "fleet_run_id": "fleet",
-    "trajectory_id": "t",
-    "group_id": "g",
-    "step": 0,
-    "turn": 0,
-    "attempt": 0,
-    "answer_tokens": None,
-    "engine_id": "e",
-    "device_id": "d",
-    "lease_id": None,
-    "policy_version": 0,
-    "placement": "queue",
-    "outcome": "completed",
-    "prompt_tokens": 1,
-    "cached_tokens": 0,
-    "output_tokens": 1,
-    "queue_ns": 0,
-    "duration_ns": 1,
 }
 
 

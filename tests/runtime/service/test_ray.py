@@ -1,5 +1,3 @@
-"""Joining a Ray cluster that is not there: what is wrong is said soon, and in words."""
-
 from __future__ import annotations
 
 import re
@@ -62,7 +60,6 @@ KUBERNETES = DEPLOY / "kubernetes" / "fleet.yaml"
 
 
 def check_rose(words: list[str]) -> None:
-    """Parse as the command line itself would, without running anything."""
     commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     commands[words[0]].make_context("rose", words[1:])
 
@@ -131,15 +128,13 @@ def test_the_kubernetes_fleet_goes_together():
     for group in groups:
         pod = group["template"]["spec"]
         volumes = {volume["name"] for volume in pod["volumes"]}
-        # What a pod that comes back must find again: ledger and state, or events that were not forwarded yet.
         (state,) = [volume for volume in pod["volumes"] if volume["name"] == "state"]
         claims.remove(state["persistentVolumeClaim"]["claimName"])
         ray = {item["name"]: item["value"] for item in pod["containers"][0]["env"] if "value" in item}
         assert ray == local_ray.ENVIRONMENT
         # The image's user is not root, whose volumes are.
         user = re.search(r"--uid (\d+) rose", (DEPLOY / "Containerfile").read_text())
-        # Once, while they are empty: at each mount it would open the keys and tokens on them to their group, and what
-        # others may read is refused.
+        # Only at the first mount: later it would open keys and tokens to their group.
         assert pod["securityContext"] == {"fsGroup": int(user[1]), "fsGroupChangePolicy": "OnRootMismatch"}
         for container in pod["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes

@@ -1,8 +1,5 @@
-"""A fleet on two hosts that share nothing: found again by who starts it, and through the loss of each of its parts.
-
-The hosts are namespaces of this machine (`hosts.py`), each with a Ray node, an owner's serving engine and agents of its
-own. Engines are stand-ins: what is tried here is what carries them.
-"""
+"""A fleet on two hosts, namespaces of this machine, through the loss of each of its parts. Ray and agents are real;
+engines are stand-ins."""
 
 from __future__ import annotations
 
@@ -10,16 +7,18 @@ import json
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
 import pytest
 
 from rose.ledger import catalog
+from rose.ledger.verify import verify
 from tests.runtime import hosts
+from tests.runtime.conftest import until
 from tests.runtime.hosts import Host, Network
+from tests.runtime.service.own_serving import SHAPE
 
 pytestmark = [
     pytest.mark.hosts,
@@ -32,16 +31,6 @@ RAY_PORT = 6379
 CONTROLLER_PORT = 30100
 TOKEN = "a-token-of-the-tests"
 URL = f"http://10.77.0.1:{CONTROLLER_PORT}"
-SHAPE = {
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "vocab_size": 64,
-    "tie_word_embeddings": True,
-    "torch_dtype": "float32",
-}
-#: What a stranger is answered by an engine.
 DOORS = """
 import json, sys, urllib.error, urllib.request
 def status(path):
@@ -51,40 +40,29 @@ def status(path):
         return error.code
 print(json.dumps([status(path) for path in ("/generate", "/update_weights_from_disk")]))
 """
-FLEET = f"""
+
+
+def fleet_file(*, hosts: bool) -> str:
+    """The fleet file of hosts `one` and `other`, or of one host with the first device of each pool."""
+
+    def device(name: str, host: str, pool: str, core: int, more: str = "") -> str:
+        named = f'host = "{host}"\n' if hosts else ""
+        kind = f'pool = "{pool}"\ndevice_class = "cpu-core"\ncores = [{core}]\nkv_bytes = 1000000\n'
+        return f'[[device]]\nid = "{name}"\n{named}{kind}{more}'
+
+    tables = ""
+    for number, name in enumerate(("one", "other") if hosts else (), 1):
+        tables += f'[[host]]\nname = "{name}"\naddress = "10.77.0.{number}"\n'
+    served = 'serving_url = "http://127.0.0.1:30000"\n'
+    tables += device("s1", "one", "serving", 0, served)
+    if hosts:
+        tables += device("s2", "other", "serving", 0, served)
+    return f"""
 name = "two"
 ledger = "/srv/ledger"
 state = "/srv/state"
 cache = "/srv/cache"
-[[host]]
-name = "one"
-address = "10.77.0.1"
-[[host]]
-name = "other"
-address = "10.77.0.2"
-[[device]]
-id = "s1"
-host = "one"
-pool = "serving"
-device_class = "cpu-core"
-cores = [0]
-kv_bytes = 1000000
-serving_url = "http://127.0.0.1:30000"
-[[device]]
-id = "s2"
-host = "other"
-pool = "serving"
-device_class = "cpu-core"
-cores = [0]
-kv_bytes = 1000000
-serving_url = "http://127.0.0.1:30000"
-[[device]]
-id = "r2"
-host = "other"
-pool = "rollout"
-device_class = "cpu-core"
-cores = [1]
-kv_bytes = 1000000
+{tables}{device("r2", "other", "rollout", 1)}
 [serving]
 model = "/srv/model"
 [rollout]
@@ -96,10 +74,13 @@ drift_audit_s = 0
 [traffic]
 trace = "none"
 [gateway]
-host = "0.0.0.0"
+host = "{"0.0.0.0" if hosts else "127.0.0.1"}"
 port = {CONTROLLER_PORT}
 token = "{TOKEN}"
 """
+
+
+FLEET = fleet_file(hosts=True)
 TURN = """
 import json, sys, torch
 from rose import client
@@ -121,31 +102,22 @@ for _ in sys.stdin:
     except OSError:
         print([], flush=True)
 """
-#: A run whose trainer goes away and says nothing.
-OPEN = """
+#: A trainer that goes away and says nothing: it opens a run, or makes a turn of the one that is named.
+TRAINER = """
 import json, os, sys, torch
 from rose import client
-run = client.open_run(sys.argv[2], name="trainer", model="/srv/model", token=sys.argv[1], expires_s=3600)
+token, url, *named = sys.argv[1:]
+opened = {"name": "trainer", "model": "/srv/model", "token": token, "expires_s": 3600}
+run = client.open_run(url, **opened, resume=named[0] if named else None)
 run.publish({"model.norm.weight": torch.ones(32)})
-print(json.dumps(run.run_id), flush=True)
-os._exit(0)
-"""
-GO_ON = """
-import json, os, sys, torch
-from rose import client
-run = client.open_run(
-    sys.argv[2], name="trainer", model="/srv/model", token=sys.argv[1], expires_s=3600, resume=sys.argv[3]
-)
-run.publish({"model.norm.weight": torch.ones(32)})
-(generation,) = run.generate([[1, 2, 3]], {"max_new_tokens": 4})
-print(json.dumps(generation.output_ids), flush=True)
+if named:
+    (generation,) = run.generate([[1, 2, 3]], {"max_new_tokens": 4})
+print(json.dumps(generation.output_ids if named else run.run_id), flush=True)
 os._exit(0)
 """
 
 
 class TwoHosts:
-    """The fleet, and what a test does to it. The machine's own processes are on neither host."""
-
     def __init__(self, network: Network) -> None:
         self.network, self.one, self.other = network, network.add(), network.add(clock_ahead_s=50_000)
         program = [sys.executable, "-c", STATUS, TOKEN, self.one.address, str(CONTROLLER_PORT)]
@@ -157,7 +129,6 @@ class TwoHosts:
             self.begin(host)
 
     def begin(self, host: Host) -> None:
-        """What a host's service manager and its owner start: Ray, and a serving engine."""
         with (host.disk / "serving.log").open("a") as log:
             host.start(sys.executable, "-m", "tests.runtime.service.stand_ins", "serving", output=log)
         self.start_ray(host)
@@ -175,11 +146,11 @@ class TwoHosts:
         program = ["-m", "tests.runtime.service.stand_ins", "up", "/srv/fleet.toml", address]
         return self.one.call(sys.executable, *program)
 
-    def rose(self, *arguments: str, host: Host | None = None) -> str:
-        return (host or self.one).call(sys.executable, "-m", "rose.cli", *arguments, COLUMNS="160")
+    def rose(self, *arguments: str) -> str:
+        return self.one.call(sys.executable, "-m", "rose.cli", *arguments, COLUMNS="160")
 
     def status(self) -> dict[str, dict]:
-        """Devices by id, as the controller knows them; none while it does not answer."""
+        """Return devices by id, as the controller knows them; none while it does not answer."""
         assert self._asking.stdin is not None
         assert self._asking.stdout is not None
         self._asking.stdin.write("\n")
@@ -189,11 +160,10 @@ class TwoHosts:
         return any(engine["alive"] for engine in self.status().get(device_id, {"engines": []})["engines"])
 
     def turns(self, device_id: str) -> int:
-        """How many run there."""
         return sum(engine["in_flight"] for engine in self.status().get(device_id, {"engines": []})["engines"])
 
     def pids(self) -> dict[str, str]:
-        """The processes of the fleet's actors, by what they are."""
+        """Return the pids of the fleet's actors."""
         found = {}
         for host in (self.one, self.other):
             for line in host.call("ps", "-eo", "pid,args", "--no-headers").splitlines():
@@ -202,25 +172,15 @@ class TwoHosts:
         return found
 
     def engine(self) -> str:
-        """The process of the rollout engine on the other host's own device."""
         (line,) = [line for line in self.other.processes(pids=True) if "stand_ins rollout" in line and "/r2/" in line]
         return line.split()[0]
 
     def runs(self) -> list[str]:
-        """The fleet's own."""
         return [row["run_id"] for row in self.query("SELECT run_id FROM run WHERE fleet_run_id = run_id")]
 
     def query(self, sql: str) -> list[dict]:
-        """Return rows of the fleet's ledger, which lies on the first host's disk."""
         with catalog.connect(self.one.disk / "ledger") as connection:
             return connection.sql(sql).pl().to_dicts()
-
-
-def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.3)
 
 
 @pytest.fixture(scope="module")
@@ -234,15 +194,9 @@ def fleet(tmp_path_factory) -> Iterator[TwoHosts]:
 def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
     until(lambda: set(fleet.status()) == {"s1", "s2", "r2"} and fleet.alive("r2"))
     assert json.loads(fleet.one.python(TURN, TOKEN, "4")) == [[3, 4, 5, 6], ["r2-rollout"]]
-    assert set(fleet.pids()) == {
-        "ControllerActor on host-1",
-        "HostActor on host-1",
-        "HostActor on host-2",
-    }
-    # Their Ray was started without a word of their niceness.
+    assert set(fleet.pids()) == {"ControllerActor on host-1", "HostActor on host-1", "HostActor on host-2"}
     lines = fleet.one.call("ps", "-eo", "ni,args", "--no-headers").splitlines()
     assert [line.split()[0] for line in lines if "ray::HostActor" in line] == ["0"]
-    # An engine asks other hosts for a token, and has nothing for them but turns.
     (port,) = set(re.findall(r"rollout (\d+) /\S*/r2/", "\n".join(fleet.other.processes())))
     assert json.loads(fleet.one.python(DOORS, f"http://{fleet.other.address}:{port}")) == [401, 404]
 
@@ -314,7 +268,6 @@ def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
     until(lambda: fleet.alive("r2"))
     ended, printed = trainer.wait(240), (fleet.one.disk / "turn.json").read_text()
     assert ended == 0, printed
-    # Its progress comes before.
     output_ids, engines = json.loads(printed.splitlines()[-1])
     assert output_ids == list(range(3, 3 + tokens))
     assert (engines[0], len(engines) > 1) == ("r2-rollout", True)
@@ -347,8 +300,7 @@ def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
     lines = [line for host in fleet.network.hosts for line in host.processes()]
     assert [line for line in lines if "stand_ins rollout" in line] == []
     assert len([line for line in lines if "stand_ins serving" in line]) == 2
-    assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger")
-    assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger", host=fleet.other)
+    assert [verify(host.disk / "ledger").problems for host in fleet.network.hosts] == [[], []]
     of_the_fleet = "SELECT action FROM event WHERE kind = 'run' AND fleet_run_id IS NULL ORDER BY event_time"
     assert [row["action"] for row in fleet.query(of_the_fleet)] == ["started", "ended"]
     left = fleet.query("SELECT device_id FROM event WHERE kind = 'device' AND action = 'left' GROUP BY 1 ORDER BY 1")

@@ -1,5 +1,3 @@
-"""What `rose up`, `rose down` and `rose restart` do, what of a fleet run outlives them, and what another one mends."""
-
 from __future__ import annotations
 
 import json
@@ -151,7 +149,6 @@ def test_what_a_host_did_not_end_in_order_is_named_and_one_that_hangs_is_ended(t
     cluster.timeouts_s.clear()
     said = stopped(config)
     let_go.set()
-    # Side by side, before the controller.
     assert sum(cluster.timeouts_s[:2]) <= 0.6
     for name in ("one", "other"):
         assert any(text.startswith(f"host {name} was ended before it had stopped in order") for text in said)
@@ -191,7 +188,6 @@ def test_the_part_that_is_named_is_started_anew_and_knows_its_runs(tmp_path, clu
         up.restart(config, Here.address, "third", print)
     with pytest.raises(DeploymentError, match=r"has no host rack-3: .* `rose down --keep-runs` and `rose up`"):
         up.restart(fleet(tmp_path, TWO_HOSTS.replace('"other"', '"rack-3"')), Here.address, "rack-3", print)
-    # One that hangs is ended.
     monkeypatch.setattr(up, "_STOP_HOST_TIMEOUT_S", 0.1)
     let_go, said = threading.Event(), []
     monkeypatch.setattr(Part, "let_go", let_go)
@@ -209,7 +205,6 @@ def test_whoever_looks_places_what_is_gone_and_starts_what_was_left_stopped(tmp_
     cluster.actors["host one"].ended = True
     cluster.actors["host other"]._body.doing = process.STOPPING
     gone, stopped_one = cluster.actors["host one"], cluster.actors["host other"]._body
-    # Not while another command has the fleet.
     with FleetMemory(config).alone() as alone:
         assert alone
         assert begun.goes_on()
@@ -235,7 +230,6 @@ def test_what_a_killed_down_has_left_the_next_command_ends(tmp_path, cluster, mo
     begun = started(config)
     run, run_id = open_run(begun), begun.remembered.run_id
     with monkeypatch.context() as patched, suppress(KilledError):
-        # Its hosts have ended, and the controller has not.
         end = cluster.end
 
         def killed(actor: Any, *, again: bool = False) -> None:
@@ -292,7 +286,6 @@ def test_where_several_hosts_have_their_ray_is_known_to_the_first_host_and_asked
     up.restart(config, None, "one", print)
     assert up.down(config, None, print)
     assert cluster.joined == [Here.address] * 2
-    # Once it has ended here, that is known too.
     assert not up.down(config, None, print)
     with pytest.raises(UserError, match="name their Ray cluster"):
         up.up(config, None, print)
@@ -308,7 +301,6 @@ def test_a_fleet_on_one_host_is_found_where_it_was_started_and_goes_on_anywhere_
     cluster.joined.clear()
     up.up(config, None, print)
     assert (cluster.joined, begun) == ([Here.address], [])
-    # A fleet of another cluster, as far as this host remembers.
     with monkeypatch.context() as patched:
         patched.setattr(Here, "address", "10.0.0.9:6379")
         with pytest.raises(UserError, match=r"fleet 'f' runs on the Ray at 127.0.0.1:6379"):
@@ -349,7 +341,6 @@ def test_each_part_reads_what_it_is_told_with_defaults_for_the_fields_that_are_n
     kinds = {"controller": up.ControllerPlan, "host one": up.HostPlan, "host other": up.HostPlan}
     plans = {part.name: process.load(kinds[part.name], part.arguments[0]) for part in begun.parts}
     assert plans.keys() == kinds.keys()
-    # Of an older version: what it does not know has its default.
     known = {name: value for name, value in json.loads(begun.parts[0].arguments[0]).items() if name != "cores"}
     assert process.load(up.ControllerPlan, json.dumps(known)) == plans["controller"]
     assert plans["host other"].config == plans["controller"].config == config
@@ -365,7 +356,6 @@ def test_the_agent_token_is_made_once_for_a_fleet_run_and_kept_for_its_user_alon
     first = kept.begin()
     kept.write(first)
     assert len(first.agent_token) == 64
-    # As after a restart, or `rose down --keep-runs`.
     assert kept.begin().agent_token == first.agent_token
     assert {path.stat().st_mode & 0o077 for path in (kept.folder, kept.folder / "fleet.json")} == {0}
     kept.forget()

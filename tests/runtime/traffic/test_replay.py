@@ -1,5 +1,3 @@
-"""The replay against a real HTTP server that streams as SGLang does."""
-
 from __future__ import annotations
 
 import asyncio
@@ -30,10 +28,8 @@ def fitted(arrivals_ms: list[int], output_tokens: int = 4, period_ms: int = 1000
 
 @dataclass
 class Server:
-    """Streams `max_tokens` tokens, `gap_s` apart; `fault` says what goes wrong, `usage` whether it counts tokens.
-
-    No first token before `hold_requests` requests are there, or `release` was set.
-    """
+    """Streams `max_tokens` tokens, `gap_s` apart, but none before `hold_requests` requests or `release`; `fault` is
+    what goes wrong, `usage` whether tokens are counted."""
 
     gap_s: float = 0.002
     first_s: float = 0.0
@@ -134,7 +130,6 @@ def test_every_request_is_measured(usage: bool) -> None:
     )
     assert counts == Counts(due=3, completed=3)
     assert server.headers == ["Bearer secret"] * 3
-    # A connection that is kept may be closed as the next request goes out.
     assert len(set(server.connections)) == 3
     for body in server.bodies:
         assert (body["max_tokens"], body["ignore_eos"], body["stream"], body["model"]) == (4, True, True, "m")

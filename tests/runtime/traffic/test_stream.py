@@ -51,7 +51,6 @@ def test_the_closing_total_counts_tokens_but_is_no_arrival() -> None:
     ("details", "cached"),
     [
         ('{"cached_tokens": 7}', 7),
-        # A server that says so and found nothing, and one that does not say.
         ('{"cached_tokens": 0}', 0),
         ("null", None),
     ],

@@ -121,7 +121,6 @@ def test_a_fitted_trace_keeps_within_its_limits(
 
 
 def test_thinning_keeps_the_shape_of_bursts() -> None:
-    """Counts in 10 s windows before and after go up and down together."""
     rng = np.random.default_rng(0)
     in_burst = np.arange(2000) % 200 < 20
     arrivals = np.sort(rng.choice(np.flatnonzero(np.repeat(in_burst, 10)), 4000) * 100_000_000)

@@ -1,22 +1,16 @@
-"""How engines run on a GPU. With `NATIVE_KERNELS` set they run where SGLang's compiled kernels are not installed."""
+"""Engine settings on a GPU. `NATIVE_KERNELS` runs engines without SGLang's compiled kernels."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 
-#: Set to 1, an engine starts without the package `sglang-kernel`: norms, activations and rotary embeddings in plain
-#: torch, attention in Triton. It shows that the mechanisms work on a card; its speed is not SGLang's.
+#: With 1 an engine starts without `sglang-kernel`, on plain torch and Triton: mechanisms work, speed is not SGLang's.
 NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
 
-#: A step that was launched ahead could not be held back, and an idle scheduler that spins takes a core from whoever
-#: works. Decode steps keep their graphs, one a layer: see `rose.runtime.coserving.hooks.gate`.
-GATED_ARGUMENTS = (
-    "--disable-overlap-schedule",
-    "--cuda-graph-backend-prefill=disabled",
-    "--sleep-on-idle",
-)
-#: A rollout engine that has its GPU alone shares the host's cores all the same.
+#: A step launched ahead could not be held, and an idle spinning scheduler takes a core. Decode keeps its graphs, one a
+#: layer: see `rose.runtime.coserving.hooks.gate`.
+GATED_ARGUMENTS = ("--disable-overlap-schedule", "--cuda-graph-backend-prefill=disabled", "--sleep-on-idle")
 DEDICATED_ARGUMENTS = ("--sleep-on-idle",)
 
 _NATIVE_ARGUMENTS = (
@@ -25,8 +19,7 @@ _NATIVE_ARGUMENTS = (
     "--grammar-backend=none",
     "--cuda-graph-backend-prefill=disabled",
 )
-#: SGLang's compiled prefix tree reads tensors of the torch that it was built with, which a host without the kernels
-#: need not have.
+#: The compiled prefix tree needs the torch that it was built with.
 _NATIVE_TREE = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 _NATIVE_ENVIRONMENT = {
     "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
@@ -36,12 +29,11 @@ _NATIVE_ENVIRONMENT = {
 
 
 def native_kernels() -> bool:
-    """Whether engines of this environment do without the kernels: asked for, and not installed."""
+    """Return whether engines run without the kernels: asked for, and none installed."""
     return os.environ.get(NATIVE_KERNELS) == "1" and not has_kernels()
 
 
 def has_kernels() -> bool:
-    """Whether SGLang's compiled CUDA kernels are installed."""
     try:
         return importlib.util.find_spec("sgl_kernel") is not None
     except ValueError:  # The stand-in for CPU cores is in this process; it was found nowhere.
@@ -49,22 +41,20 @@ def has_kernels() -> bool:
 
 
 def arguments() -> tuple[str, ...]:
-    """An engine's arguments on a GPU of this host."""
     return _NATIVE_ARGUMENTS if native_kernels() else ()
 
 
 def environment() -> dict[str, str]:
-    """An engine's environment on a GPU of this host."""
     return _NATIVE_ENVIRONMENT if native_kernels() else {}
 
 
 def environment_on_cores() -> dict[str, str]:
-    """What an engine on CPU cores of this host has of it: its torch is the same."""
+    """Return the variables that engines on CPU cores need too, since they load the same torch."""
     return _NATIVE_TREE if native_kernels() else {}
 
 
 def install() -> None:
-    """Install the stand-in for the kernels if engines do without; must run before `sglang` is imported."""
+    """Install the stand-in for the kernels where engines need it; call it before `sglang` is imported."""
     if native_kernels():
         from rose.runtime.engines.gpu import sgl_kernel_absent
 

@@ -1,9 +1,4 @@
-"""A stand-in for `sgl_kernel` on a GPU host where it is not installed.
-
-SGLang imports some forty names from it and its submodules at start-up, and a kernel of its own in CuTe. Where its fused
-operators are forced to plain torch and attention runs in Triton, none is called for a Llama model but those that ask
-what the card supports.
-"""
+"""A stand-in for `sgl_kernel` on a GPU host without it: with plain torch and Triton, a Llama calls none of it."""
 
 from __future__ import annotations
 
@@ -15,14 +10,13 @@ from types import ModuleType
 from typing import NoReturn
 
 _PACKAGE = "sgl_kernel"
-#: SGLang's own, in a language of another package; it is asked whether it can be used.
 _DUAL_GEMM = "sglang.kernels.ops.gemm.cutedsl_dual_gemm"
-#: What is called at start-up, and answered: no.
+#: Called at start-up; the answer is no.
 _QUESTIONS = {f"{_PACKAGE}.utils.is_arch_support_pdl", f"{_DUAL_GEMM}.can_use_dual_gemm"}
 
 
 class Absent:
-    """A name that can be imported, passed on and asked for attributes; calling it says what is missing."""
+    """An importable name that raises when called."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -67,11 +61,10 @@ def _no(*_args: object) -> bool:
 
 
 def in_use() -> bool:
-    """Whether what this process imported as `sgl_kernel` is the stand-in."""
     return isinstance(sys.modules.get(_PACKAGE), _AbsentModule)
 
 
 def install() -> None:
-    """Make `import sgl_kernel` and its submodules find the stand-in in this process. Does nothing the second time."""
+    """Make `import sgl_kernel` find the stand-in in this process. Safe to call twice."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

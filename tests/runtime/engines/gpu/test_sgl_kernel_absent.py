@@ -1,5 +1,3 @@
-"""SGLang where its compiled CUDA kernels are not installed: what it imports of them is there, and says so if called."""
-
 from __future__ import annotations
 
 import os
@@ -31,7 +29,6 @@ gpu.install()
 
 
 def run(code):
-    """Run Python in an environment that asks for engines without compiled kernels."""
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, gpu.NATIVE_KERNELS: "1", **gpu._NATIVE_ENVIRONMENT},
