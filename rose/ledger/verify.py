@@ -1,8 +1,5 @@
-"""Verification: every byte, every link of the chain and every seq of a ledger, while its writers write.
-
-And that readers read nothing else: the names of the files, the views over them, and what events of one writer say of
-the files of another.
-"""
+"""Verification: every byte, every link of the chain and every seq of a ledger, while its writers write; and the names,
+the views and the upkeep events, which decide what readers read."""
 
 from __future__ import annotations
 
@@ -25,45 +22,40 @@ from rose.ledger.examine import Seen
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 
-#: Writers at once: decoding and hashing leave the interpreter to another thread, and one's file takes some 200 MB.
+#: Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
 _THREADS = 2
-#: Its events prove what was frozen of closed periods.
+#: Its events prove the frozen charges of closed periods.
 CLOSING_WRITER = "closing"
 
 
 @dataclass(slots=True)
 class Report:
-    """The outcome of `verify`."""
-
     root: Path
     writers: list[WriterReport]
-    #: Problems of the roll-ups.
     roll_ups: list[str] = field(default_factory=list)
-    #: Problems of what is no writer's: names, the registry, the schema file, the views.
+    #: Problems of names, the registry, the schema file and the views.
     folder: list[str] = field(default_factory=list)
-    #: What is no problem and worth knowing.
     notes: list[str] = field(default_factory=list)
-    #: The bytes of the registry of writers that the others were held against.
+    #: The bytes of the registry that the writers were checked against.
     registry: bytes = b""
 
     @property
     def problems(self) -> list[str]:
-        """All problems; empty for a sound ledger."""
+        """Return all problems; empty for a sound ledger."""
         return [*(problem for writer in self.writers for problem in writer.problems), *self.roll_ups, *self.folder]
 
     @property
     def unchecked(self) -> list[str]:
-        """Structures that this version cannot read, each with its file."""
+        """Return the structures that this version cannot read, each with its file."""
         return [structure for writer in self.writers for structure in writer.unchecked]
 
     @property
     def doubts(self) -> list[str]:
-        """All that keeps figures from being trusted; empty for a ledger that was checked whole and is sound."""
+        """Return all reasons not to trust figures; empty for a ledger that was checked whole and is sound."""
         return [*self.problems, *(f"{structure}: not checked" for structure in self.unchecked)]
 
     @property
     def ok(self) -> bool:
-        """Whether everything was checked and nothing is wrong."""
         return not self.doubts
 
 
@@ -71,9 +63,9 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
     """Check the ledger at `root`, and leave a record of it (see `rose.ledger.verified`).
 
     Finds a changed byte; a missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views that
-    are not this version's. Writers, compaction and the archive may go on meanwhile; what is written later is not
-    looked at. Reads every byte, or with `seen` every file that is new or changed since by its size and times.
-    `marks` are seqs of writers at which the report is to have the links. Raises LedgerError if `root` is no ledger.
+    are not this version's. Writers, compaction and the archive may work meanwhile; what they add is not looked at.
+    Reads every byte, or with `seen` the files that are new or changed since by size and times. `marks` are seqs of
+    writers at which the report must have the links. Raises LedgerError if `root` is no ledger.
     """
     root = layout.check(root)
     began_us = utc_us()
@@ -85,7 +77,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         if full:
             seen.full_until_us = began_us
         elif seen.full_until_us < (last_full_us or 0):
-            # A file that decayed on the disk looks unchanged: what that one found is what counts.
+            # A file that decayed on the disk looks unchanged, so the full verification's findings count.
             seen.forget_where_other(verified.load(root))
             seen.full_until_us = last_full_us or 0
         records = Records(root, seen)
@@ -95,13 +87,13 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
             walk = functools.partial(_verify_writer, root, expected, records, seen, marks or {})
             writers = list(pool.map(walk, expected.writers))
         finally:
-            # Whoever interrupts it waits for the file that is being read, and not for the rest.
+            # An interrupt waits for the current file only.
             pool.shutdown(cancel_futures=True)
-            # Some 300 MB are kept for more files otherwise, and whoever goes on to price would miss them.
+            # Otherwise some 300 MB stay allocated, which pricing may need next.
             pa.default_memory_pool().release_unused()
         edited, moved = views.faults(root, seen)
         reports = [writer_report for writer_report, _ in writers]
-        # A key that was endorsed since is read here.
+        # Read anew, for keys that were endorsed since.
         misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
         folder = [*_folder(root, expected, seen), *edited, *misused]
         notes = [*moved, *first_used]
@@ -109,7 +101,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
     if full:
-        # Before it is said that there was one.
+        # Before the record says that there was one.
         verified.save(root, seen)
     outcome = verified.State(
         until_us=began_us,
@@ -118,7 +110,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         unchecked=len(report.unchecked),
         events=sum(writer_report.events for writer_report in report.writers),
         by=verified.user_at_host(),
-        # What was there once is asked for again, until it is back.
+        # A segment that was there once is required until it is back.
         heads={**({} if before is None else before.heads), **heads},
     )
     verified.leave(root, outcome)
@@ -126,11 +118,8 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
 
 
 def verify_changed(root: Path | str) -> Report:
-    """Check the ledger at `root` as `verify` does, but reads only files that are new or changed.
-
-    One is taken for the one that was read before by its size, inode and times. Raises LedgerError if `root` is no
-    ledger.
-    """
+    """Check the ledger at `root` as `verify` does, but read only files that are new or changed by size, inode and
+    times. Raises LedgerError if `root` is no ledger."""
     seen = verified.load(root)
     report = verify(root, seen=seen)
     verified.save(root, seen)
@@ -138,7 +127,6 @@ def verify_changed(root: Path | str) -> Report:
 
 
 def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
-    """What is wrong with everything that is no writer's, no roll-up and no view."""
     problems = names.faults(root)
     for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
         problems += examine.detail_faults(root, writer, seen)
@@ -156,7 +144,6 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
 
 
 def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) -> tuple[list[str], list[str]]:
-    """Return problems with the keys that writers sign with, and notes on them."""
     standing = registry.endorsements(known)
     problems, notes = [], []
     first_use: dict[str, list[str]] = {}
@@ -167,7 +154,7 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
             if signer.key in endorsed_for:
                 continue
             if endorsed_for and not spool.is_upkeep(report.writer):
-                # Upkeep of one folder is done by whoever has it.
+                # Anyone who has the folder may do its upkeep.
                 problems.append(
                     f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
                     f"{signer.key}, which is not endorsed for this writer, while another key is: it was forged, or its "
@@ -191,7 +178,8 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
 def _verify_writer(
     root: Path, expected: Expected, records: Records, seen: Seen, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
-    """The report, and the path of the newest segment. What was merged or moved meanwhile is read where it went."""
+    """Return the report and the path of the newest segment. Parts that were merged or moved meanwhile are read
+    again."""
     while True:
         before = layout.chain(root, writer)
         chain = Chain(root, writer, records, seen, expected, marks.get(writer, ()))

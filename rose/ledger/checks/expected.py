@@ -10,16 +10,13 @@ from rose.ledger.checks import registry, roll_ups
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError, Part
 
-#: The writers through which upkeep records what it did, and the words for it.
+#: Writers and actions of upkeep's records.
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
 ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "restored"
 
 
 class Records:
-    """The records of compaction and archive as they are on disk; read again where one seems to be missing.
-
-    Threads may share it.
-    """
+    """The records of compaction and archive on disk, read again if one seems to be missing. Threads may share it."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root = root
@@ -30,11 +27,11 @@ class Records:
     def _read(self) -> None:
         merged = examine.recorded(self._root, COMPACTION_WRITER, COMPACTED_ACTION, self._seen)
         self._compacted = {detail["manifest_sha256"] for detail in merged}
-        #: The last seq of each writer that is known to have been merged.
+        #: The last merged seq of each writer.
         self.last_seqs: dict[str, int] = {}
         for detail in merged:
             self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
-        #: Whether each manifest was archived last, or brought back.
+        #: By manifest: whether it was archived last, or brought back.
         self._archived: dict[str, bool] = {}
         self._last = ""
         for action, detail in examine.all_recorded(self._root, ARCHIVE_WRITER, self._seen):
@@ -43,7 +40,7 @@ class Records:
                 self._archived[self._last] = action == ARCHIVED_ACTION
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Which event is missing for `part` to stand where it does. Events are on disk before what they allow."""
+        """Return which event is missing for `part` to be where it is. Events are on disk before what they allow."""
         with self._mutex:
             if (fault := self._lack(part, manifest_sha256)) is not None:
                 self._read()
@@ -56,18 +53,18 @@ class Records:
         archived = self._archived.get(manifest_sha256)
         if part.state == "archived" and archived is None:
             return "no event of the archive says that its file was to leave the ledger"
-        # An archiving that was killed records the last part that it meant to move, and has not moved it.
+        # A killed archiving may have recorded its last part without moving it.
         if archived is None or manifest_sha256 == self._last or archived == (part.state == "archived"):
             return None
         return f"the last event of the archive says that it was {'archived' if archived else 'brought back'}"
 
 
 class Expected:
-    """What the files say of which writers there are, and of how far each must go at least."""
+    """Which writers the files name, and how far each must go at least."""
 
     def __init__(self, root: Path, records: Records, before: verified.State | None) -> None:
         self.problem: str | None = None
-        #: The bytes and the lines of the registry; no lines where it is damaged.
+        #: The registry, without lines where it is damaged.
         self.registry = b""
         self.lines: tuple[registry.Line, ...] = ()
         try:
@@ -75,7 +72,7 @@ class Expected:
             self.lines = registry.parse(self.registry)
         except LedgerError as error:
             self.problem = str(error)
-        #: Writers that the registry names; None where it is damaged.
+        #: Writers in the registry; None where it is damaged.
         self.registered = None if self.problem else {line.writer for line in self.lines}
         self.ends = roll_ups.ends(root)
         for writer, last_seq in records.last_seqs.items():

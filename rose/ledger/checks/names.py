@@ -1,7 +1,4 @@
-"""Foreign names: what lies in the ledger's folders and is none of the names that the format knows.
-
-No view reads it, but a reader of plain files (`live/*/*/*.parquet`) may take it for events.
-"""
+"""Foreign names in the ledger's folders. No view reads them, but a reader of plain files (`live/*/*/*.parquet`) may."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from rose.ledger.growth import rolled
 
 
 def faults(root: Path) -> list[str]:
-    """Foreign names in the folders of segments, manifests, heads and roll-ups; those in an epoch are its writer's."""
+    """Return foreign names in the folders of segments, manifests, heads and roll-ups. `Chain` checks those in an
+    epoch."""
     problems = [*_foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)]
     for writer in layout.names(root / "live"):
         problems += _foreign(root, f"live/{writer}", layout.is_number, folders=True)
@@ -35,7 +33,7 @@ def _foreign(root: Path, folder: str, known: Callable[[str], object], *, folders
     for name in sorted(layout.names(root / folder)):
         path = root / folder / name
         own = known(name) and path.is_dir() == folders
-        # What is gone by now was a leftover that its owner removed, or a file that was merged.
+        # A file that is gone by now was a leftover, or was merged.
         if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
             problems.append(f"{folder}/{name}: a foreign name: no file of a ledger has it")
     return problems
@@ -55,6 +53,5 @@ def _is_of_roll_ups(name: str) -> bool:
 
 
 def _is_rolled(name: str) -> bool:
-    """Also sums that another version of ROSE knows."""
     stem, _, suffix = name.partition(".")
     return name == "coverage.json" or (suffix == "parquet" and stem.replace("_", "").isalnum())

@@ -1,4 +1,4 @@
-"""The roll-ups held against the events that speak of them, and against the events that they alone still count."""
+"""The roll-ups checked against their events, and against the events that they alone still count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
 
 
 def faults(root: Path, seen: Seen) -> list[str]:
-    """What is wrong with the generations that stand: files that are not the ones they name, or that no event names."""
+    """Return what is wrong with the generations in place: changed or missing files, or a missing event."""
     while True:
         try:
             coverage = rolled.newest(root)
@@ -27,7 +27,7 @@ def faults(root: Path, seen: Seen) -> list[str]:
 
 
 def ends(root: Path) -> dict[str, int]:
-    """The last seq of each writer that the newest generation counts; empty if there is none that can be read."""
+    """Return the last seq of each writer that the newest generation counts; empty if none can be read."""
     try:
         coverage = rolled.newest(root)
     except LedgerError:
@@ -45,7 +45,7 @@ def _faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str]:
             problems.append(str(error))
             continue
         if coverage is None:
-            # An older one is removed a while after the newest stands.
+            # An older generation is removed some time after the newest stands.
             continue
         problems += rolled.faults(root, coverage, seen)
         if coverage.sha256 not in recorded:
@@ -61,7 +61,7 @@ def _faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str]:
 
 
 def _unfinished(root: Path) -> set[str]:
-    """SHA-256 of what a roll-up was about to put in place when it was killed: the next one does it again."""
+    """Return the SHA-256 of coverage that a killed roll-up was about to put in place. The next one does it again."""
     unfinished = set()
     for path in (root / rolled.FOLDER).glob(".*.tmp/coverage.json"):
         try:

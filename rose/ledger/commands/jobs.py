@@ -27,7 +27,7 @@ from rose.ledger.commands.common import (
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, due_us, history, run_job
 from rose.terminal import echo
 
-#: Makes the jobs that settings ask for; whoever builds the command line knows of jobs that the ledger does not.
+#: Makes the jobs of some settings. The command line knows jobs that the ledger does not.
 Planned = Callable[[Settings], list[Job]]
 
 ArchiveToOption = Annotated[
@@ -49,12 +49,11 @@ BookOption = Annotated[
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
 AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 
-#: Longer texts are in the view `job`, whole.
+#: The view `job` has longer texts whole.
 _SAID_CHARACTERS_MAX = 100
 
 
 def jobs_app(planned: Planned) -> typer.Typer:
-    """The commands, on the jobs that `planned` makes."""
     app = typer.Typer(
         help="Background jobs that keep a ledger small and checked, and report on it.", no_args_is_help=True
     )
@@ -81,10 +80,8 @@ def run(
     alerts: AlertsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one job now, and record how it ended; exit code 1 if it failed. It is skipped if it runs already.
-
-    Without a name: each job with its usual interval, how its last run ended, and when it is due.
-    """
+    """Run one job now, and record how it ended; exit code 1 if it failed. It is skipped if it runs already. Without a
+    name: each job with its usual interval, how its last run ended, and when it is due."""
     with clear_errors():
         root = ledger_root(ledger)
         if name is None:
@@ -105,7 +102,7 @@ def run(
 
 def _list(planned: Planned, root: Path, as_json: bool) -> None:
     last = history(root)
-    # Named settings, so that also those jobs are listed which run only where they are set up.
+    # With all settings, so that jobs which need some are listed, too.
     jobs = planned(Settings(archive_to="", archive_after_days=0, reports=Path(), alerts=Path()))
     rows: list[dict[str, Any]] = [
         {"job": job.name, "every_s": job.every_s, "last": None, "due_us": None} for job in jobs

@@ -46,11 +46,9 @@ def verify(
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every byte, the chain of segments, every seq and the views; list the writers and the keys that sign.
-
-    Exit code 0: sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, and this version
-    cannot read some structure, so that it is not checked.
-    """
+    """Check every byte, the chain of segments, every seq and the views; list the writers and the keys that sign. Exit
+    code 0: sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, and this version cannot
+    read some structure, so that it is not checked."""
     if key is not None and not against:
         fail("--key is for the receipts that --against names")
     if incremental and against:
@@ -71,7 +69,7 @@ def verify(
             else:
                 report = verification.verify(root, marks=continuation.marks(receipts))
             held = continuation.check(report, receipts) if receipts else None
-        # Of damaged files nothing can be asked.
+        # Damaged files cannot be queried.
         faulty, named = (None, []) if report.problems else views.faulty_events(report.root)
         own = load()
         signers = registry.described(registry.sound_lines(report.root), None if own is None else own.public)
@@ -109,7 +107,6 @@ def verify(
 
 
 def _signed_text(writers: Sequence[WriterReport]) -> str:
-    """How many events are signed, by how many keys, and whose are not."""
     events, signed = sum(w.events for w in writers), sum(w.signed_events for w in writers)
     keys = {signer.key for w in writers for signer in w.signers if signer.key}
     text = f"{signed:,} of {events:,} events are signed, by {len(keys)} key{'' if len(keys) == 1 else 's'}."
@@ -206,5 +203,4 @@ def restore(
 
 
 def _utc_us(time: datetime | None) -> int | None:
-    """UTC microseconds of a time that was given without a zone."""
     return None if time is None else int(time.replace(tzinfo=UTC).timestamp()) * 1_000_000

@@ -1,4 +1,4 @@
-"""How values leave for a terminal, a spreadsheet or a JSON parser: events hold text that anybody may have written."""
+"""How values leave for a terminal, a spreadsheet or a JSON parser. Events hold text that anybody may have written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from rose.terminal import Escapes
 
-#: In JSON an escape stands for the character itself; the line ends are those between values.
+#: In JSON an escape stands for the character itself; the kept line ends are those between values.
 _ESCAPES = Escapes(lambda char: json.dumps(char)[1:-1], kept="\n")
 #: What a spreadsheet takes for a formula, also behind blanks and as a character of full width; polars reads it too.
 FORMULA = re.compile(r"^(?:[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])")
@@ -21,17 +21,15 @@ _NUMBERS = (int, float, Decimal, date, time, timedelta)
 
 
 def json_text(value: Any) -> tuple[str, int]:
-    """`value` as JSON, and how many numbers in it are none (NaN, infinities), for which null stands."""
+    """Return `value` as JSON, and how many NaN and infinities in it became null."""
     plain, count = _finite(value)
     text = json.dumps(plain, default=cell_text, indent=2, ensure_ascii=False, allow_nan=False)
     return text.translate(_ESCAPES), count
 
 
 def csv_cells(row: Iterable[Any]) -> list[str]:
-    """The cells of a line of CSV. Text that a spreadsheet would take for a formula has an apostrophe before it.
-
-    Numbers and times stay what they are, also negative ones.
-    """
+    """Return the cells of a line of CSV. Text that a spreadsheet would take for a formula gets an apostrophe; numbers
+    and times, also negative ones, do not."""
     return [_csv_cell(cell) for cell in row]
 
 
@@ -41,7 +39,7 @@ def _csv_cell(cell: Any) -> str:
 
 
 def cell_text(cell: Any) -> str:
-    """One value as text; a time is ISO 8601, UTC unless it says otherwise, and nothing is no text."""
+    """Return one value as text; a time is ISO 8601, UTC unless it has a zone, and None is empty."""
     if cell is None:
         return ""
     if isinstance(cell, datetime):

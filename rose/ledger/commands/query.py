@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rose.ledger.reading.named import NamedQuery, Value
     from rose.ledger.reading.query import Result
 
-#: Rows that are shown unless --limit says otherwise.
 _LIMIT = 1000
 
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")]
@@ -140,7 +139,6 @@ def schema_command(
 
 
 def _run_here(ledger: Path | None, text: str, limit: int, timeout_s: float) -> Result:
-    """Run a statement on a ledger's folder. Raises LedgerError."""
     from rose.ledger import layout
     from rose.ledger.access import logged
     from rose.ledger.reading.query import query

@@ -1,4 +1,4 @@
-"""Times, sizes and amounts as people read them: the unit is the end of a column's name, as everywhere in a ledger."""
+"""Times, sizes and amounts for people. The end of a column's name gives the unit, as everywhere in a ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 Number = int | float | Decimal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Columns that count from the Unix epoch; others of these units are lengths.
+#: Columns that count from the Unix epoch. Others of these units are lengths.
 _INSTANT = re.compile(
     r"(?:.*_)?(?:t|t0|t1|at|from|to|joined|left|began|ended|started|newest|oldest|until)_(?P<unit>[nu]s)"
 )
@@ -23,7 +23,7 @@ _SCALES = {
     "mw": ("mW", "W", "kW", "MW"),
     "mj": ("mJ", "J", "kJ", "MJ", "GJ"),
 }
-#: From this many nanoseconds on, in these units.
+#: From this many nanoseconds on: the unit's nanoseconds, and its name.
 _TIMES = (
     (172_800e9, 86_400e9, "d"),
     (7200e9, 3600e9, "h"),
@@ -36,10 +36,8 @@ _DIGITS_AFTER_POINT = {"milli_usd": 3, "micro_usd": 6, "nano_usd": 9}
 
 
 def cell(column: str, value: Any) -> str | None:
-    """`value` of `column` for people: `1.24 s`, `3.1 GB`, `2026-11-22 19:30:01.123456 UTC`; None if it needs no words.
-
-    Lengths and sizes are rounded to three digits, times and money are exact.
-    """
+    """Return `value` of `column` for people: `1.24 s`, `3.1 GB`, `2026-11-22 19:30:01.123456 UTC`; None if it needs no
+    unit. Lengths and sizes are rounded to three digits; times and money are exact."""
     if isinstance(value, datetime):
         return instant(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
@@ -57,13 +55,13 @@ def cell(column: str, value: Any) -> str | None:
 
 
 def instant(time: datetime) -> str:
-    """A time, taken for UTC if it names no zone, to the microsecond."""
+    """Return a time in UTC to the microsecond. A time without a zone is UTC."""
     utc = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     return f"{utc:%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 def length(ns: Number) -> str:
-    """A length of time in nanoseconds, in the largest unit that leaves a number above one."""
+    """Return a duration in nanoseconds as text, in the largest unit that leaves a number above one."""
     for least_ns, unit_ns, unit in _TIMES:
         if abs(float(ns)) >= least_ns:
             return f"{_digits(float(ns) / unit_ns)} {unit}"
@@ -71,14 +69,13 @@ def length(ns: Number) -> str:
 
 
 def size(size_bytes: Number) -> str:
-    """A number of bytes, in decimal units."""
     return _scaled(size_bytes, _SCALES["bytes"])
 
 
 def _scaled(value: Number, units: tuple[str, ...]) -> str:
     scaled = float(value)
     for unit in units[:-1]:
-        # What would be rounded to a thousand is one of the next.
+        # A value that would round to a thousand takes the next unit.
         if abs(scaled) < 999.5:
             return f"{_digits(scaled)} {unit}"
         scaled /= 1000
@@ -86,7 +83,6 @@ def _scaled(value: Number, units: tuple[str, ...]) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits, and all of those before the point."""
     if value == int(value) and abs(value) < 1000:
         return f"{value:.0f}"
     after_point = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0

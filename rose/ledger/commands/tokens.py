@@ -99,7 +99,7 @@ def revoke(name: NameArgument, tokens: TokensOption) -> None:
 
 
 def _give(name: str, out: Path | None, make: Callable[[], str]) -> None:
-    """Print the secret that `make` makes, or write it to a new file, which is there before the secret counts."""
+    """Print the secret that `make` makes, or write it to a new file, which exists before the secret counts."""
     if out is None:
         echo_data(make())
         return

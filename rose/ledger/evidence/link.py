@@ -1,4 +1,4 @@
-"""A link of a writer's chain: what one segment says of its content, wherever the segment's rows lie by now."""
+"""A link of a writer's chain: what one segment says of its content, wherever its rows are now."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from rose.ledger.evidence.content import chain_sha256, link_message
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The link of one segment."""
-
     writer: str
-    #: Path of the segment as it was written, and the SHA-256 of its file and of the one before it.
+    #: Original path of the segment, and the SHA-256 of its file and of the one before it.
     file: str
     sha256: str
     previous_sha256: str
@@ -23,13 +21,13 @@ class Link:
     last_seq: int
     rows_sha256: str
     chain_sha256: str
-    #: Public key of who signed, and the signature; empty where nobody did.
+    #: The signer's public key, and the signature; empty if unsigned.
     key: str
     signature: str
 
     @classmethod
     def read(cls, writer: str, entry: Mapping[str, Any]) -> Link:
-        """Read the link from what a manifest lists of a segment. Raises KeyError, TypeError, ValueError."""
+        """Return the link from a segment's entry in a manifest. Raises KeyError, TypeError, ValueError."""
         link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
         for name in cls.__slots__:
             if type(getattr(link, name)) is not (int if name.endswith("_seq") else str):
@@ -39,23 +37,21 @@ class Link:
         return link
 
     def entry(self) -> dict[str, Any]:
-        """What a manifest lists of the segment: as `read` takes it."""
         return {name: value for name, value in asdict(self).items() if name != "writer"}
 
     @property
     def events(self) -> int:
-        """How many events the segment has."""
         return self.last_seq - self.first_seq + 1
 
     def fault(self, previous: str | None) -> str | None:
-        """What is wrong with the link after one that ends in `previous`, None where that is unknown."""
+        """Return what is wrong with the link after the link `previous` (None: unknown), or None."""
         digest = (self.writer, self.first_seq, self.last_seq, self.rows_sha256)
         if previous is not None and self.chain_sha256 != chain_sha256(previous, *digest):
             return "its content does not follow what was written before it: it was replaced, or something before it was"
         return None
 
     def signature_fault(self) -> str | None:
-        """What is wrong with the signature; None if it is by the key that is named, or if nobody signed."""
+        """Return what is wrong with the signature; None if it is by the named key, or if nobody signed."""
         if not (self.key or self.signature) or keys.check(self.key, link_message(self.chain_sha256), self.signature):
             return None
         return f"its signature is not by the key {self.key!r} that it names: another signed it, or it was changed"

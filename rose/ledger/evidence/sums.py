@@ -16,21 +16,18 @@ from rose.ledger.layout import LedgerError
 
 
 class Sums(NamedTuple):
-    """The newest daily sums, held against their events."""
+    """The newest daily sums compared with their events."""
 
-    #: Sums that are not those of their events.
     problems: list[str]
-    #: Why they cannot be compared; None where they were.
+    #: Why they cannot be compared; None if they were.
     missing: str | None = None
     #: Structures that this version cannot read, each with its file.
     unchecked: tuple[str, ...] = ()
 
 
 def faults(root: Path) -> Sums:
-    """Hold the newest daily sums against their events.
-
-    Takes as long as a first roll-up. Raises LedgerError for a damaged ledger.
-    """
+    """Compare the newest daily sums with their events, which takes as long as a first roll-up. Raises LedgerError for a
+    damaged ledger."""
     coverage = rolled.newest(root)
     if coverage is None or not coverage.writers:
         # Nobody reads sums that count nothing, and older versions left some.
@@ -47,7 +44,7 @@ def faults(root: Path) -> Sums:
     try:
         with catalog.connect(root) as connection:
             stored = sources.client_ids(root, coverage.ids)
-            # Which record of an id came first is in the roll-up alone; `retry` reads it there.
+            # Only the roll-up knows which record of an id came first, and `retry` reads it there.
             connection.execute(f"CREATE TEMP VIEW rolled_{CLIENT_ID} AS {stored}")
             catalog.limit(connection, root, (None, coverage.writers), "retry")
             for name in ROLLUPS:
@@ -69,7 +66,6 @@ def faults(root: Path) -> Sums:
 
 
 def _differing(connection: duckdb.DuckDBPyConnection, stored: str, again: str) -> int:
-    """Rows that only one of two SELECTs has."""
     both = f"SELECT *, 1 AS _copies FROM ({stored}) UNION ALL SELECT *, -1 FROM ({again})"
     counted = f"SELECT * EXCLUDE (_copies), sum(_copies) AS _copies FROM ({both}) GROUP BY ALL"
     return int(connection.execute(f"SELECT coalesce(sum(abs(_copies)), 0) FROM ({counted})").fetchall()[0][0])

@@ -1,4 +1,4 @@
-"""The other end of a ledger's door: reading a ledger on another host, and sending it segments."""
+"""The client of a ledger's door: reads a ledger on another host, and sends it segments."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ import pyarrow as pa
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import QueryError, Result, result
 
-#: What a call may take beyond the work that it asks for.
+#: Seconds that a call may take beyond its work.
 _CALL_S = 30.0
 _ERROR_BYTES_MAX = 64 << 10
-#: Busy, or its disk is full.
+#: Statuses of a controller that is busy, or whose disk is full.
 _LATER = (503, 507)
 
 
 class ControllerError(LedgerError):
-    """The controller refused a request, or no controller answers; the message says which, and what to do."""
+    """The controller refused a request, or no controller answers. The message says which, and what to do."""
 
 
 class ControllerAwayError(ControllerError):
-    """No controller answers, or it is busy: trying again later may help."""
+    """No controller answers, or it is busy. A later attempt may succeed."""
 
     exit_code: ClassVar[int] = 1
 
@@ -48,20 +48,17 @@ class RemoteLedger:
     def held(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
         """Return what the ledger holds of these writers, or of each. Raises ControllerError."""
         asked = "" if writers is None else "?" + urlencode([("writer", writer) for writer in writers])
-        # With no writer at all there is nothing to ask.
         answer = {"writers": {}} if writers is not None and not writers else self._json("GET", f"segments{asked}")
         held: dict[str, Any] = answer["writers"]
         return held
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
-        """Hand over a segment; return its acknowledgement, once it is on disk. Raises ControllerError."""
+        """Send a segment; return its acknowledgement, once it is on disk. Raises ControllerError."""
         return self._json("PUT", f"segments/{quote(path)}", content)
 
     def query(self, text: str, *, limit: int = 10_000, timeout_s: float = 30.0) -> Result:
-        """Run one SELECT, as `rose.ledger.reading.query.query` does on a folder.
-
-        Raises QueryError if it is refused, fails or takes too long; ControllerError if nobody can be asked.
-        """
+        """Run one SELECT, as `rose.ledger.reading.query.query` does on a folder. Raises QueryError if it is refused,
+        fails or takes too long; ControllerError without a controller's answer."""
         select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
         headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
         try:

@@ -30,20 +30,18 @@ _STATEMENT_BYTES_MAX = 1 << 20
 
 
 class Select(BaseModel):
-    """One SELECT over the views, and how much of its answer is wanted."""
+    """One SELECT over the views, and the limits of its answer."""
 
     model_config = ConfigDict(extra="forbid")
 
     sql: str
     limit: Annotated[int, Field(ge=0, le=2**63 - 1)] = 10_000
     timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 30.0
-    #: HUGEINT, which a sum of integers is, else comes as DECIMAL(38, 0).
+    #: Otherwise HUGEINT, which a sum of integers is, comes as DECIMAL(38, 0).
     lossless: bool = False
 
 
 def routes(door: Door) -> list[Route]:
-    """The routes of a door."""
-
     async def held(request: Request) -> Response:
         caller = _caller(door, request)
         writers = request.query_params.getlist("writer") or None
@@ -82,7 +80,7 @@ def _caller(door: Door, request: Request) -> Caller:
 
 
 class _TooLongError(LedgerError):
-    """A body is longer than what it is for."""
+    """A request's body is too long."""
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:
@@ -103,8 +101,6 @@ def _arrow(table: pa.Table) -> bytes:
 
 
 def _answered(endpoint: Endpoint) -> Endpoint:
-    """Return an endpoint that says why there is no answer."""
-
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)

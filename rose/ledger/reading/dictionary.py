@@ -1,4 +1,4 @@
-"""The data dictionary: every view of a ledger and every column, with its type and what it means."""
+"""The data dictionary: every view and column of a ledger, with its type and meaning."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ class View:
     columns: tuple[Column, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return dataclasses.asdict(self)
 
 
 def read() -> list[View]:
-    """The views in the order of `catalog.VIEWS`, by the comments in the catalog of an empty ledger."""
+    """Return the views in the order of `catalog.VIEWS`, with the comments in the catalog of an empty ledger."""
     from rose.ledger import catalog, layout
 
     views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE database_name = 'ledger'"
@@ -56,7 +55,7 @@ def read() -> list[View]:
 
 
 def one(views: Sequence[View], name: str) -> View:
-    """The view of this name. Raises LedgerError that lists those there are."""
+    """Return the view of this name. Raises LedgerError that lists the names."""
     for view in views:
         if view.name == name.lower():
             return view

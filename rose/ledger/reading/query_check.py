@@ -20,7 +20,7 @@ from rose.ledger.reading.query import QueryError
 #: Longest text of a query, in characters.
 TEXT_MAX = 100_000
 
-#: Table functions that make rows of their arguments alone. Those that name a table in a string are not among them.
+#: Table functions of their arguments alone. None of them takes a table's name in a string.
 TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"})
 #: Scalar functions that look at the process, its settings or its state, that bind SQL in a text, or that only wait.
 FUNCTIONS_REFUSED = frozenset(
@@ -49,7 +49,7 @@ _PREFIXES_REFUSED = ("pg_", "has_", "inet_", "__internal", "duckdb_", "pragma_",
 _TABLE_REFERENCES = frozenset(
     {"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "PIVOT", "SHOW_REF", "SUBQUERY", "TABLE_FUNCTION"}
 )
-#: The schemas by which a view may be qualified: `ledger` is the name the catalog is attached under.
+#: Schemas that may qualify a view. The catalog is attached as `ledger`.
 _QUALIFIERS: tuple[list[str], ...] = ([], ["main"], ["ledger"], ["ledger", "main"])
 
 _ALLOWED = (
@@ -59,19 +59,17 @@ _ALLOWED = (
 
 
 class Names:
-    """What the catalog attached as `ledger` offers beside the views every catalog has; looked up when asked for."""
+    """What the catalog attached as `ledger` has beside the views of every catalog, looked up when needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
 
     @functools.cached_property
     def views(self) -> frozenset[str]:
-        """Names of views, in lower case."""
         return self._named("SELECT view_name FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal")
 
     @functools.cached_property
     def table_macros(self) -> frozenset[str]:
-        """Names of table macros, in lower case."""
         return self._named(
             "SELECT function_name FROM duckdb_functions() "
             "WHERE database_name = 'ledger' AND function_type = 'table_macro'"
@@ -82,9 +80,9 @@ class Names:
 
 
 def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str:
-    """`text` wrapped so that it gives at most `limit` rows, checked as it will be executed. Raises QueryError."""
+    """Return `text` wrapped so that it gives at most `limit` rows, checked as it will run. Raises QueryError."""
     statement = _one_select(connection, text)
-    # The newline ends a comment that the text may end with.
+    # The newline ends a comment at the end of the text.
     wrapped = f"SELECT * FROM (\n{statement}\n) LIMIT {limit}"
     try:
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
@@ -104,7 +102,7 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
 
 def check(tree: dict[str, Any], names: Names) -> None:
     """Walk a serialized statement. Raises QueryError at the first thing that is not allowed."""
-    # Names of WITH that are visible travel with each node: a name that is none of them could be a file's.
+    # Visible names of WITH travel with each node. Any other name could be a file's.
     waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while waiting:
         node, visible = waiting.pop()
@@ -162,7 +160,6 @@ def _path(node: dict[str, Any]) -> list[str]:
 
 
 def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
-    """The text of the one statement in `text`, without a semicolon. Raises QueryError."""
     if len(text) > TEXT_MAX:
         raise QueryError(f"the query has {len(text)} characters; at most {TEXT_MAX} are read")
     try:
@@ -190,7 +187,7 @@ def _kind(statement: duckdb.Statement) -> str:
     try:
         return statement.type.name
     except ValueError:
-        # DuckDB has more kinds than its Python package has names for.
+        # DuckDB has more kinds than its Python package names.
         return "non-SELECT"
 
 
