@@ -32,15 +32,12 @@ VARIABLE = "ROSE_LOG_ACCESS"
 STATEMENT_CHARACTERS = 1000
 #: Refusals of one peer, and its questions about writers, become one event in this time.
 COUNTED_S = 1.0
-#: Entries counted at a time.
 _COUNTED_MAX = 1024
 OTHER_PEERS = "(other peers)"
 
 
 @dataclass(slots=True)
 class Reading:
-    """What a reader is given. The block that reads fills in the rows."""
-
     rows: int | None = None
 
 
@@ -83,7 +80,6 @@ def _write(root: Path | str, fields: dict[str, Any], who: str | None) -> None:
     from rose.terminal import echo
 
     with suppress(LedgerError):
-        # Without a ledger there is no log, and the reader was told so.
         root = layout.check(root)
         try:
             # Another command may hold the writer. No writer's name begins with a dot.
@@ -108,7 +104,7 @@ class AccessLog:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise LedgerError while the disk refuses events."""
+        """Raises LedgerError while the disk refuses events."""
         if (failure := self._writer().failure) is not None:
             raise LedgerError(failure)
 
@@ -145,7 +141,6 @@ class AccessLog:
                 counted = list(self._counts.values())
                 self._counts.clear()
             for event, count in counted:
-                # The writer keeps it from here on, also where it raises.
                 with suppress(LedgerError):
                     writer.record(dataclasses.replace(event, count=count), durable=False)
             writer.flush()

@@ -1,7 +1,5 @@
 """Who may reach a server: loopback addresses, and the requests that a web page may send."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 
@@ -45,7 +43,6 @@ def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | No
             return "without a token only this machine is answered, by 127.0.0.1 or localhost"
     elif method in _READING:
         return None
-    # An invalid URL names no host.
     if origin and origin.rpartition("://")[2].lower() != host.lower():
         return f"a page of another site may not ask this: its Origin is not {host}"
     return None

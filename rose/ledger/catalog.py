@@ -9,8 +9,6 @@ define, and makes it anew where they differ. A macro or a type in a catalog hide
 everything beside the views counts as a difference.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import functools
@@ -62,7 +60,6 @@ VIEWS = (
     "access",
     *ROLLUPS,
 )
-#: Views that others are made of; not part of the interface.
 INTERNAL = (
     "writer_order",
     "stored_event",
@@ -163,7 +160,6 @@ def refresh(root: Path | str) -> bytes:
         # Built outside the lock: a background job with little processor time must not delay a writer.
         content = _build(root, selects)
         with layout.locked(root / "locks" / "catalog.lock"):
-            # A killed process left these.
             for leftover in root.glob(f".{layout.CATALOG}.*"):
                 leftover.unlink(missing_ok=True)
             if (current := sources.selects(root)) != selects:
@@ -188,8 +184,7 @@ def _in_place(root: Path, selects: dict[str, str]) -> bytes | None:
 
 
 def refresh_sound(root: Path) -> None:
-    """Refresh the catalog unless a file is damaged, which must not keep sound events out. Raises LedgerError if the
-    disk refuses."""
+    """Refresh the catalog, unless a damaged file prevents that. Raises LedgerError if the disk refuses."""
     try:
         with suppress(LedgerError):
             refresh(root)
@@ -239,7 +234,6 @@ def made_of(root: Path) -> str:
 
 
 def readable(root: Path) -> list[str]:
-    """Return the folders that a query over the views reads, for DuckDB's `allowed_directories`."""
     return [f"{root}/{folder}/" for folder in ("live", "compacted", rolled.FOLDER)]
 
 
@@ -274,7 +268,6 @@ def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
 
 
 def _as_stored(connection: Connection, bodies: Mapping[str, str]) -> dict[str, str]:
-    """Return each SELECT in the text that DuckDB gives of a view."""
     listed = [body.strip().removesuffix(";") for body in bodies.values()]
     select = "SELECT json_deserialize_sql(json_serialize_sql(body)) FROM (SELECT unnest(?::VARCHAR[]) AS body)"
     texts = [text for (text,) in connection.execute(select, [listed]).fetchall()]
@@ -303,7 +296,6 @@ def _nothing() -> dict[str, str]:
 
 
 def _build(root: Path, selects: dict[str, str]) -> bytes:
-    """Return the bytes of a catalog. Raises duckdb.Error if a source cannot be read, OSError without room."""
     # The template's empty views do until the first roll-up, and a view takes a while to make.
     own = {name: select for name, select in selects.items() if select != sources.no_roll_up(name)}
 
@@ -366,7 +358,6 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             path.parent.mkdir(exist_ok=True)
-            # A file that did not reach the disk counts as damaged.
             layout.write_file(path, digest(content) + content, sync=False)
     return content
 

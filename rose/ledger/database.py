@@ -1,7 +1,5 @@
 """DuckDB as every part of ROSE opens it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import duckdb

@@ -1,7 +1,5 @@
 """What each file of a ledger says by itself, and the memory that keeps an unchanged one from being read again."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -9,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +28,6 @@ _DETAILS: dict[str, dict[str, type]] = {
     "rolled_up": {"coverage_sha256": str},
     "adopted": {"name": str, "version": str, "sha256": str, "text": str, "adopted_us": int, "adopted_by": str},
 }
-#: Fields that a manifest must have, with their types.
 _SAYS: dict[str, type] = {"first_seq": int, "last_seq": int, "sha256": str}
 _T = TypeVar("_T")
 
@@ -69,7 +66,7 @@ class Seen:
         self._visited.add(key)
         return cast(_T, self.entries[key][1])
 
-    def forget_where_other(self, later: Seen) -> None:
+    def forget_where_other(self, later: Self) -> None:
         """Forget the files for which another verification has other findings, so that they are read again."""
         self.entries = {key: entry for key, entry in self.entries.items() if later.entries.get(key, entry) == entry}
 
@@ -93,7 +90,6 @@ class Segment:
 
 
 def segment(content: bytes, sha256: str) -> Segment:
-    """Examine the bytes of a segment whose name gives their SHA-256."""
     if hashlib.sha256(content).hexdigest() != sha256:
         return Segment(None, CHANGED)
     header = None
@@ -140,7 +136,6 @@ def sha256_of(content: bytes) -> str:
 
 
 def manifest(content: bytes) -> Manifest:
-    """Examine the bytes of a compacted part's manifest."""
     sha256, merged = sha256_of(content), links(content)
     said = json.loads(content) if merged else {}
     if not merged or not all(isinstance(said.get(name), kind) for name, kind in _SAYS.items()):
@@ -184,8 +179,6 @@ def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a compacted part, compared with its manifest."""
-
     fault: str | None
     #: Structures that this version cannot read.
     unchecked: tuple[str, ...] = ()
@@ -238,7 +231,6 @@ def all_recorded(root: Path, writer: str, seen: Seen | None = None) -> list[tupl
 
 
 def detail_faults(root: Path, writer: str, seen: Seen | None = None) -> list[str]:
-    """Return which events of `writer` lack a field of their action."""
     return [
         f"live/{writer}: seq {seq}: the event {action!r} does not say what was done: no `rose` command wrote it"
         for seq, action, detail in _events(root, writer, seen)

@@ -16,8 +16,6 @@ alerts.json                              the alerts that hold and were sent
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -86,7 +84,6 @@ def create(root: Path | str) -> Path:
     if not marker.exists():
         if root.exists() and not root.is_dir():
             raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
-        # Another process may be writing the marker, under a temporary name.
         if foreign := sorted(name for name in names(root) if name != MARKER and not name.startswith(f".{MARKER}")):
             raise LedgerError(
                 f"{root} is not a ledger and not empty (it holds {foreign[0]!r}); name a new or an empty folder"
@@ -171,7 +168,6 @@ class Part:
 
     @property
     def pattern(self) -> str:
-        """Return the Parquet files of this part, relative to the ledger. An archived part has none."""
         assert self.state != "archived", f"{self.manifest} has no file"
         if self.state == "compacted":
             return f"{self.stem}.parquet"
@@ -183,7 +179,6 @@ class Part:
 
     @property
     def stem(self) -> str:
-        """Return the path of a compacted part without its suffix, relative to the ledger and to its archive."""
         return f"compacted/{self.writer}/{self.first:06d}-{self.last:06d}"
 
     @property
@@ -307,7 +302,6 @@ def parts_are_moving(root: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the exclusive lock of a file. A missing file is not locked."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -353,7 +347,6 @@ def take(path: Path) -> int:
 
 
 def refused(what: str, error: OSError) -> LedgerError:
-    """Return the error for `what` where the file system refuses it: why, and the way out."""
     return LedgerError(f"{what}: {error}" if isinstance(error, LockError) else f"{what}: {error}; {way_out(error)}")
 
 

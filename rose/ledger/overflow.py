@@ -5,8 +5,6 @@ Slices and power readings of a device are merged with the one before them, so th
 are counted and their amounts summed, and a `ledger` event of action `dropped` reports them.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -35,7 +33,6 @@ class Overflow:
         return bool(self._merged or self._counts)
 
     def add(self, event: Event, values: tuple[Any, ...]) -> None:
-        """Take in an event whose `rows.encode` is `values`."""
         named = {field.name: value for field, value in zip(rows.fields_of(event.kind), values, strict=True)}
         if event.kind in ("device_slice", "power") and self._merge(event.kind, named):
             return

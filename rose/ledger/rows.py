@@ -1,7 +1,5 @@
 """Events as rows. Each field is checked where it enters, since a wrong one found later would spoil a whole segment."""
 
-from __future__ import annotations
-
 import functools
 import math
 import operator
@@ -147,7 +145,6 @@ def _within(limits: Range, name: str) -> str:
 
 def _check(kind: str, field: Field, value: Any) -> Any:
     truth = isinstance(value, bool | np.bool_)
-    # A foreign type may raise any of these.
     with suppress(TypeError, ValueError, OverflowError):
         match field.sql_type:
             case "VARCHAR":

@@ -3,8 +3,6 @@
 A segment's own SHA-256 is in its name, so that a changed byte shows even in the newest one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -33,15 +31,12 @@ _METADATA_KEY = b"rose"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A segment's description of itself, in its Parquet key-value metadata."""
-
     writer: str
     epoch: int
     index: int
     #: A segment without rows has last_seq = first_seq - 1.
     first_seq: int
     last_seq: int
-    #: SHA-256 of the segment before it; empty for a writer's first.
     previous_sha256: str
     format_version: int = layout.FORMAT_VERSION
     #: Digest of the rows, and the link of the chain that it makes (see `rose.ledger.evidence.content`).
@@ -71,10 +66,8 @@ class Tail:
     next_index: int
     next_seq: int
     sha256: str
-    #: The newest segment's link, and the key that signed it; empty if it has none.
     link: str = ""
     signed_by: str = ""
-    #: Signs the next segment; None where this user has no key.
     key: Key | None = None
 
 
@@ -187,7 +180,6 @@ def first_epoch(root: Path, writer: str) -> Tail:
 
 
 def has_every_column(root: Path, tail: Tail) -> bool:
-    """Return whether the epoch of `tail` was opened with every column of this version."""
     folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
     opened_with = pq.read_schema(folder / segment_names(folder)[0])
     return set(rows.schema().names) <= set(opened_with.names)
@@ -198,7 +190,7 @@ def segment_names(folder: Path) -> list[str]:
 
 
 def end_seq(root: Path, part: Part) -> int:
-    """Return the seq after the last event of a part, as written now. Raises LedgerError or OSError."""
+    """Return the seq after a part's last event, as written now. Raises LedgerError or OSError."""
     if part.state != "live":
         return int(json.loads((root / part.manifest).read_bytes())["last_seq"]) + 1
     folder = root / part.folder
@@ -210,7 +202,7 @@ def sha256_in(name: str) -> str:
 
 
 def read_header(content: bytes) -> Header:
-    """Return the header of a segment's bytes. Raises LedgerError if they are not a segment."""
+    """Raises LedgerError for bytes that are not a segment."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(content)).metadata
         header = Header(**json.loads(metadata[_METADATA_KEY]))

@@ -3,8 +3,6 @@
 Paths are absolute, so that any DuckDB client finds them from any working directory.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re
@@ -114,23 +112,19 @@ def writer_order(root: Path, writers: Sequence[str]) -> str:
 
 
 def client_ids(root: Path, paths: Iterable[str]) -> str:
-    """Return a SELECT of the ids in these roll-up files: ids that clients chose, each with the record that counts."""
     return parquet(root, paths) if (paths := list(paths)) else no_roll_up(f"rolled_{CLIENT_ID}")
 
 
 def new_client_ids() -> str:
-    """Return a SELECT of the client-chosen ids of events that no generation counts yet, on a ledger's catalog."""
     return sql.read(f"rollups/{CLIENT_ID}.sql").strip().strip(";")
 
 
 def parquet(root: Path, paths: Sequence[str]) -> str:
-    """Return a SELECT of all rows of these files of a ledger, which have the same columns."""
     files = ", ".join(quoted(f"{root}/{path}") for path in paths)
     return f"FROM read_parquet([{files}], hive_partitioning = false)"
 
 
 def no_roll_up(name: str) -> str:
-    """Return what a view of a roll-up selects before there is one."""
     if name == f"rolled_{CLIENT_ID}":
         columns = ("run_id", "kind", "event_id", "writer")
         return f"SELECT {', '.join(f'NULL::VARCHAR AS {name}' for name in columns)}, NULL::BIGINT AS seq WHERE false"
@@ -218,7 +212,6 @@ def _parts(definition: str) -> Iterator[Part]:
 
 
 def stored(root: Path, patterns: Sequence[str]) -> str:
-    """Return a SELECT of all rows in these files of a ledger, paths or patterns, with the columns of all of them."""
     return _read(root, patterns, "union_by_name = true")
 
 

@@ -7,8 +7,6 @@ Whoever may write to the ledger may write these too. A full verification trusts 
 of state.json to be there. An incremental one identifies a file by its size, inode and times.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import getpass
 import json
@@ -25,7 +23,6 @@ from rose.ledger.examine import Manifest, Rows, Seen, Segment
 from rose.ledger.layout import LedgerError
 
 FOLDER = "verified"
-#: A file of another format is ignored.
 _FORMAT, _FILES_FORMAT = 1, 5
 #: Types of the findings that are no plain values, by the first word of their kind.
 _FACTS: dict[str, TypeAdapter[Any]] = {
@@ -43,19 +40,15 @@ class State(BaseModel):
 
     #: When it began. What was on disk then is covered.
     until_us: int
-    #: When the last verification of every byte began; None if there was none.
     full_until_us: int | None
     problems: int
     events: int
-    #: Who ran it, as user@host.
     by: str
-    #: The newest segment of each sound writer.
     heads: dict[str, str]
     unchecked: int = 0
 
     @property
     def sound(self) -> bool:
-        """Return whether everything was checked and nothing was wrong."""
         return self.problems == 0 and self.unchecked == 0
 
     @property
@@ -72,7 +65,6 @@ class State(BaseModel):
         return f"verified until {iso(self.until_us)}: {outcome} ({how})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that documents with figures of the ledger show."""
         full = None if self.full_until_us is None else iso(self.full_until_us)
         return {"until": iso(self.until_us), "sound": self.sound, "problems": self.problems, "every_byte_until": full}
 
@@ -87,12 +79,10 @@ def state(root: Path | str) -> State | None:
 
 
 def text(root: Path | str) -> str:
-    """Return one line on up to when the ledger at `root` was verified."""
     return "never verified; run `rose ledger verify`" if (last := state(root)) is None else last.text
 
 
 def leave(root: Path, result: State) -> None:
-    """Write the outcome of a verification. A read-only folder is left alone."""
     _write(root, "state.json", {"format": _FORMAT, **result.model_dump()})
 
 

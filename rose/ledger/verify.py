@@ -1,8 +1,6 @@
 """Verification: every byte, every link of the chain and every seq of a ledger, while its writers write; and the names,
 the views and the upkeep events, which decide what readers read."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,25 +31,21 @@ class Report:
     root: Path
     writers: list[WriterReport]
     roll_ups: list[str] = field(default_factory=list)
-    #: Problems of names, the registry, the schema file and the views.
     folder: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    #: The bytes of the registry that the writers were checked against.
     registry: bytes = b""
 
     @property
     def problems(self) -> list[str]:
-        """Return all problems; empty for a sound ledger."""
         return [*(problem for writer in self.writers for problem in writer.problems), *self.roll_ups, *self.folder]
 
     @property
     def unchecked(self) -> list[str]:
-        """Return the structures that this version cannot read, each with its file."""
         return [structure for writer in self.writers for structure in writer.unchecked]
 
     @property
     def doubts(self) -> list[str]:
-        """Return all reasons not to trust figures; empty for a ledger that was checked whole and is sound."""
+        """Return all reasons not to trust figures."""
         return [*self.problems, *(f"{structure}: not checked" for structure in self.unchecked)]
 
     @property
@@ -93,7 +87,6 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
             pa.default_memory_pool().release_unused()
         edited, moved = views.faults(root, seen)
         reports = [writer_report for writer_report, _ in writers]
-        # Read anew, for keys that were endorsed since.
         misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
         folder = [*_folder(root, expected, seen), *edited, *misused]
         notes = [*moved, *first_used]
@@ -101,7 +94,6 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
     if full:
-        # Before the record says that there was one.
         verified.save(root, seen)
     outcome = verified.State(
         until_us=began_us,

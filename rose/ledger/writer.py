@@ -1,7 +1,5 @@
 """The writer: a bounded queue, one thread that makes segments of it, and acknowledgements that mean "on disk"."""
 
-from __future__ import annotations
-
 import atexit
 import errno
 import os
@@ -58,7 +56,6 @@ class LedgerWriter:
         self._work = threading.Condition(mutex)
         self._progress = threading.Condition(mutex)
         self._pending: list[rows.Row] = []
-        #: Events in the queue, and in the batch that is being written.
         self._pending_events = 0
         self._next_seq = tail.next_seq
         self._written_seq = tail.next_seq
@@ -246,7 +243,6 @@ class LedgerWriter:
             raise LedgerError(str(self._error)) from self._error
 
     def _run(self) -> None:
-        """Write until the writer is closed, and once more then. Runs in the writing thread."""
         while True:
             with self._work:
                 self._work.wait_for(self._has_work, timeout=self._flush_interval_s)
@@ -297,9 +293,8 @@ class LedgerWriter:
             self._progress.notify_all()
 
     def _begin_epoch_if_full(self) -> None:
-        """Begin an epoch between two writes, since the catalog takes time and callers wait for a write."""
         if self._tail is not None and self._tail.next_index > segments.SEGMENTS_PER_EPOCH:
-            # No event waits now. The next write tries again and reports the error.
+            # The next write tries again and reports the error.
             with suppress(Exception):
                 self._open_epoch()
 

@@ -1,7 +1,5 @@
 """The walk along one writer's segments, from its first to its newest, wherever their rows are now."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,11 +23,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A run of segments with one signer."""
-
-    #: Public; empty if unsigned.
     key: str
-    #: Original path of the first segment.
     segment: str
     first_seq: int
 
@@ -54,7 +48,6 @@ class WriterReport:
     #: By marked seq: the links of the segments that end just before it. Several, where some segments have no rows.
     links: dict[int, tuple[str, ...]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    #: Structures that this version cannot read, each with its file.
     unchecked: list[str] = field(default_factory=list)
 
 
@@ -99,7 +92,6 @@ class Chain:
         return self.report
 
     def check_expected(self) -> None:
-        """Compare the findings on the writer with what other files say of it."""
         writer, report, expected = self.report.writer, self.report, self.expected
         if writer not in layout.writers(self.root) and (self.head_names_one or writer in (expected.registered or ())):
             self._problem(f"live/{writer}", "every segment of the writer is missing")
@@ -122,7 +114,6 @@ class Chain:
             return None
 
     def _check_head(self, head: Head) -> None:
-        """Check that the head names the newest segment, or that the newest was announced."""
         path = f"heads/{self.report.writer}.json"
         self.head_names_one = head.segment is not None
         if head.segment is not None and not self._stands(head.segment):
@@ -247,7 +238,6 @@ class Chain:
         if manifest is None or fault is not None:
             if fault is not None:
                 self._problem(part.manifest, fault)
-            # Its content cannot be trusted, so the next segment has nothing to follow.
             self.sha256, self.next_seq, self.link = None, None, None
             return
         content = manifest.said

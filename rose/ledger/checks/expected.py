@@ -1,7 +1,5 @@
 """What the files of a ledger say of one another: its writers, their keys, how far each goes, and what was moved."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 
@@ -10,7 +8,6 @@ from rose.ledger.checks import registry, roll_ups
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError, Part
 
-#: Writers and actions of upkeep's records.
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
 ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "restored"
 
@@ -27,7 +24,6 @@ class Records:
     def _read(self) -> None:
         merged = examine.recorded(self._root, COMPACTION_WRITER, COMPACTED_ACTION, self._seen)
         self._compacted = {detail["manifest_sha256"] for detail in merged}
-        #: The last merged seq of each writer.
         self.last_seqs: dict[str, int] = {}
         for detail in merged:
             self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
@@ -60,11 +56,8 @@ class Records:
 
 
 class Expected:
-    """Which writers the files name, and how far each must go at least."""
-
     def __init__(self, root: Path, records: Records, before: verified.State | None) -> None:
         self.problem: str | None = None
-        #: The registry, without lines where it is damaged.
         self.registry = b""
         self.lines: tuple[registry.Line, ...] = ()
         try:
@@ -72,7 +65,6 @@ class Expected:
             self.lines = registry.parse(self.registry)
         except LedgerError as error:
             self.problem = str(error)
-        #: Writers in the registry; None where it is damaged.
         self.registered = None if self.problem else {line.writer for line in self.lines}
         self.ends = roll_ups.ends(root)
         for writer, last_seq in records.last_seqs.items():

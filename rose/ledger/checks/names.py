@@ -1,7 +1,5 @@
 """Foreign names in the ledger's folders. No view reads them, but a reader of plain files (`live/*/*/*.parquet`) may."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

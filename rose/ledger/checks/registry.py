@@ -6,8 +6,6 @@ is itself endorsed for this writer. The first key of a ledger may endorse, and s
 Writers that do not sign have a line without a key.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,11 +39,9 @@ class Line:
 class Endorsements:
     #: Keys that may endorse keys of any writer.
     endorsers: frozenset[str]
-    #: Each writer with each key endorsed for it.
     pairs: frozenset[tuple[str, str]]
 
     def may_endorse(self, by: str, writer: str) -> bool:
-        """Return whether an endorsement of a key for `writer` counts if `by` signs it."""
         return by in self.endorsers or (writer, by) in self.pairs
 
     @property
@@ -186,7 +182,6 @@ def parse(content: bytes) -> tuple[Line, ...]:
 
 
 def sound_lines(root: Path) -> tuple[Line, ...]:
-    """Return the lines; none if the registry is damaged."""
     try:
         return lines(root)
     except LedgerError:

@@ -1,7 +1,5 @@
 """The roll-ups checked against their events, and against the events that they alone still count."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
@@ -15,7 +13,6 @@ ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
 
 
 def faults(root: Path, seen: Seen) -> list[str]:
-    """Return what is wrong with the generations in place: changed or missing files, or a missing event."""
     while True:
         try:
             coverage = rolled.newest(root)

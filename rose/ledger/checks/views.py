@@ -4,8 +4,6 @@ Events are checked where they enter (`rose.ledger.rows`). Rows that entered in a
 that cannot reckon with them, and the view `faulty_event` has each: see `sql.reckonable`.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carried out as given.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -67,7 +65,6 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def until_signal() -> threading.Event:
-    """Return an event that Ctrl-C or SIGTERM sets."""
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())

@@ -1,7 +1,5 @@
 """`rose jobs run | serve`: the background jobs of a ledger, by hand and for good."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from collections.abc import Callable
@@ -49,7 +47,6 @@ BookOption = Annotated[
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
 AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 
-#: The view `job` has longer texts whole.
 _SAID_CHARACTERS_MAX = 100
 
 

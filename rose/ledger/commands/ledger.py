@@ -69,7 +69,6 @@ def verify(
             else:
                 report = verification.verify(root, marks=continuation.marks(receipts))
             held = continuation.check(report, receipts) if receipts else None
-        # Damaged files cannot be queried.
         faulty, named = (None, []) if report.problems else views.faulty_events(report.root)
         own = load()
         signers = registry.described(registry.sound_lines(report.root), None if own is None else own.public)

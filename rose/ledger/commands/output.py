@@ -1,7 +1,5 @@
 """How values leave for a terminal, a spreadsheet or a JSON parser. Events hold text that anybody may have written."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Times, sizes and amounts for people. The end of a column's name gives the unit, as everywhere in a ledger."""
 
-from __future__ import annotations
-
 import math
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """`rose token`: who may ask a controller what."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -6,8 +6,6 @@ values in the order of seq. Integers and floats are 8 bytes, little endian; trut
 each, then all of their UTF-8.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -55,7 +53,6 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> Ranges:
     unchecked: list[str] = []
 
     def read(name: str) -> pa.ChunkedArray:
-        # In this thread: see segments.read_rows.
         column = file.read([name], use_threads=False).column(0)
         if name not in places:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
@@ -116,8 +113,6 @@ class _Filled:
 
 
 class _Ranges:
-    """The digests of some ranges of rows, to which one column after another is added."""
-
     def __init__(self, seqs: Any, cuts: Sequence[int]) -> None:
         #: The rows in the order of seq; None if stored so.
         self._order = None
@@ -185,7 +180,6 @@ def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | No
     if rows is not None:
         picked = lengths[rows]
         if filled.in_place and lengths.sum() == picked.sum():
-            # The texts are contiguous.
             lengths, offsets = picked, np.append(offsets[rows], offsets[-1])
         else:
             array = array.take(pa.array(rows))
@@ -231,6 +225,5 @@ def _packed(array: pa.Array, buffer: int) -> tuple[Any, int]:
 
 
 def _offsets(array: pa.Array) -> Any:
-    """Return where each text begins among the characters, and where the last one ends."""
     dtype, width = ("<i4", 4) if array.type.id == pa.string().id else ("<i8", 8)
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, width * array.offset)

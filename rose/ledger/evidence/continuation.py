@@ -4,8 +4,6 @@ A chain commits to all events before a link. So where the chain of a writer pass
 events up to there are those that the receipt signed, in whichever files they are now.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
@@ -30,14 +28,9 @@ from rose.ledger.verify import Report
 
 @dataclass(slots=True)
 class Continuation:
-    """A ledger's comparison with receipts."""
-
-    #: By file name, oldest first.
     receipts: dict[str, Receipt]
     problems: list[str] = field(default_factory=list)
-    #: Structures that this version cannot read, each with its file.
     unchecked: list[str] = field(default_factory=list)
-    #: What could not be proved, and why.
     notes: list[str] = field(default_factory=list)
     #: Events since the newest receipt; and those of them, still in the ledger, with a time before it.
     events: int = 0
@@ -45,7 +38,6 @@ class Continuation:
 
     @property
     def lines(self) -> list[str]:
-        """Return what to print besides the problems."""
         first, *_ = self.receipts.values()
         *_, last = self.receipts.values()
         times = iso(first.at_us) if len(self.receipts) == 1 else f"{iso(first.at_us)} to {iso(last.at_us)}"
@@ -92,6 +84,37 @@ def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
         for writer, mark in receipt.writers.items():
             marked.setdefault(writer, set()).add(mark.next_seq)
     return {writer: sorted(seqs) for writer, seqs in marked.items()}
+
+
+class _Trusted:
+    """The keys that each writer may have signed with since the oldest receipt: those in the receipt, and those endorsed
+    for the writer by one of these, by the receipt's own key, or by a key that may endorse."""
+
+    def __init__(self, receipt: Receipt, content: bytes) -> None:
+        lines = registry.parse(content)
+        named = [(writer, key) for writer, mark in receipt.writers.items() for key in mark.keys]
+        # Lines added after the receipt are no reason to trust their signer.
+        before = registry.endorsements(registry.parse(content[: receipt.registry_bytes])).endorsers
+        pairs = registry.endorsements(lines, before | {receipt.key}, named).pairs
+        self._known = {writer: {key for name, key in pairs if name == writer} for writer in {name for name, _ in pairs}}
+        self._seqs = {writer: mark.next_seq for writer, mark in receipt.writers.items()}
+
+    def seq(self, writer: str) -> int:
+        return self._seqs.get(writer, 0)
+
+    def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
+        """Return the first untrusted signer of the writer's events from `seq` on, or None. A writer that did not sign
+        when the receipt was made may continue unsigned."""
+        known = self._known.get(writer_report.writer, set())
+        if writer_report.writer in self._seqs and not known:
+            known = {""}
+        ends = [*(signer.first_seq for signer in writer_report.signers[1:]), writer_report.next_seq + 1]
+        later = [
+            signer
+            for signer, end in zip(writer_report.signers, ends, strict=False)
+            if end > seq or signer.first_seq >= seq
+        ]
+        return next((signer for signer in later if signer.key not in known), None)
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
@@ -164,37 +187,6 @@ def _file_of(root: Path, writer: str, seq: int) -> str:
                 if segments.read_header((root / part.folder / name).read_bytes()).last_seq >= seq
             )
     return f"live/{writer}"
-
-
-class _Trusted:
-    """The keys that each writer may have signed with since the oldest receipt: those in the receipt, and those endorsed
-    for the writer by one of these, by the receipt's own key, or by a key that may endorse."""
-
-    def __init__(self, receipt: Receipt, content: bytes) -> None:
-        lines = registry.parse(content)
-        named = [(writer, key) for writer, mark in receipt.writers.items() for key in mark.keys]
-        # Lines added after the receipt are no reason to trust their signer.
-        before = registry.endorsements(registry.parse(content[: receipt.registry_bytes])).endorsers
-        pairs = registry.endorsements(lines, before | {receipt.key}, named).pairs
-        self._known = {writer: {key for name, key in pairs if name == writer} for writer in {name for name, _ in pairs}}
-        self._seqs = {writer: mark.next_seq for writer, mark in receipt.writers.items()}
-
-    def seq(self, writer: str) -> int:
-        return self._seqs.get(writer, 0)
-
-    def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
-        """Return the first untrusted signer of the writer's events from `seq` on, or None. A writer that did not sign
-        when the receipt was made may continue unsigned."""
-        known = self._known.get(writer_report.writer, set())
-        if writer_report.writer in self._seqs and not known:
-            known = {""}
-        ends = [*(signer.first_seq for signer in writer_report.signers[1:]), writer_report.next_seq + 1]
-        later = [
-            signer
-            for signer, end in zip(writer_report.signers, ends, strict=False)
-            if end > seq or signer.first_seq >= seq
-        ]
-        return next((signer for signer in later if signer.key not in known), None)
 
 
 def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continuation) -> None:

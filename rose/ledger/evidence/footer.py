@@ -4,8 +4,6 @@ The digest of rows does not cover the footer. A footer that contradicts its rows
 version cannot read is reported as not checked, since the file's writer may be newer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,7 +57,6 @@ def check_file(content: bytes) -> list[str]:
             unchecked.append(f"the nested column {name!r}")
             continue
         try:
-            # In this thread: see segments.read_rows.
             column = file.read([name], use_threads=False).column(0)
         except pa.ArrowNotImplementedError:
             unchecked.append(f"the column {name!r}")

@@ -1,7 +1,5 @@
 """The key that a user's writers sign with on this host: Ed25519, one file, made when it is first needed."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping
@@ -56,7 +54,6 @@ def load() -> Key | None:
 
 
 def key_path(environment: Mapping[str, str]) -> Path | None:
-    """Return the key's path; None for a user without a home."""
     if named := environment.get(VARIABLE):
         return Path(named).expanduser()
     if home := environment.get("XDG_CONFIG_HOME"):

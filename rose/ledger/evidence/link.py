@@ -1,10 +1,8 @@
 """A link of a writer's chain: what one segment says of its content, wherever its rows are now."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, link_message
@@ -26,7 +24,7 @@ class Link:
     signature: str
 
     @classmethod
-    def read(cls, writer: str, entry: Mapping[str, Any]) -> Link:
+    def read(cls, writer: str, entry: Mapping[str, Any]) -> Self:
         """Return the link from a segment's entry in a manifest. Raises KeyError, TypeError, ValueError."""
         link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
         for name in cls.__slots__:

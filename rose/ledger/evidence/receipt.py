@@ -4,8 +4,6 @@ It names the newest link of each writer's chain. Its holder can show later that 
 (`rose.ledger.evidence.continuation`), whatever was done to the ledger's files since.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -23,7 +21,6 @@ from rose.ledger.layout import LedgerError
 
 FORMAT = 3
 _TAG = b"rose receipt 1\n"
-#: A compaction may remove what was listed a moment before.
 _LOOKS = 3
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -41,7 +38,6 @@ class Mark(_Signed):
     #: Its newest link, and that segment's original path.
     chain_sha256: _Sha256
     segment: str
-    #: Public keys that it signed with; none if it did not sign.
     keys: tuple[str, ...]
 
 
@@ -61,7 +57,6 @@ class Receipt(_Signed):
     registry_bytes: _Count
     registry_sha256: _Sha256
     roll_up: RollUp | None
-    #: The outcome of the last verification until then, if any.
     verified: dict[str, Any] | None
     key: str
     signature: str = ""

@@ -1,7 +1,5 @@
 """The newest daily sums, added up again from the events that they count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +14,9 @@ from rose.ledger.layout import LedgerError
 
 
 class Sums(NamedTuple):
-    """The newest daily sums compared with their events."""
-
     problems: list[str]
     #: Why they cannot be compared; None if they were.
     missing: str | None = None
-    #: Structures that this version cannot read, each with its file.
     unchecked: tuple[str, ...] = ()
 
 

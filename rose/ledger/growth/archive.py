@@ -5,8 +5,6 @@ when its manifest moves from `compacted/` to `archived/`: readers then skip it, 
 the manifest, and the file itself is removed a grace period later.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -35,15 +33,13 @@ from rose.ledger.writer import LedgerWriter
 @dataclass(slots=True)
 class Archived:
     url: str
-    #: Whether parts were to leave the ledger.
     deleted: bool
     parts: int = 0
-    #: Those of `parts` that left.
     left: int = 0
     events: int = 0
     #: Bytes of the Parquet files, copied now or earlier.
     bytes: int = 0
-    #: By reason: old parts that stay in the ledger.
+    #: Old parts that stay, by reason.
     skipped: dict[str, int] = field(default_factory=dict)
 
 
@@ -215,7 +211,6 @@ class _Archiving:
         self._own = _own_files(root)
 
     def archive(self, part: Part, done: Archived) -> None:
-        """Archive one part, and add it to `done`. Raises FileNotFoundError if the part is gone."""
         content, manifest, manifest_content = compaction.read_compacted(self._root, part)
         detail = _detail(part, manifest, manifest_content, self._store.url(f"{part.stem}.parquet"))
         if detail["manifest_sha256"] not in self._own:

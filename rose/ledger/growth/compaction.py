@@ -5,8 +5,6 @@ a grace period later. The manifest lists the SHA-256 of every merged segment, an
 the chain can be proved without the segments.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -106,7 +104,6 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
 
 
 def after(parts: Sequence[tuple[Part, int]], batch: list[Part]) -> list[tuple[Part, int]]:
-    """Return those parts after the merge of `batch`, neighbours among them."""
     merged = _merged(batch)
     older = [one for one in parts if one[0].first < merged.first]
     newer = [one for one in parts if one[0].first > merged.last]
@@ -222,7 +219,7 @@ def _events(root: Path, part: Part) -> int:
 
 
 def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
-    """Return the content of a compacted or archived part's manifest, and its bytes. Raises LedgerError or OSError."""
+    """Return a manifest's content, and its bytes. Raises LedgerError or OSError."""
     content = (root / part.manifest).read_bytes()
     try:
         manifest: dict[str, Any] = json.loads(content)
@@ -274,7 +271,6 @@ def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
         if not superseded:
             wider_since = time.time() if part.state == "live" else (root / part.manifest).stat().st_mtime
         elif part.state == "live" and unsent is not None and part.last >= unsent:
-            # A gateway still lacks it, and gets it as it was written.
             continue
         elif time.time() - wider_since >= grace_s:
             if part.state == "compacted":

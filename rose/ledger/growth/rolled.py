@@ -8,8 +8,6 @@ A file of ids never changes. It has the ids that came with its generation, and t
 generation names the files that it counts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass
@@ -45,9 +43,8 @@ class Coverage:
 
     generation: int
     writers: dict[str, tuple[int, int]]
-    #: By name without the suffix: SHA-256 of each file of sums.
     files: dict[str, str]
-    #: By path relative to the ledger, oldest first: SHA-256 of each file of ids.
+    #: SHA-256 of each file, of ids by path relative to the ledger, oldest first.
     ids: dict[str, str]
     #: SHA-256 of coverage.json, which the roll-up's event names.
     sha256: str
@@ -64,7 +61,6 @@ def folder(generation: int) -> str:
 
 
 def id_file(generation: int) -> str:
-    """Return the file of the ids that came with a generation, relative to the ledger."""
     return f"{ID_FOLDER}/{generation:06d}.parquet"
 
 
@@ -78,7 +74,6 @@ def generations(root: Path) -> list[int]:
 
 
 def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
-    """Return the files of a generation that are missing or changed."""
     problems = []
     sums = {f"{coverage.folder}/{name}.parquet": sha256 for name, sha256 in coverage.files.items()}
     for path, sha256 in (sums | coverage.ids).items():

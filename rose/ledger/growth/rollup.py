@@ -4,8 +4,6 @@ A daily view is the sums in place plus the events not yet summed. A roll-up writ
 closed epochs as the next generation, so a reader sees the same with and without it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -43,7 +41,6 @@ class RollUp:
 
     generation: int
     events: int
-    #: Rows of sums and ids that were written.
     rows: int
     bytes: int
 
@@ -61,7 +58,6 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
     damaged, or if the disk refuses; the last generation then stays."""
     root = layout.check(root)
     try:
-        # The writer's name also keeps a second roll-up from running.
         with LedgerWriter.open(root, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(root, grace_s)
             before = rolled.newest(root)

@@ -1,7 +1,5 @@
 """A place outside the ledger for copies of files: a local folder, or any URL that fsspec opens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +34,6 @@ class Store:
         return url
 
     def local_folder(self) -> Path | None:
-        """Return the folder if it is on this machine."""
         return Path(self._path).resolve() if self._local else None
 
     def read(self, name: str) -> bytes | None:
@@ -75,6 +72,5 @@ class Store:
     def _refusals(self, act: str, name: str) -> Iterator[None]:
         try:
             yield
-        # Each kind of storage has errors of its own.
         except Exception as error:
             raise LedgerError(f"cannot {act} {self.url(name)}: {error}") from error

@@ -3,8 +3,6 @@
 Each method may be called from any thread. What is acknowledged is on disk.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,14 +41,17 @@ class BusyError(LedgerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one client may ask for."""
-
     rows: int = 1_000_000
     timeout_s: float = 60.0
     memory_gb: float = 2.0
     queries: int = 2
-    #: Seconds that a query waits for its turn.
     wait_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    token: Token
+    peer: str
 
 
 class Door:
@@ -59,7 +60,6 @@ class Door:
 
     def __init__(self, root: Path, find: Callable[[str], Token], limits: Limits | None = None) -> None:
         self._root = layout.create(root)
-        # The views exist before the first event.
         catalog.refresh_sound(self._root)
         self._find, self._limits = find, limits or Limits()
         self._receiver = Receiver(self._root)
@@ -174,9 +174,3 @@ class Door:
             if self._writer is None:
                 self._writer = LedgerWriter.open(self._root, spool.GATEWAY_WRITER, spool.GATEWAY_WRITER)
             return self._writer
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    token: Token
-    peer: str

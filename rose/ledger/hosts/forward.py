@@ -4,8 +4,6 @@ It keeps no state that matters, since it asks the controller what its ledger hol
 ledger grows, and is sent later.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -59,15 +57,12 @@ class Forwarder:
         spool.make(self.root)
         self._every_s = every_s
         self._report = report
-        #: The controller's last answer.
         self._held: dict[str, Any] = {}
         self._stopping = threading.Event()
-        #: Monotonic time from which no segment is sent.
         self._until_s = math.inf
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Send every `every_s` seconds, in a thread, until `stop`."""
         self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
         self._thread.start()
 

@@ -4,8 +4,6 @@ A writer's chain continues in this folder byte for byte, so verification here pr
 is already here, also merged or archived, is acknowledged again without effect.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -33,7 +31,6 @@ from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Tail
 
-#: A usual segment has some hundred kilobytes.
 SEGMENT_BYTES_MAX = 64 * 1024**2
 #: A small file can claim to unpack to any size.
 _ROWS_MAX = 2_000_000
@@ -64,7 +61,6 @@ class Receiver:
         #: Each writer's end on disk. A failed write removes it, so that it is read again.
         self._tails: dict[str, Tail | None] = {}
         self._registered: set[tuple[str, str]] = set()
-        #: Writers with an epoch that the catalog does not show yet.
         self._unshown: set[str] = set()
 
     def held(self, wanted: Collection[str] | None = None) -> dict[str, Held]:
@@ -177,11 +173,9 @@ class Receiver:
             raise LedgerError(_fork(path, header.writer))
 
     def _paths_of(self, part: layout.Part) -> set[str]:
-        """Return the original paths of a part's segments."""
         if part.state == "live":
             with suppress(FileNotFoundError):
                 return {f"{part.folder}/{name}" for name in segments.segment_names(self.root / part.folder)}
-            # A compaction removed it at this moment.
             merged = (wider for wider in layout.chain(self.root, part.writer) if wider.state != "live")
             return {path for wider in merged for path in self._paths_of(wider)}
         return set(examine.merged_files((self.root / part.manifest).read_bytes()))

@@ -1,7 +1,5 @@
 """The client of a ledger's door: reads a ledger on another host, and sends it segments."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import urllib.error
@@ -17,10 +15,8 @@ import pyarrow as pa
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import QueryError, Result, result
 
-#: Seconds that a call may take beyond its work.
 _CALL_S = 30.0
 _ERROR_BYTES_MAX = 64 << 10
-#: Statuses of a controller that is busy, or whose disk is full.
 _LATER = (503, 507)
 
 
@@ -38,7 +34,7 @@ class RemoteLedger:
     """The ledger behind a controller. Threads may share it."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        """`url` is http://HOST:PORT, or https://HOST:PORT. Raises ControllerError for any other."""
+        """Raises ControllerError unless `url` is http://HOST:PORT or https://HOST:PORT."""
         self.url = url.rstrip("/")
         self._token = token
         if not _is_url(url):

@@ -1,7 +1,5 @@
 """The paths of a ledger's door: PUT of a segment, how far writers are, one SELECT, and figures for Prometheus."""
 
-from __future__ import annotations
-
 import io
 import logging
 from collections.abc import Awaitable, Callable

@@ -4,8 +4,6 @@
 read it, and the forwarder does while the controller is away.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The data dictionary: every view and column of a ledger, with its type and meaning."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Sequence
@@ -24,8 +22,6 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view of the public interface, its columns in order."""
-
     name: str
     about: str
     columns: tuple[Column, ...]
@@ -55,7 +51,6 @@ def read() -> list[View]:
 
 
 def one(views: Sequence[View], name: str) -> View:
-    """Return the view of this name. Raises LedgerError that lists the names."""
     for view in views:
         if view.name == name.lower():
             return view

@@ -4,8 +4,6 @@ A mark is taken between two segments of a writer, so that whole files lie before
 across it. Then the seq tells them apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +31,6 @@ class Increment:
     files: int
     marks: Mapping[str, Mark]
     events: int
-    #: A SELECT of all writers in order of arrival.
     writer_order: str
     #: By path relative to the ledger: SHA-256 of the files with the roll-ups' ids.
     id_files: Mapping[str, str]

@@ -115,7 +115,6 @@ def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dic
 
 
 def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
-    """Return `query` as text for any DuckDB client, after statements that set its variables."""
     types = {variable.name: variable.type for variable in query.variables}
     literals = {name: str(value).replace("'", "''") for name, value in bound.items()}
     settings = [f"SET VARIABLE {name} = CAST('{text}' AS {types[name]});\n" for name, text in literals.items()]
@@ -140,7 +139,6 @@ def run(
 
     types = {variable.name: variable.type for variable in query.variables}
     with catalog.connect(root) as connection:
-        # The text is ours, so it needs a time limit only.
         timer = threading.Timer(timeout_s, connection.interrupt)
         timer.start()
         try:

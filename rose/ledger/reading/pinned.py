@@ -1,7 +1,5 @@
 """The views of a connection fixed at one state of the ledger, for many queries on one state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import duckdb
@@ -33,7 +31,6 @@ def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(root, small)}")
     finally:
         connection.execute("RESET threads")
-    # Temporary views hide the catalog's own.
     connection.execute(
         "CREATE OR REPLACE TEMP VIEW stored_event AS "
         f"FROM small_event UNION ALL BY NAME ({sources.events(root, large)})"
@@ -41,6 +38,5 @@ def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
 
 
 def unpin(connection: duckdb.DuckDBPyConnection) -> None:
-    """Let the views follow the ledger again."""
     connection.execute("DROP VIEW temp.stored_event")
     connection.execute("DROP TABLE temp.small_event")

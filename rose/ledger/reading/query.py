@@ -109,7 +109,6 @@ def query_arrow(
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()
-    # A worker ends with its connection.
     with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
         request = Request(
@@ -136,7 +135,6 @@ def query_arrow(
     if "error" in header:
         raise QueryError(header["error"], outcome) if (outcome := header["outcome"]) else LedgerError(header["error"])
     if len(content) != header.get("bytes"):
-        # The process ended before or within its answer.
         if time.monotonic() - began >= timeout_s:
             raise QueryError(too_slow(timeout_s), "timeout")
         raise QueryError(_died(header.get("died"), memory_limit_gb))

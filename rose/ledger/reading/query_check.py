@@ -5,8 +5,6 @@ is allowed, scalar functions by a list of those that look at anything but their 
 `query_worker`) stands behind it.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from typing import Any
@@ -17,7 +15,6 @@ from rose.errors import did_you_mean
 from rose.ledger import catalog
 from rose.ledger.reading.query import QueryError
 
-#: Longest text of a query, in characters.
 TEXT_MAX = 100_000
 
 #: Table functions of their arguments alone. None of them takes a table's name in a string.
@@ -187,7 +184,6 @@ def _kind(statement: duckdb.Statement) -> str:
     try:
         return statement.type.name
     except ValueError:
-        # DuckDB has more kinds than its Python package names.
         return "non-SELECT"
 
 

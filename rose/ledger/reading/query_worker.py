@@ -6,8 +6,6 @@ in a process that the kernel ends when its time is up, that cannot have more mem
 file. `serve` forks them from a process that has loaded everything, which takes about 5 ms.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -65,12 +63,11 @@ def serve(control: socket.socket) -> None:
 
 
 def _reap(running: dict[int, socket.socket]) -> None:
-    """Collect the processes that have ended, and answer for those that a signal ended."""
     for pid in list(running):
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
-            # A handler within this one was first, because another process ended meanwhile.
+            # Another process ended meanwhile, and its handler was first.
             continue
         if ended:
             with running.pop(pid) as connection, suppress(OSError):
@@ -101,7 +98,6 @@ def _answer(connection: socket.socket) -> None:
         connection.sendall(json.dumps({**header, "bytes": len(content)}).encode() + b"\n")
         connection.sendall(content)
     finally:
-        # Code of the process that forked this one must never run here.
         os._exit(0)
 
 
@@ -166,14 +162,12 @@ def _fetch(reader: pa.RecordBatchReader) -> pa.Table:
 
 
 def _limit(request: Request) -> None:
-    """Set limits that hold against DuckDB itself: time, memory, and not a byte to any file."""
     signal.setitimer(signal.ITIMER_REAL, request.timeout_s + KILL_AFTER_S)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     memory_bytes = pages * resource.getpagesize() + int(request.memory_limit_gb * 1e9) + _MEMORY_SLACK_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(kind, (0, 0))
-    # A C library's message before it aborts helps nobody.
     with Path(os.devnull).open("wb") as null:
         os.dup2(null.fileno(), 2)
 

@@ -4,8 +4,6 @@ A job holds a lock while it runs, so any number of schedulers may serve one ledg
 success: one run makes up for all that were missed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -25,7 +23,6 @@ from rose.ledger.layout import LedgerError
 
 #: The action of a job's `ledger` event, and the prefix of its writer.
 JOB_ACTION = "job"
-#: The error of a run that its scheduler ended.
 STOPPED = "stopped before it was done"
 _WRITER_PREFIX = "job-"
 #: A scheduled run is skipped if another began less than this share of the interval ago.
@@ -78,7 +75,6 @@ class Last:
     missed: int
     result_json: str | None
     error: str | None
-    #: Of the last successful run; None if there was none.
     succeeded_us: int | None
     success_ended_us: int | None
     #: When the last sound audit of every byte began; None for other jobs.
@@ -87,14 +83,13 @@ class Last:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Settings of the jobs. A job whose settings are None is left out."""
+    """A job whose settings are None is left out."""
 
     compact_every_s: float = 300.0
     roll_up_every_s: float = 300.0
     archive_to: str | None = None
     archive_after_days: float | None = None
     archive_delete: bool = False
-    #: A TOML file, or `example`; None leaves it to the ledger and its runs.
     price_book: str | None = None
     reports: Path | None = None
     alerts: Path | None = None

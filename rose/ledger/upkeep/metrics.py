@@ -4,8 +4,6 @@ They come from the daily sums, the records of jobs and the files, so that a scra
 any size. Scrapes within `CACHE_S` seconds get the same answer.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading
@@ -110,15 +108,13 @@ class LedgerCollector(Collector):
 
 
 def registry(root: Path | str) -> CollectorRegistry:
-    """Return a registry with the figures of the ledger at `root` only. Raises LedgerError."""
-    # Describing ahead would read the whole ledger once more.
+    """Return the figures of the ledger at `root` for Prometheus' client. Raises LedgerError."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(LedgerCollector(root))
     return collectors
 
 
 def text(root: Path | str) -> str:
-    """Return the figures of the ledger at `root` in Prometheus' text format. Raises LedgerError."""
     return str(generate_latest(registry(root)).decode())
 
 
@@ -153,7 +149,6 @@ def writer_state(root: Path, writer: str) -> tuple[int, int | None]:
                 if groups.num_rows:
                     return _most(groups, "seq") + 1, _most(groups, "at_us")
     except FileNotFoundError:
-        # A compaction removed it at this moment: read its result.
         return writer_state(root, writer)
     except pa.ArrowException as error:
         raise LedgerError(f"a file of writer {writer!r} is damaged: {error}. Run `rose ledger verify`") from error

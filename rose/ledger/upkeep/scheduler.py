@@ -3,8 +3,6 @@
 Jobs thus take neither the scheduler's interpreter nor its cores, and a killed job takes nothing with it.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -27,7 +25,6 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun
 
 _NICE = 19
-#: Seconds that a stopped job has to record that.
 _STOP_S = 10.0
 #: Seconds between checks that the wall clock was not put back.
 _LOOK_S = 10.0
@@ -41,7 +38,6 @@ class Scheduler:
         self._root = layout.check(root)
         self._jobs = todo
         self._on_end = on_end
-        # A thread for each, so that a long job never delays the others.
         pool = ThreadPoolExecutor(max(1, len(todo)))
         self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": pool})
         self._mutex = threading.Lock()
@@ -66,7 +62,6 @@ class Scheduler:
                 id=job.name,
                 name=job.name,
                 next_run_time=datetime.fromtimestamp(first_us / 1e6, UTC),
-                # However late this process is, a due job runs once.
                 misfire_grace_time=None,
                 coalesce=True,
                 max_instances=1,
