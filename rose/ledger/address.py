@@ -7,7 +7,6 @@ from rose.errors import UserError
 from rose.private_files import check_token
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(?::\d+)?")
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class OpenAddressError(UserError):
@@ -41,7 +40,7 @@ def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | No
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):
             return "without a token only this machine is answered, by 127.0.0.1 or localhost"
-    elif method in _READING:
+    elif method in ("GET", "HEAD", "OPTIONS"):
         return None
     if origin and origin.rpartition("://")[2].lower() != host.lower():
         return f"a page of another site may not ask this: its Origin is not {host}"

@@ -5,6 +5,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from rose.ledger import layout, segments
 from rose.ledger.evidence.content import ranges_sha256
 from rose.ledger.evidence.link import Link
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger.layout import LedgerError
 
 CHANGED = "its bytes were changed after it was written"
 _OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"
@@ -78,7 +79,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    #: None without a trustworthy header; `fault` then says why.
+    """The findings on a segment, or on the rows of a compacted part, which have no header."""
+
+    #: None without a trustworthy one; `fault` then says why.
     header: segments.Header | None
     fault: str | None
     #: Structures that this version cannot read.
@@ -177,31 +180,24 @@ def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, 
     return faults
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    fault: str | None
-    #: Structures that this version cannot read.
-    unchecked: tuple[str, ...] = ()
-
-
-def rows(content: bytes, manifest_content: bytes) -> Rows:
+def rows(content: bytes, manifest_content: bytes) -> Segment:
     """Examine the Parquet file of a compacted part, given the bytes of its manifest."""
     detail, merged = json.loads(manifest_content), links(manifest_content)
     if hashlib.sha256(content).hexdigest() != detail["sha256"]:
-        return Rows(CHANGED)
+        return Segment(None, CHANGED)
     try:
         if not rows_are(content, detail["writer"], detail["first_seq"], detail["last_seq"]):
-            return Rows(f"its rows are not seq {detail['first_seq']} to {detail['last_seq']}")
+            return Segment(None, f"its rows are not seq {detail['first_seq']} to {detail['last_seq']}")
         digests, unchecked = ranges_sha256(content, [link.first_seq for link in merged])
     except pa.ArrowNotImplementedError as error:
-        return Rows(None, (_unreadable(error),))
+        return Segment(None, None, (_unreadable(error),))
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
-        return Rows(f"its rows cannot be read: {error}")
+        return Segment(None, f"its rows cannot be read: {error}")
     for link, digest in zip(merged, digests, strict=True):
         if link.rows_sha256 != digest:
             fault = f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
-            return Rows(fault)
-    return Rows(None, tuple(unchecked))
+            return Segment(None, fault)
+    return Segment(None, None, tuple(unchecked))
 
 
 def _unreadable(error: pa.ArrowNotImplementedError) -> str:
@@ -250,18 +246,13 @@ def _events(root: Path, writer: str, seen: Seen | None) -> list[tuple[int, str, 
     events: list[tuple[int, str, Any]] = []
     for part in layout.parts(root, writer):
         for path in sorted(root.glob(part.pattern)):
-            try:
-                sha256 = _expected_sha256(root, part, path)
+            # `Chain` reports what is wrong with a damaged file.
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                sha256 = segments.sha256_in(path.name)
+                if part.state == "compacted":
+                    sha256 = str(json.loads((root / part.manifest).read_bytes())["sha256"])
                 events += seen.facts(path, f"events {sha256}", functools.partial(_detail_events, sha256=sha256))
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
     return sorted(events, key=lambda event: event[0])
-
-
-def _expected_sha256(root: Path, part: Part, path: Path) -> str:
-    if part.state == "live":
-        return segments.sha256_in(path.name)
-    return str(json.loads((root / part.manifest).read_bytes())["sha256"])
 
 
 def _detail_events(content: bytes, sha256: str) -> list[tuple[int, str, Any]]:
@@ -272,7 +263,6 @@ def _detail_events(content: bytes, sha256: str) -> list[tuple[int, str, Any]]:
 
 
 def _json(text: str) -> Any:
-    try:
+    with suppress(ValueError):
         return json.loads(text)
-    except ValueError:
-        return None
+    return None

@@ -79,8 +79,8 @@ def selects(
                 apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
     sources = {
         "writer_order": writer_order(root, sorted(parts)),
-        "stored_event": events(place, patterns, whole and whole.pattern),
-        "unrolled_stored_event": events(place, unrolled, whole and whole.pattern, apart),
+        "stored_event": events(place, patterns, whole.pattern if whole else None),
+        "unrolled_stored_event": events(place, unrolled, whole.pattern if whole else None, apart),
     }
     rolled_up = coverage if covered else None
     sources[f"rolled_{CLIENT_ID}"] = client_ids(place, () if rolled_up is None else rolled_up.ids)

@@ -19,15 +19,15 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from rose.clock import iso, utc_us
 from rose.ledger import layout
-from rose.ledger.examine import Manifest, Rows, Seen, Segment
+from rose.ledger.examine import Manifest, Seen, Segment
 from rose.ledger.layout import LedgerError
 
 FOLDER = "verified"
-_FORMAT, _FILES_FORMAT = 1, 5
+_FORMAT, _FILES_FORMAT = 1, 6
 #: Types of the findings that are no plain values, by the first word of their kind.
 _FACTS: dict[str, TypeAdapter[Any]] = {
     "segment": TypeAdapter(Segment),
-    "rows": TypeAdapter(Rows),
+    "rows": TypeAdapter(Segment),
     "manifest": TypeAdapter(Manifest),
     "events": TypeAdapter(list[tuple[int, str, Any]]),
 }

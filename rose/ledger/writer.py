@@ -29,7 +29,6 @@ class LedgerWriter:
 
     def __init__(
         self,
-        *,
         root: Path,
         writer: str,
         run_id: str,
@@ -110,16 +109,7 @@ class LedgerWriter:
             catalog.refresh(root)
             # Arrow imports pandas at its first table: 200 ms that no caller of `record` should feel.
             rows.table(writer, 0, run_id, provenance, [(Ledger.kind, rows.encode(Ledger(action="opened")))])
-            return cls(
-                root=root,
-                writer=writer,
-                run_id=run_id,
-                provenance=provenance,
-                flush_interval_s=flush_interval_s,
-                queue_max=queue_max,
-                lock=lock,
-                tail=tail,
-            )
+            return cls(root, writer, run_id, provenance, flush_interval_s, queue_max, lock, tail)
         except OSError as error:
             os.close(lock)
             raise layout.refused(f"cannot write to the ledger at {root}", error) from error

@@ -1,5 +1,6 @@
 """The walk along one writer's segments, from its first to its newest, wherever their rows are now."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -126,8 +127,7 @@ class Chain:
             if head.segment is not None and later and self._stands(head.segment):
                 return
             time.sleep(_LOOK_S if look else 0)
-            again = self._head()
-            if again is None:
+            if (again := self._head()) is None:
                 return
             head = again
         self._problem(
@@ -164,8 +164,8 @@ class Chain:
             problems = len(self.report.problems)
             if part.state == "live":
                 self._merged_epoch(part, wider)
-            else:
-                self._merged_part(part)
+            elif (manifest := self._manifest(part)) is not None and part.state == "compacted":
+                self._rows(part, manifest)
             faulty = len(self.report.problems) > problems
             if faulty and (part, True) not in layout.all_parts(self.root, self.report.writer):
                 del self.report.problems[problems:]
@@ -178,20 +178,8 @@ class Chain:
                 continue
             if merged is not None and path not in merged:
                 self._problem(path, "a foreign file: it is not among those that were merged")
-                continue
-            sha256 = segments.sha256_in(name)
-            looked = self._facts(path, "segment", lambda content, sha256=sha256: examine.segment(content, sha256))  # type: ignore[misc]
-            if looked is not None:
-                self._found(path, looked)
-
-    def _merged_part(self, part: Part) -> None:
-        manifest = self._facts(part.manifest, "manifest", examine.manifest)
-        if manifest is None:
-            return
-        if (fault := self._lack(part, manifest)) is not None:
-            self._problem(part.manifest, fault)
-        elif part.state == "compacted":
-            self._rows(part, manifest)
+            else:
+                self._examine_segment(path)
 
     def _live(self, part: Part) -> None:
         relative = part.folder
@@ -213,13 +201,11 @@ class Chain:
         sha256 = segments.sha256_in(path)
         self.report.segments += 1
         self.newest = path
-        segment_facts = self._facts(path, "segment", lambda content: examine.segment(content, sha256))
-        if segment_facts is not None:
-            self._found(path, segment_facts)
-        if segment_facts is None or segment_facts.changed:
+        segment = self._examine_segment(path)
+        if segment is None or segment.changed:
             # Its header cannot be trusted, but its successor still names the SHA-256 it had.
             self.sha256, self.next_seq, self.link = sha256, None, None
-        if segment_facts is None or (header := segment_facts.header) is None:
+        if segment is None or (header := segment.header) is None:
             return
         if (header.writer, header.epoch) != (self.report.writer, epoch):
             self._problem(path, f"a foreign segment, of writer {header.writer!r} and epoch {header.epoch}")
@@ -233,15 +219,10 @@ class Chain:
         self.link = link.chain_sha256
 
     def _merged(self, part: Part) -> None:
-        manifest = self._facts(part.manifest, "manifest", examine.manifest)
-        fault = None if manifest is None else self._lack(part, manifest)
-        if manifest is None or fault is not None:
-            if fault is not None:
-                self._problem(part.manifest, fault)
+        if (manifest := self._manifest(part)) is None:
             self.sha256, self.next_seq, self.link = None, None, None
             return
-        content = manifest.said
-        first_seq, last_seq = content["first_seq"], content["last_seq"]
+        first_seq, last_seq = manifest.said["first_seq"], manifest.said["last_seq"]
         self.report.segments += manifest.segments
         where = f"{part.manifest}: {manifest.first.file}"
         self._link(where, first_seq, last_seq, manifest.first.previous_sha256, manifest.last.sha256)
@@ -258,26 +239,42 @@ class Chain:
         self.link = manifest.last.chain_sha256
         if part.state == "archived":
             self.report.archived_events += last_seq - first_seq + 1
-            return
-        self._rows(part, manifest)
+        else:
+            self._rows(part, manifest)
 
-    def _lack(self, part: Part, manifest: examine.Manifest) -> str | None:
-        if (fault := self.records.lack(part, manifest.sha256)) is not None:
-            return fault
-        return None if manifest.said else "an event of the compaction names it, and it is not a manifest: it was forged"
+    def _manifest(self, part: Part) -> examine.Manifest | None:
+        """Return the manifest; None, with a problem, if it cannot be trusted."""
+        if (manifest := self._facts(part.manifest, "manifest", examine.manifest)) is None:
+            return None
+        fault = self.records.lack(part, manifest.sha256)
+        if fault is None and not manifest.said:
+            fault = "an event of the compaction names it, and it is not a manifest: it was forged"
+        if fault is not None:
+            self._problem(part.manifest, fault)
+        return manifest if fault is None else None
 
     def _rows(self, part: Part, manifest: examine.Manifest) -> None:
         # The findings depend on the manifest, so a new one needs a new look.
         kind = f"rows {manifest.sha256}"
 
-        def look(content: bytes) -> examine.Rows:
+        def look(content: bytes) -> examine.Segment:
             listed = (self.root / part.manifest).read_bytes()
             if examine.sha256_of(listed) != manifest.sha256:
-                return examine.Rows("its manifest was changed meanwhile")
+                return examine.Segment(None, "its manifest was changed meanwhile")
             return examine.rows(content, listed)
 
-        if (rows := self._facts(part.pattern, kind, look)) is not None:
-            self._found(part.pattern, rows)
+        self._examine(part.pattern, kind, look)
+
+    def _examine_segment(self, path: str) -> examine.Segment | None:
+        return self._examine(path, "segment", functools.partial(examine.segment, sha256=segments.sha256_in(path)))
+
+    def _examine(self, path: str, kind: str, look: Callable[[bytes], examine.Segment]) -> examine.Segment | None:
+        examined = self._facts(path, kind, look)
+        if examined is not None:
+            if examined.fault is not None:
+                self._problem(path, examined.fault)
+            self.report.unchecked += (f"{path}: {structure}" for structure in examined.unchecked)
+        return examined
 
     def _facts(self, path: str, kind: str, look: Callable[[bytes], _T]) -> _T | None:
         """Return the findings of `look` on the file; None, with a problem, if it cannot be read."""
@@ -334,11 +331,6 @@ class Chain:
                 f"it is signed by the key {signer.key}, which {registry.FILE} does not name for this writer: it was "
                 "forged, or the registry was changed",
             )
-
-    def _found(self, path: str, examined: examine.Segment | examine.Rows) -> None:
-        if examined.fault is not None:
-            self._problem(path, examined.fault)
-        self.report.unchecked += (f"{path}: {structure}" for structure in examined.unchecked)
 
     def _problem(self, path: str, what: str) -> None:
         self.report.problems.append(f"{path}: {what}")

@@ -71,14 +71,6 @@ def until_signal() -> threading.Event:
     return ended
 
 
-def host_and_port(listen: str, example: str) -> tuple[str, int]:
-    """Return the two parts of an address to listen on. Fails on other text, naming `example`."""
-    host, colon, port = listen.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536):
-        fail(f"--listen {listen!r} is not an address; give HOST:PORT, such as {example}")
-    return host.strip("[]"), int(port)
-
-
 def read_token(file: Path | None, variable: str) -> str | None:
     """Return the token in `file`, else in an environment variable, else None. Fails on a file without one."""
     if file is None:

@@ -77,8 +77,10 @@ def run(
     alerts: AlertsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one job now, and record how it ended; exit code 1 if it failed. It is skipped if it runs already. Without a
-    name: each job with its usual interval, how its last run ended, and when it is due."""
+    """Run one job now, and record how it ended; exit code 1 if it failed. It is skipped if it runs already.
+
+    Without a name: each job with its usual interval, how its last run ended, and when it is due.
+    """
     with clear_errors():
         root = ledger_root(ledger)
         if name is None:

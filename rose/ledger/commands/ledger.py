@@ -46,9 +46,11 @@ def verify(
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every byte, the chain of segments, every seq and the views; list the writers and the keys that sign. Exit
-    code 0: sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, and this version cannot
-    read some structure, so that it is not checked."""
+    """Check every byte, the chain of segments, every seq and the views; list the writers and the keys that sign.
+
+    Exit code 0: sound. 1: something is wrong. 2: nothing could be verified. 3: nothing is wrong, and this version
+    cannot read some structure, so that it is not checked.
+    """
     if key is not None and not against:
         fail("--key is for the receipts that --against names")
     if incremental and against:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import os
 import sys
@@ -103,7 +104,11 @@ def query_command(
         from rose.ledger.reading import named
 
         if name is None:
-            _list_queries(as_json)
+            queries = [named.load(each) for each in named.names()]
+            if as_json:
+                print_json([query.as_dict() for query in queries])
+            else:
+                print_table(["query", "question"], [(query.name, query.question) for query in queries])
             return
         query = named.load(name)
         options = {"since": since, "until": until, "run_id": run, "device_id": device}
@@ -129,7 +134,7 @@ def schema_command(
         if view is not None:
             views = [dictionary.one(views, view)]
     if as_json:
-        print_json([described.as_dict() for described in views])
+        print_json([dataclasses.asdict(described) for described in views])
         return
     for described in views:
         echo(f"{described.name}: {described.about}")
@@ -159,16 +164,6 @@ def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], 
         result = named.run(root, query, given, limit=limit, timeout_s=timeout_s)
         reading.rows = len(result.rows)
         return result
-
-
-def _list_queries(as_json: bool) -> None:
-    from rose.ledger.reading import named
-
-    queries = [named.load(name) for name in named.names()]
-    if as_json:
-        print_json([query.as_dict() for query in queries])
-    else:
-        print_table(["query", "question"], [(query.name, query.question) for query in queries])
 
 
 def _one_format(as_json: bool, as_csv: bool) -> None:

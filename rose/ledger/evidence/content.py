@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,12 +39,7 @@ def rows_sha256(table: pa.Table) -> str:
     return _digests(table.column_names, table.column, [])[0]
 
 
-class Ranges(NamedTuple):
-    sha256: list[str]
-    unchecked: list[str]
-
-
-def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> Ranges:
+def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
     """Return the digests of a Parquet file's rows, cut before each of the ascending `first_seqs` except the first.
     Raises LedgerError like `rows_sha256`, and if the file's footer contradicts the rows; and Arrow's errors for a file
     that it cannot read."""
@@ -53,6 +48,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> Ranges:
     unchecked: list[str] = []
 
     def read(name: str) -> pa.ChunkedArray:
+        # See segments.read_rows for why not by threads.
         column = file.read([name], use_threads=False).column(0)
         if name not in places:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
@@ -61,7 +57,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> Ranges:
 
     # One column at a time: a million rows with all columns take gigabytes.
     digests = _digests(file.schema_arrow.names, read, first_seqs[1:])
-    return Ranges(digests, list(dict.fromkeys(unchecked)))
+    return digests, list(dict.fromkeys(unchecked))
 
 
 def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:
@@ -145,9 +141,9 @@ class _Ranges:
     def _filled_in(self, array: pa.Array) -> _Filled:
         packed, skipped = _packed(array, 0)
         key = packed.tobytes(), skipped
-        if (known := self._filled.get(key)) is None:
-            known = self._filled[key] = self._filled_by(_bits(array, 0))
-        return known
+        if key not in self._filled:
+            self._filled[key] = self._filled_by(_bits(array, 0))
+        return self._filled[key]
 
     def _filled_by(self, bits: Any) -> _Filled:
         order = self._order

@@ -101,17 +101,14 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
     if (compared := _COMPARED.get(values.type)) is None:
         return None
     least, most = pc.min_max(values.cast(compared)).as_py().values()
+    if isinstance(least, str):
+        least, most = least.encode(), most.encode()
+        if not statistics.has_min_max:
+            return True if max(len(least), len(most)) > _TEXT_BYTES else None
+        return _text_bounds(statistics.min_raw, statistics.max_raw, least, most)
     if not statistics.has_min_max:
-        return True if _may_lack_bounds(least, most, values) else None
-    if isinstance(least, str):
-        return _text_bounds(statistics.min_raw, statistics.max_raw, least.encode(), most.encode())
+        return True if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py() else None
     return bool(statistics.min_raw == least and statistics.max_raw == most)
-
-
-def _may_lack_bounds(least: Any, most: Any, values: pa.ChunkedArray) -> bool:
-    if isinstance(least, str):
-        return max(len(least.encode()), len(most.encode())) > _TEXT_BYTES
-    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
 
 
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:

@@ -97,17 +97,11 @@ def _load(path: Path) -> Key | None:
         ) from error
     if mode & 0o077:
         raise LedgerError(f"others may read the signing key {path}; run `chmod 600 {path}`, or name another file")
-    try:
+    with suppress(ValueError, TypeError, UnsupportedAlgorithm):
         private = serialization.load_pem_private_key(content, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _damaged(path) from error
-    if not isinstance(private, Ed25519PrivateKey):
-        raise _damaged(path)
-    return Key(private.public_key().public_bytes_raw().hex(), private)
-
-
-def _damaged(path: Path) -> LedgerError:
-    return LedgerError(
+        if isinstance(private, Ed25519PrivateKey):
+            return Key(private.public_key().public_bytes_raw().hex(), private)
+    raise LedgerError(
         f"the signing key {path} is damaged, or is not an Ed25519 key in PEM without a password; restore it from a "
         f"backup, name another file in {VARIABLE}, or move it away and a new key is made"
     )

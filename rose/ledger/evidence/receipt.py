@@ -187,15 +187,11 @@ def keep(path: Path, content: bytes) -> None:
 
 def check_place(path: Path) -> None:
     """Raise LedgerError unless a receipt may be written to the new file `path`."""
-    check_outside_ledgers(path)
+    place = path.expanduser().resolve()
+    for folder in (place, *place.parents):
+        if (folder / layout.MARKER).exists():
+            raise LedgerError(f"{place} lies in the ledger {folder}; keep receipts outside it. Name another place")
     if path.exists() or path.is_symlink():
         raise LedgerError(f"{path} exists; name a new file: a receipt that was kept may still be needed")
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: there is no folder {path.parent}; make it first")
-
-
-def check_outside_ledgers(path: Path) -> None:
-    path = path.expanduser().resolve()
-    for folder in (path, *path.parents):
-        if (folder / layout.MARKER).exists():
-            raise LedgerError(f"{path} lies in the ledger {folder}; keep receipts outside it. Name another place")

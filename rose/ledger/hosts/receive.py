@@ -102,20 +102,21 @@ class Receiver:
                 if header.index == 0:
                     # A host without an acknowledgement continues with the next one all the same.
                     self._unshown.add(header.writer)
-                self._write(path, content)
+                try:
+                    layout.make_folder((self.root / path).parents[1])
+                    segments.put(self.root, path, content)
+                except OSError as error:
+                    raise LedgerError(f"cannot write {self.root / path}: {error.strerror}") from error
                 if (header.writer, header.key) not in self._registered:
                     registry.note(self.root, header.writer, header.key, keys.load_or_make())
                     self._registered.add((header.writer, header.key))
                 # This reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
             if header.index == 0 or header.writer in self._unshown:
-                self._show(header.writer)
+                self._unshown.add(header.writer)
+                catalog.refresh_sound(self.root)
+                self._unshown.discard(header.writer)
         return Held(header.epoch, header.index, header.last_seq + 1, sha256)
-
-    def _show(self, writer: str) -> None:
-        self._unshown.add(writer)
-        catalog.refresh_sound(self.root)
-        self._unshown.discard(writer)
 
     def close(self) -> None:
         with self._mutex:
@@ -179,13 +180,6 @@ class Receiver:
             merged = (wider for wider in layout.chain(self.root, part.writer) if wider.state != "live")
             return {path for wider in merged for path in self._paths_of(wider)}
         return set(examine.merged_files((self.root / part.manifest).read_bytes()))
-
-    def _write(self, path: str, content: bytes) -> None:
-        try:
-            layout.make_folder((self.root / path).parents[1])
-            segments.put(self.root, path, content)
-        except OSError as error:
-            raise LedgerError(f"cannot write {self.root / path}: {error.strerror}") from error
 
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str]:

@@ -1,11 +1,9 @@
 """The data dictionary: every view and column of a ledger, with its type and meaning."""
 
-import dataclasses
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rose.errors import did_you_mean
 from rose.ledger.layout import LedgerError
@@ -25,9 +23,6 @@ class View:
     name: str
     about: str
     columns: tuple[Column, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def read() -> list[View]:

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from rose.ledger.layout import LedgerError
 
@@ -51,7 +51,7 @@ class Result:
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """One query as it is sent to a worker. `lossless`: what Arrow has no type for travels as DuckDB reads it back."""
 
@@ -62,21 +62,9 @@ class Request:
     memory_limit_gb: float
     lossless: bool = False
 
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, content: bytes) -> Self:
-        return cls(**json.loads(content))
-
 
 def query(
-    root: Path | str,
-    text: str,
-    *,
-    limit: int = 10_000,
-    timeout_s: float = 30.0,
-    memory_limit_gb: float = 2.0,
+    root: Path | str, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
     """Run one SELECT on the ledger at `root`; at most `limit` rows, within `timeout_s` and `memory_limit_gb`. Raises
     QueryError if the text is anything else, reads outside the ledger, fails, or takes too long; LedgerError if `root`
@@ -111,16 +99,10 @@ def query_arrow(
     began = time.monotonic()
     with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
-        request = Request(
-            root=str(Path(root).expanduser().absolute()),
-            text=text,
-            limit=limit,
-            timeout_s=timeout_s,
-            memory_limit_gb=memory_limit_gb,
-            lossless=lossless,
-        )
+        absolute = str(Path(root).expanduser().absolute())
+        request = Request(absolute, text, limit, timeout_s, memory_limit_gb, lossless)
         try:
-            connection.sendall(request.encode())
+            connection.sendall(json.dumps(asdict(request)).encode())
             connection.shutdown(socket.SHUT_WR)
             # This takes as long as the worker's own imports.
             import pyarrow as pa

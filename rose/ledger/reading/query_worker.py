@@ -80,21 +80,18 @@ def _answer(connection: socket.socket) -> None:
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         with connection.makefile("rb") as stream:
-            request = Request.decode(stream.read())
+            request = Request(**json.loads(stream.read()))
         signal.setitimer(signal.ITIMER_REAL, request.timeout_s + _CONNECT_S)
         threading.Thread(target=_end_with, args=[connection], daemon=True).start()
         try:
             header, content = _run(request)
         except LedgerError as error:
             header, content = {"error": str(error), "outcome": getattr(error, "outcome", None)}, b""
-        except MemoryError:
-            header, content = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}, b""
         except Exception as error:
+            header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "outcome": None}, b""
             # Arrow reports DuckDB's lack of memory as an OSError.
-            if "Out of Memory" in str(error):
-                header, content = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}, b""
-            else:
-                header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "outcome": None}, b""
+            if isinstance(error, MemoryError) or "Out of Memory" in str(error):
+                header = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}
         connection.sendall(json.dumps({**header, "bytes": len(content)}).encode() + b"\n")
         connection.sendall(content)
     finally:
@@ -130,8 +127,7 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
             raise QueryError(too_large(request.memory_limit_gb)) from error
         except pa.ArrowException as error:
             # The stream of batches turns DuckDB's errors into this.
-            slow = "INTERRUPT" in str(error)
-            if slow:
+            if "INTERRUPT" in str(error):
                 raise QueryError(too_slow(request.timeout_s), "timeout") from error
             raise QueryError(_damaged(root, str(error))) from error
     truncated = table.num_rows > request.limit

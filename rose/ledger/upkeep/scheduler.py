@@ -110,8 +110,9 @@ class Scheduler:
                 kill_at_s = kill_at_s or time.monotonic() + _STOP_S
                 if time.monotonic() > kill_at_s:
                     process.kill()
-        run = _answer(receiving)
-        receiving.close()
+        run: JobRun | None = None
+        with receiving, suppress(EOFError):
+            run = receiving.recv()
         process.join()
         with self._mutex:
             self._running.discard(process)
@@ -125,14 +126,6 @@ class Scheduler:
         error = jobs.STOPPED if self._stopping.is_set() else f"the job's process ended by {how}"
         duration_ns = (utc_us() - started_us) * 1000
         return jobs.record(self._root, JobRun(job.name, "failed", started_us, duration_ns, error=error))
-
-
-def _answer(receiving: Connection) -> JobRun | None:
-    try:
-        run: JobRun = receiving.recv()
-    except EOFError:
-        return None
-    return run
 
 
 def _in_child(root: Path, job: Job, answer: Connection) -> None:

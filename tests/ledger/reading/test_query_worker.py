@@ -81,7 +81,7 @@ def test_duckdb_s_own_lock_down_stands_behind_the_check(root):
     (root / "logs" / "engine.log").write_text("prompt")
     (root.parent / "secret.csv").write_text("password\nhunter2\n")
     before = sorted(root.parent.rglob("*"))
-    request = Request(root=str(root), text="", limit=1, timeout_s=9, memory_limit_gb=1)
+    request = Request(str(root), "", 1, 9, 1)
     with catalog.connect(root) as connection:
         query_worker._lock_down(connection, root, request)
         for text in (
