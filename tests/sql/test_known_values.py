@@ -1,12 +1,8 @@
 """What the named queries say of the small run in conftest.py, worked out by hand. Times there are in seconds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,7 @@ DAY = date(2026, 11, 2)
 START = datetime(2026, 11, 2, 10, tzinfo=UTC)
 
 
-def time(seconds: float) -> datetime:
+def time(seconds):
     return START.replace(tzinfo=None) + timedelta(seconds=seconds)
 
 
@@ -25,7 +21,7 @@ def time(seconds: float) -> datetime:
 def rows(small, by_hand):
     """Rows of a query on the small run, of the columns named, in order."""
 
-    def select(name: str, *columns: str, **variables: str) -> list[Any]:
+    def select(name, *columns, **variables):
         found = by_hand(small, name, **variables)
         picked = [tuple(row[column] for column in columns) for row in found]
         return picked if len(columns) > 1 else [row[0] for row in picked]
@@ -33,7 +29,7 @@ def rows(small, by_hand):
     return select
 
 
-def seconds(*lengths: float) -> tuple[int, ...]:
+def seconds(*lengths):
     return tuple(round(length * SECOND) for length in lengths)
 
 
@@ -43,7 +39,6 @@ def test_device_time_sums_slices_of_a_day(rows):
         (DAY, "d0", "rollout", *seconds(0, 60, 30, 0, 0, 0, 10, 100)),
         (DAY, "s0", "serving", *seconds(38, 20, 0, 1, 4, 10, 27, 100)),
     ]
-    # [50, 100) of s0 begins at 50: the slices of 50, 60 and 90.
     since = f"make_timestamp({at(50)})"
     assert rows("device_time_by_bucket_and_day", "ns", since=since, device_id="'s0'") == [50 * SECOND]
 
@@ -60,7 +55,7 @@ def test_time_leased_and_not_used_is_idle_under_a_lease(rows):
     assert rows("leased_but_unused", *columns) == [("s0", *seconds(3, 7, 60), 0.05)]
 
 
-def test_an_rl_run_did_not_use_what_was_idle_while_it_had_the_lease(tmp_path: Path, record, by_hand):
+def test_an_rl_run_did_not_use_what_was_idle_while_it_had_the_lease(tmp_path, record, by_hand):
     made = [_device("joined", 0)]
     for t0, rl_run_id in ((0, "a"), (3, "b"), (10, "a")):
         made.append(replace(_idle(t0, t0 + 2), lease_id="L", rollout_run_id=rl_run_id))
@@ -99,7 +94,7 @@ def test_tokens_are_wasted_by_one_cause_each(rows):
     ]
 
 
-def test_what_an_rl_run_made_on_a_shared_fleet_has_the_pool_of_the_fleets_device(tmp_path: Path, record, by_hand):
+def test_what_an_rl_run_made_on_a_shared_fleet_has_the_pool_of_the_fleets_device(tmp_path, record, by_hand):
     made = Turn(
         at_us=at(2),
         run_id="grpo",
@@ -302,8 +297,8 @@ def test_a_run_is_told_in_one_row(rows):
     assert rows("run_overview", *columns) == [("ended", 2, 3, 2, 5, 3, 1, 2, 5, 2, 2 / 3, 104, 4, 0.5)]
 
 
-def test_a_run_that_was_resumed_has_the_reason_of_its_last_end(tmp_path: Path, record, by_hand):
-    actions: Any = (("started", None), ("ended", "not heard of"), ("started", None), ("ended", None))
+def test_a_run_that_was_resumed_has_the_reason_of_its_last_end(tmp_path, record, by_hand):
+    actions = (("started", None), ("ended", "not heard of"), ("started", None), ("ended", None))
     made = [Run(at_us=at(n), action=action, name="grpo", reason=reason) for n, (action, reason) in enumerate(actions)]
     (found,) = by_hand(record(tmp_path / "ledger", made), "run_overview")
     assert (found["status"], found["reason"]) == ("ended", None)
@@ -325,19 +320,19 @@ def test_what_was_dropped_is_listed_by_kind(rows):
     assert rows("late_writers", "writer", "newest_at", "behind_ns") == [("w-live", time(100), 0)]
 
 
-def _device(action: Any, seconds: float, **fields: Any) -> Device:
-    usual: dict[str, Any] = {"device_id": "s0", "pool": "serving", "device_class": "c"}
+def _device(action, seconds, **fields):
+    usual = {"device_id": "s0", "pool": "serving", "device_class": "c"}
     return Device(at_us=at(seconds), action=action, t_ns=ns(seconds), **{**usual, **fields})
 
 
-def _idle(t0: float, t1: float, device_id: str = "s0", **fields: Any) -> DeviceSlice:
+def _idle(t0, t1, device_id="s0", **fields):
     rest = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
     times = {"at_us": at(t1), "t0_ns": ns(t0), "t1_ns": ns(t1), "idle_ns": ns(t1) - ns(t0)}
     return DeviceSlice(device_id=device_id, **times, **rest, **fields)
 
 
 #: Slices of a device that joined at 0, how it ended, and what is wrong with its time.
-ACCOUNTS: list[tuple[list[tuple[float, float]], str | None, list[tuple[float, float, str]]]] = [
+ACCOUNTS = [
     ([(0, 10), (10, 30)], "left", []),
     ([(0, 10)], None, []),
     ([], None, []),
@@ -356,14 +351,14 @@ ACCOUNTS: list[tuple[list[tuple[float, float]], str | None, list[tuple[float, fl
 ]
 
 
-def test_a_gap_and_an_overlap_of_slices_are_found(tmp_path: Path, record, by_hand):
+def test_a_gap_and_an_overlap_of_slices_are_found(tmp_path, record, by_hand):
     """Each case is a device, in the run that goes on or in the one that failed."""
-    made: list[Any] = []
+    made = []
     for run_id in ("r", "failed"):
         made.append(Run(at_us=at(0), action="started", name="n", run_id=run_id))
     made.append(Run(at_us=at(30), action="failed", name="n", run_id="failed"))
     for number, (slices, end, _) in enumerate(ACCOUNTS):
-        own: dict[str, Any] = {"device_id": f"d{number:02}", "run_id": "failed" if end == "failed" else "r"}
+        own = {"device_id": f"d{number:02}", "run_id": "failed" if end == "failed" else "r"}
         ends = {"left": [("left", 30)], "away": [("left", 10), ("joined", 20), ("left", 30)]}
         begins = [] if end == "never joined" else [("joined", 0)]
         made += [_device(action, seconds, **own) for action, seconds in (*begins, *ends.get(end or "", []))]

@@ -1,7 +1,5 @@
 """Lines of SQL are as long as those of Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import sql
@@ -10,7 +8,7 @@ ROOT = Path(sql.__file__).parent
 COLUMNS_MAX = 120
 
 
-def test_no_line_is_too_long() -> None:
+def test_no_line_is_too_long():
     files = list(ROOT.rglob("*.sql"))
     assert len(files) > 100
     too_long = [

@@ -1,7 +1,5 @@
 """Heads of views against the events: every word that a column may hold is named."""
 
-from __future__ import annotations
-
 import re
 from typing import get_args, get_type_hints
 

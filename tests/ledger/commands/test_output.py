@@ -1,21 +1,18 @@
-from __future__ import annotations
-
 import json
 import math
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
 from rose.ledger.commands import output
 
 
-def test_json_is_json_whatever_the_numbers() -> None:
+def test_json_is_json_whatever_the_numbers():
     rows = [{"a": math.nan, "b": [math.inf, 1.5, {"c": -math.inf}], "d": {math.nan: 1}, "e": Decimal("NaN")}]
     text, count = output.json_text(rows)
 
-    def refuse(name: str) -> None:
+    def refuse(name):
         raise AssertionError(name)
 
     read = json.loads(text, parse_constant=refuse)
@@ -23,7 +20,7 @@ def test_json_is_json_whatever_the_numbers() -> None:
     assert count == 3
 
 
-def test_json_escapes_what_a_terminal_would_obey_and_means_the_same() -> None:
+def test_json_escapes_what_a_terminal_would_obey_and_means_the_same():
     hostile = "\x1b[2J\x9b1m\x7f\u202e\u200f\u2028\U000e0041\ud800 ü"
     text, _ = output.json_text({"a": hostile})
     assert not {*hostile} - {*"[2J1m ü"} & {*text}
@@ -31,7 +28,7 @@ def test_json_escapes_what_a_terminal_would_obey_and_means_the_same() -> None:
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1", "\x00=1", "-"])
-def test_text_that_is_a_formula_to_a_spreadsheet_is_escaped(cell: str) -> None:
+def test_text_that_is_a_formula_to_a_spreadsheet_is_escaped(cell):
     assert output.csv_cells([cell]) == [f"'{cell}"]
 
 
@@ -50,5 +47,5 @@ def test_text_that_is_a_formula_to_a_spreadsheet_is_escaped(cell: str) -> None:
         (timedelta(seconds=-1), "-1 day, 23:59:59"),
     ],
 )
-def test_numbers_and_other_text_stay_what_they_are_in_csv(cell: Any, text: str) -> None:
+def test_numbers_and_other_text_stay_what_they_are_in_csv(cell, text):
     assert output.csv_cells([cell]) == [text]

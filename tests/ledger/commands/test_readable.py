@@ -1,10 +1,7 @@
 """Numbers as people read them, by the unit that a column's name ends in."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
@@ -49,5 +46,5 @@ from rose.ledger.commands import readable
         ("mean_bytes", float("inf"), None),
     ],
 )
-def test_a_cell_has_the_unit_of_its_column(column: str, value: Any, text: str | None) -> None:
+def test_a_cell_has_the_unit_of_its_column(column, value, text):
     assert readable.cell(column, value) == text

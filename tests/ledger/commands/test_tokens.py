@@ -1,7 +1,5 @@
 """`rose token` on the command line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -17,8 +15,6 @@ def store(tmp_path):
 
 @pytest.fixture
 def token(store):
-    """Runs `rose token`, and returns what it prints."""
-
     def run(*arguments):
         done = CliRunner().invoke(cli.app, ["token", *arguments, "--tokens", str(store)])
         assert done.exit_code == 0, done.output

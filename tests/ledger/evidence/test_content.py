@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import io
 import itertools
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +14,7 @@ from rose.ledger.layout import LedgerError
 
 SCHEMA = rows.schema()
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+VALUES = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1),
     pa.float64(): st.floats(),
     pa.string(): TEXTS,
@@ -28,7 +25,7 @@ NAMES = ["at_us", "t0_ns", "t1_ns", "compute_share", "reward", "lease_id", "reas
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> pa.Table:
+def tables(draw):
     count = draw(st.integers(1, 20))
     first = draw(st.integers(0, 1000))
     columns = {
@@ -43,18 +40,18 @@ def tables(draw: st.DrawFn) -> pa.Table:
     return pa.table(columns)
 
 
-def _parquet(table: pa.Table, **options: Any) -> bytes:
+def _parquet(table, **options):
     buffer = io.BytesIO()
     pq.write_table(table, buffer, **options)
     return buffer.getvalue()
 
 
-def _rechunked(table: pa.Table, data: st.DataObject) -> pa.Table:
+def _rechunked(table, data):
     cut = data.draw(st.integers(0, table.num_rows))
     return pa.concat_tables([table.slice(0, cut), table.slice(cut)])
 
 
-def _with_garbage(table: pa.Table) -> pa.Table:
+def _with_garbage(table):
     """The same rows with something else under each null."""
     for index, field in enumerate(table.schema):
         array = table.column(index).combine_chunks()
@@ -67,7 +64,7 @@ def _with_garbage(table: pa.Table) -> pa.Table:
     return table
 
 
-def _null_columns(table: pa.Table) -> pa.Table:
+def _null_columns(table):
     for field in SCHEMA:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
@@ -75,7 +72,7 @@ def _null_columns(table: pa.Table) -> pa.Table:
 
 
 @given(tables(), st.data())
-def test_the_digest_is_of_the_content_however_it_is_stored(table: pa.Table, data: st.DataObject) -> None:
+def test_the_digest_is_of_the_content_however_it_is_stored(table, data):
     expected = rows_sha256(table)
     shuffled = table.take(pa.array(data.draw(st.permutations(range(table.num_rows)))))
     names = data.draw(st.permutations(table.column_names))
@@ -102,7 +99,7 @@ def test_the_digest_is_of_the_content_however_it_is_stored(table: pa.Table, data
 
 
 @given(tables(), st.data())
-def test_any_other_content_has_another_digest(table: pa.Table, data: st.DataObject) -> None:
+def test_any_other_content_has_another_digest(table, data):
     name = data.draw(st.sampled_from([name for name in table.column_names if name != "seq"]))
     index, row = table.column_names.index(name), data.draw(st.integers(0, table.num_rows - 1))
     values, kind = table[name].to_pylist(), table[name].type
@@ -113,14 +110,14 @@ def test_any_other_content_has_another_digest(table: pa.Table, data: st.DataObje
     assert rows_sha256(table.set_column(index, name, after)) != rows_sha256(table)
 
 
-def _nan(values: list[Any], changed: list[Any]) -> bool:
+def _nan(values, changed):
     """Whether they differ by nothing but which NaN they hold."""
     pairs = zip(values, changed, strict=True)
     return all(left == right or {repr(left), repr(right)} == {"nan"} for left, right in pairs)
 
 
 @given(tables(), st.data())
-def test_swapped_rows_and_swapped_columns_have_another_digest(table: pa.Table, data: st.DataObject) -> None:
+def test_swapped_rows_and_swapped_columns_have_another_digest(table, data):
     order = pa.array(data.draw(st.permutations(range(table.num_rows))))
     body = table.drop(["seq"])
     swapped = body.take(order)
@@ -129,7 +126,7 @@ def test_swapped_rows_and_swapped_columns_have_another_digest(table: pa.Table, d
 
 
 @given(tables(), st.data())
-def test_a_file_that_is_cut_has_the_digests_of_its_ranges(table: pa.Table, data: st.DataObject) -> None:
+def test_a_file_that_is_cut_has_the_digests_of_its_ranges(table, data):
     count, first = table.num_rows, table["seq"][0].as_py()
     cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=5)))
     bounds = [0, *cuts, count]
@@ -139,13 +136,13 @@ def test_a_file_that_is_cut_has_the_digests_of_its_ranges(table: pa.Table, data:
     assert found.sha256 == expected
 
 
-def test_numbers_that_are_equal_and_not_the_same_have_digests_of_their_own() -> None:
+def test_numbers_that_are_equal_and_not_the_same_have_digests_of_their_own():
     payload = np.array([0x7FF8000000000001], np.uint64).view(np.float64)
     zeros = [pa.array([0.0]), pa.array([-0.0]), pa.array([float("nan")]), pa.array(payload)]
     assert len({rows_sha256(pa.table({"seq": [0], "reward": zero})) for zero in zeros}) == 4
 
 
-def test_no_rows_have_one_digest_whatever_their_columns() -> None:
+def test_no_rows_have_one_digest_whatever_their_columns():
     empty = SCHEMA.empty_table()
     assert rows_sha256(empty) == rows_sha256(empty.select(["seq"])) == rows_sha256(empty.slice(0))
     assert ranges_sha256(_parquet(empty), [5, 5]).sha256 == [rows_sha256(empty)] * 2
@@ -160,12 +157,12 @@ def test_no_rows_have_one_digest_whatever_their_columns() -> None:
         pa.Table.from_arrays([pa.array([0]), pa.array([1]), pa.array([2])], names=["seq", "x", "x"]),
     ],
 )
-def test_rows_of_which_there_is_no_digest_are_refused(table: pa.Table) -> None:
+def test_rows_of_which_there_is_no_digest_are_refused(table):
     with pytest.raises(LedgerError, match=r"seq|type int32"):
         rows_sha256(table)
 
 
-def test_the_digest_stays_what_it_is() -> None:
+def test_the_digest_stays_what_it_is():
     """A release that computed another one would call every ledger forged."""
     table = pa.table(
         {

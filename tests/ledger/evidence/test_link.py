@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,16 +10,15 @@ ENTRY = {"file": "live/w/000000/0", "first_seq": 3, "last_seq": 5, "sha256": "f"
 ENTRY |= {"rows_sha256": "r", "chain_sha256": "c", "key": "", "signature": ""}
 
 
-def _signed(previous: str = "before") -> Link:
+def _signed(previous="before"):
     key = keys.load_or_make()
-    assert key is not None
     link = Link.read("w", ENTRY)
     digest = (link.writer, link.first_seq, link.last_seq, link.rows_sha256)
     link = replace(link, chain_sha256=chain_sha256(previous, *digest))
     return replace(link, key=key.public, signature=key.sign(link_message(link.chain_sha256)))
 
 
-def test_an_entry_is_a_link_with_values_of_the_right_types_and_digests() -> None:
+def test_an_entry_is_a_link_with_values_of_the_right_types_and_digests():
     link = Link.read("w", ENTRY)
     assert (link.events, link.entry()) == (3, ENTRY)
     for lacks in ("rows_sha256", "chain_sha256"):
@@ -33,20 +29,19 @@ def test_an_entry_is_a_link_with_values_of_the_right_types_and_digests() -> None
             Link.read("w", ENTRY | {name: value})
 
 
-def test_a_link_goes_on_from_one_end_alone() -> None:
+def test_a_link_goes_on_from_one_end_alone():
     link = _signed()
     assert (link.fault("before"), link.fault(None), link.signature_fault()) == (None, None, None)
     assert "does not follow what was written before it" in str(link.fault("f"))
 
 
-def test_what_a_link_says_and_who_signed_it_cannot_be_changed() -> None:
-    places: list[dict[str, Any]] = [{"first_seq": 2}, {"last_seq": 6}, {"rows_sha256": "q"}, {"writer": "v"}]
+def test_what_a_link_says_and_who_signed_it_cannot_be_changed():
+    places = [{"first_seq": 2}, {"last_seq": 6}, {"rows_sha256": "q"}, {"writer": "v"}]
     for changed in places:
         assert replace(_signed(), **changed).fault("before") is not None
     for changed in ({"key": "0" * 64}, {"key": ""}, {"signature": ""}, {"signature": "0" * 128}, {"chain_sha256": "f"}):
         assert "is not by the key" in str(replace(_signed(), **changed).signature_fault())
 
 
-def test_a_signature_of_another_link_says_nothing_without_a_digest() -> None:
-    """It would be signed, and follow anything."""
+def test_a_signature_of_another_link_says_nothing_without_a_digest():
     assert replace(_signed(), rows_sha256="").fault("before") is not None

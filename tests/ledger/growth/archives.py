@@ -1,10 +1,6 @@
 """What the tests of the archive read of a ledger and of its copies."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import polars as pl
@@ -18,29 +14,29 @@ DAY_US = 86_400_000_000
 FIRST_US = 1_700_000_000_000_000
 
 
-def seqs(root: Path) -> list[int]:
+def seqs(root):
     with catalog.connect(root) as connection:
         return [
             seq for (seq,) in connection.execute("SELECT seq FROM event WHERE writer = 'w' ORDER BY seq").fetchall()
         ]
 
 
-def states(root: Path) -> list[str]:
+def states(root):
     return [part.state for part in layout.chain(root, "w")]
 
 
-def details(root: Path, action: str) -> list[dict[str, Any]]:
+def details(root, action):
     with catalog.connect(root) as connection:
         found = connection.execute("SELECT detail_json FROM event WHERE action = ? ORDER BY writer, seq", [action])
         return [json.loads(detail) for (detail,) in found.fetchall()]
 
 
-def days_since(n: int) -> float:
+def days_since(n):
     """An age that the first `n` of the epochs' days are older than, and the others are not."""
     return (utc_us() - FIRST_US - n * DAY_US) / DAY_US + 0.5
 
 
-def count_by_engines(folder: str, storage: dict[str, Any]) -> set[int]:
+def count_by_engines(folder, storage):
     """Rows of an archive, as engines that know nothing of ROSE count them."""
     fs, path = fsspec.core.url_to_fs(folder, **storage)
     files = fs.glob(f"{path}/compacted/*/*.parquet")

@@ -1,9 +1,3 @@
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import fsspec
 import pytest
 
@@ -15,7 +9,7 @@ from tests.ledger.growth.archives import DAY_US, FIRST_US
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def s3(monkeypatch):
     """A file system of a server that speaks S3's protocol, which fsspec's configuration names."""
     server_of = pytest.importorskip("moto.server", reason="needs an S3 server: pip install 'moto[server]' s3fs")
     s3fs = pytest.importorskip("s3fs", reason="needs an S3 client: pip install 'moto[server]' s3fs")
@@ -29,7 +23,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+def archivable_made(tmp_path_factory, lease):
     """A ledger of three compacted files and an open epoch, all of them old, and rolled up."""
     root = tmp_path_factory.mktemp("archivable") / "ledger"
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +31,6 @@ def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Pat
         for stretch in (range(6), range(6, 8), range(8, 10), range(10, 12)):
             with LedgerWriter.open(root, "w", "r") as writer:
                 for n in stretch:
-                    # Each a segment of its own.
                     writer.record(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US), durable=True)
             if stretch.stop < 12:
                 compaction.compact(root, grace_s=0)
@@ -47,5 +40,5 @@ def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Pat
 
 
 @pytest.fixture
-def archivable(archivable_made: Path, tmp_path: Path) -> Path:
+def archivable(archivable_made, tmp_path):
     return copied(archivable_made, tmp_path / "ledger")

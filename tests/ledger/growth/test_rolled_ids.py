@@ -1,7 +1,5 @@
 """The files of ids that the roll-ups count: what is written of them, what is read, and how they come and go."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -15,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.events import Power, Turn
+from rose.events import Power
 from rose.ledger import catalog, layout, segments
 from rose.ledger.evidence import sums
 from rose.ledger.growth import compaction, rolled, rollup
@@ -28,34 +26,15 @@ from tests import programs
 from tests.long_form import usual
 
 MERGED_MAX = 1000
-TURN = Turn(
-    trajectory_id="t",
-    group_id=None,
-    step=None,
-    turn=0,
-    attempt=0,
-    engine_id="e",
-    device_id="d",
-    lease_id=None,
-    policy_version=0,
-    placement="queue",
-    outcome="completed",
-    prompt_tokens=1,
-    cached_tokens=0,
-    output_tokens=1,
-    answer_tokens=None,
-    queue_ns=0,
-    duration_ns=1,
-)
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 1)
     return layout.create(tmp_path / "ledger")
 
 
-def write(root: Path, *event_ids: str | None, writer: str = "a", run_id: str = "r") -> None:
+def write(root, *event_ids, writer="a", run_id="r"):
     """An event with each of these ids, in one closed epoch."""
     with LedgerWriter.open(root, writer, run_id) as log:
         log.record_all(
@@ -69,29 +48,26 @@ def write(root: Path, *event_ids: str | None, writer: str = "a", run_id: str = "
         log.record(Power(at_us=1, t0_ns=1, t1_ns=2, power_mw=1, source="rapl"), durable=True)
 
 
-def counted(root: Path) -> int:
-    """Power readings, by the daily sums."""
+def counted(root):
     with catalog.connect(root) as connection:
         query = "SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'"
         return int(connection.execute(query).fetchall()[0][0])
 
 
-def numbers_of_ids(root: Path) -> dict[str, int]:
-    """How many ids each file that the newest generation names has."""
+def numbers_of_ids(root):
     coverage = rolled.newest(root)
-    assert coverage is not None
     return {Path(path).stem: pq.read_metadata(root / path).num_rows for path in coverage.ids}
 
 
-def in_folder(root: Path) -> set[str]:
+def in_folder(root):
     return {path.stem for path in (root / rolled.ID_FOLDER).iterdir()}
 
 
 @given(st.lists(st.integers(0, 3 * MERGED_MAX), max_size=200))
-def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches: list[int]) -> None:
+def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollup, "_MERGED_IDS_MAX", MERGED_MAX)
-        files: list[list[int]] = []
+        files = []
         for number, new in enumerate(batches):
             first = len(files) - merged_files(map(len, reversed(files)), new)
             assert new or first == len(files), "without new ids nothing is written"
@@ -107,7 +83,7 @@ def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches: li
             assert all(times <= 1 + math.log(MERGED_MAX, 1.5) for file in files for times in file)
 
 
-def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
+def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root):
     for number in range(2):
         write(root, f"id-{number}", f"more-{number}")
         rollup.roll_up(root, grace_s=0)
@@ -125,7 +101,7 @@ def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", usual(["rename"], long=["rename", "replace"]))
-def test_kill_9_before_a_file_of_ids_counts(root: Path, moment: str) -> None:
+def test_kill_9_before_a_file_of_ids_counts(root, moment):
     """`replace` puts the file of ids into place, `rename` the generation that names it."""
     write(root, "a", "b")
     rollup.roll_up(root)
@@ -156,7 +132,7 @@ def test_kill_9_before_a_file_of_ids_counts(root: Path, moment: str) -> None:
     assert sums.faults(root) == ([], None, ())
 
 
-def test_a_damaged_file_of_ids_is_named_and_not_merged(root: Path) -> None:
+def test_a_damaged_file_of_ids_is_named_and_not_merged(root):
     write(root, "a")
     rollup.roll_up(root)
     table = pq.read_table(root / rolled.id_file(0))
@@ -172,7 +148,7 @@ def test_a_damaged_file_of_ids_is_named_and_not_merged(root: Path) -> None:
     assert "rollup/ids/x.parquet: a foreign name: no file of a ledger has it" in verify(root).problems
 
 
-def test_roll_ups_of_another_form_are_made_anew_from_the_events(root: Path, tmp_path: Path) -> None:
+def test_roll_ups_of_another_form_are_made_anew_from_the_events(root, tmp_path):
     write(root, "a")
     rollup.roll_up(root)
     compaction.compact(root, grace_s=0)

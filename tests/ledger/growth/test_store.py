@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +6,7 @@ from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     for url in (str(tmp_path / "away"), f"memory:///{uuid.uuid4().hex}/away"):
         store = Store(url)
         assert (store.read("a/b/file"), store.names("a/b")) == (None, [])
@@ -22,7 +19,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert (store.read("a/b/file"), store.names("a/b")) == (None, ["another"])
 
 
-def test_its_files_have_urls(tmp_path: Path) -> None:
+def test_its_files_have_urls(tmp_path):
     assert Store(str(tmp_path)).url("a/b") == f"file://{tmp_path}/a/b"
     assert Store(f"file://{tmp_path}/").url() == f"file://{tmp_path}"
     assert Store("memory:///x").url("a") == "memory:///x/a"
@@ -30,7 +27,7 @@ def test_its_files_have_urls(tmp_path: Path) -> None:
     assert Store(str(tmp_path)).local_folder() == tmp_path
 
 
-def test_what_a_place_refuses_names_the_file(tmp_path: Path) -> None:
+def test_what_a_place_refuses_names_the_file(tmp_path):
     (tmp_path / "file").write_text("in the way")
     store = Store(str(tmp_path / "file"))
     with pytest.raises(LedgerError, match=f"cannot write to file://{tmp_path}/file/name"):
@@ -39,7 +36,7 @@ def test_what_a_place_refuses_names_the_file(tmp_path: Path) -> None:
         Store(str(tmp_path)).read("")
 
 
-def test_a_url_that_will_not_do_is_refused() -> None:
+def test_a_url_that_will_not_do_is_refused():
     for url, says in (
         ("simplecache::s3://bucket", "goes through a cache"),
         ("sftp://me:secret@host/x", "has a password"),

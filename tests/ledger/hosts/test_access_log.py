@@ -1,7 +1,5 @@
 """The access log of a gateway, with a real writer, on a disk that may refuse."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -20,7 +18,7 @@ UNITS = {
 
 
 @pytest.fixture(scope="module")
-def views() -> list[dictionary.View]:
+def views():
     return dictionary.read()
 
 

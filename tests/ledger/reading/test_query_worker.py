@@ -1,7 +1,5 @@
 """The processes themselves: what they cost nobody else, and what becomes of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -119,7 +117,6 @@ def test_it_ends_with_the_process_that_started_it_even_if_that_is_killed_and_hol
         "query(sys.argv[1], sys.argv[2], timeout_s=60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(root), DEAF], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
         group, holds = program.stdout.readline().split()
         assert holds == "False"
         while len(psutil.Process(int(group)).children()) == 0:
