@@ -1,9 +1,7 @@
-"""The access log: an event for each read of a ledger, by commands on its folder and by a gateway.
-
-`logged` is for commands and the dashboard's SQL page. It stops nobody when an event cannot be written, since whoever
-may read a folder may read its files without any log. `AccessLog` is a gateway's: an event is on disk before the answer
-goes out, so a read is refused while the disk refuses its event.
-"""
+"""The access log: an event for each read of a ledger, by commands on its folder and by a gateway. `logged` is for
+commands and the dashboard's SQL page. It stops nobody when an event cannot be written, since whoever may read a folder
+may read its files without any log. `AccessLog` is a gateway's: an event is on disk before the answer goes out, so a
+read is refused while the disk refuses its event."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ def logged(
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
-    """Record the block's read of the ledger at `root`, if VARIABLE asks for it. `who` is this user at this host if
-    None."""
+    """Record the block's read of the ledger at `root`, if VARIABLE asks for it; without `who`, as this user's."""
     reading, began_ns = Reading(), time.monotonic_ns()
     outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
     try:

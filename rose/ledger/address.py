@@ -14,7 +14,6 @@ class OpenAddressError(UserError):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -22,8 +21,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_guarded(host: str, token: str | None, ways: str) -> None:
-    """Raise OpenAddressError if other machines reach `host` and there is no token, SecretError for a short token.
-    `ways` says how to give a token."""
+    """Raise OpenAddressError, naming the `ways` to give a token, if other machines reach `host` without one;
+    SecretError."""
     if token is not None:
         check_token(token)
     elif not is_loopback(host):

@@ -74,7 +74,6 @@ INTERNAL = (
 _UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
 #: Older DuckDB clients can open a file of this version.
 STORAGE_VERSION = "v1.5.0"
-#: A catalog is made in memory if this many bytes are free, several times its size.
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
 _DIGEST_BYTES = 32
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
@@ -103,11 +102,10 @@ def connect(root: Path | str) -> Connection:
         connection.execute("SET parquet_metadata_cache = true")
         # Last, since what a catalog defines hides DuckDB's own, in the comparison too.
         connection.execute("USE ledger")
-    except duckdb.Error as error:
+    except BaseException as error:
         connection.close()
-        raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
-    except BaseException:
-        connection.close()
+        if isinstance(error, duckdb.Error):
+            raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
         raise
     return connection
 
@@ -130,7 +128,6 @@ def _attach_current(connection: Connection, root: Path) -> bool:
 
 
 def _attach_new(connection: Connection, root: Path) -> None:
-    """Attach a new catalog, and put it in place unless the ledger's disk refuses it. Raises LedgerError."""
     refusal: OSError | None = None
     try:
         try:
@@ -194,8 +191,7 @@ def refresh_sound(root: Path) -> None:
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
     """Make the daily views of a connection give what a roll-up of this span must hold. `retry` names a view with the
-    records that do not count. It is read once, over all events, also those after the span: a roll-up must count no
-    record that readers do not see."""
+    records that do not count, over all events: a roll-up must count no record that readers do not see."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
@@ -227,8 +223,7 @@ def faults(root: Path) -> tuple[list[str], list[str]]:
 
 
 def made_of(root: Path) -> str:
-    """Return a digest of all that the catalog of the ledger must define now. Raises LedgerError for a damaged
-    roll-up."""
+    """Return a digest of all that the catalog of the ledger must define now. Raises LedgerError."""
     texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *sources.selects(root).values()]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
@@ -239,7 +234,6 @@ def readable(root: Path) -> list[str]:
 
 @functools.cache
 def comments(view: str) -> tuple[str, dict[str, str]]:
-    """Return the comments at the head of a view's SQL file: on the view, and on each documented column."""
     lines = []
     for line in sql.view(view).splitlines():
         if not line.startswith("--"):
@@ -252,7 +246,6 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
 
 def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
     if not _canonical:
-        # Once for each process, since it takes as long as opening a catalog.
         _canonical.update(_as_stored(connection, _bodies()))
     expected = {**_canonical, **_as_stored(connection, selects)}
     problems, missing = [], dict(expected)
@@ -284,19 +277,7 @@ def _bodies() -> dict[str, str]:
     return unrolled | {view: sql.view(view).partition(f"VIEW {view} AS")[2] for view in VIEWS}
 
 
-def _nothing() -> dict[str, str]:
-    none = sources.events(Path(), [])
-    rolled_up = {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in (CLIENT_ID, *ROLLUPS)}
-    return {
-        "writer_order": sources.writer_order(Path(), []),
-        "stored_event": none,
-        "unrolled_stored_event": none,
-        **rolled_up,
-    }
-
-
 def _build(root: Path, selects: dict[str, str]) -> bytes:
-    # The template's empty views do until the first roll-up, and a view takes a while to make.
     own = {name: select for name, select in selects.items() if select != sources.no_roll_up(name)}
 
     def fill(connection: Connection) -> None:
@@ -318,17 +299,16 @@ def _template() -> bytes:
     """Return a catalog over a ledger without events, kept for this code: the views take most of the time."""
     code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
     views = [sql.view(view) for view in VIEWS]
-    texts = [*code, *_nothing().values(), *_bodies().values(), *views]
+    texts = [*code, *sources.of_nothing().values(), *_bodies().values(), *views]
     return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))
 
 
 def _fill_template(connection: Connection) -> None:
     connection.execute("BEGIN")
-    nothing = _nothing()
-    plain = ("writer_order", "stored_event", "unrolled_stored_event", f"rolled_{CLIENT_ID}")
-    _make(connection, {name: nothing[name] for name in plain})
+    daily = [f"rolled_{name}" for name in ROLLUPS]
+    _make(connection, {name: select for name, select in sources.of_nothing().items() if name not in daily})
     _make(connection, {name: _bodies()[name] for name in _UNROLLED})
-    _make(connection, {f"rolled_{name}": nothing[f"rolled_{name}"] for name in ROLLUPS})
+    _make(connection, {name: sources.of_nothing()[name] for name in daily})
     for name in INTERNAL:
         connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
     for view in VIEWS:
@@ -363,8 +343,7 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """Return the bytes of a catalog that `fill` made, from `start` if given. Raises OSError, also for DuckDB's
-    errors."""
+    """Return the bytes of a catalog that `fill` made, from `start` if given. Raises OSError for any error."""
     with _building() as path, _builder.connection() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
@@ -416,8 +395,7 @@ os.register_at_fork(after_in_child=_builder.forked)
 
 @contextmanager
 def _building() -> Iterator[Path]:
-    """Yield where to make a catalog: in memory, or on the disk for temporary files. Raises OSError for errors of the
-    block."""
+    """Yield where to make a catalog: in memory, or with the temporary files. Raises OSError for errors of the block."""
     roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
     with TemporaryFolder("rose-catalog-", _MEMORY if roomy else None) as folder:
         try:

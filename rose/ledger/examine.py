@@ -34,9 +34,9 @@ _T = TypeVar("_T")
 
 
 class Seen:
-    """What earlier verifications of one process found in each file, so that the next one reads new files only. A file
-    is identified by its path, size, inode and times. Bytes that decay under an unchanged file show in a full
-    verification only. Threads may share it."""
+    """What verifications of one process found in each file, so that the next one reads new files only. A file is
+    identified by path, size, inode and times, so only a full verification finds bytes that decay. Threads may share
+    it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -59,8 +59,7 @@ class Seen:
         return cast(_T, entry[1])
 
     def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
-        """Return what `look` finds of the file, where `kind` names all that it depends on, the file's bytes
-        included."""
+        """Return what `look` finds of the file, where `kind` names all that it depends on, the bytes included."""
         key = (kind, str(path))
         if key not in self.entries:
             self.entries[key] = (), look()
@@ -84,7 +83,6 @@ class Segment:
     #: None without a trustworthy one; `fault` then says why.
     header: segments.Header | None
     fault: str | None
-    #: Structures that this version cannot read.
     unchecked: tuple[str, ...] = ()
 
     @property
@@ -119,7 +117,6 @@ class Manifest:
     """A manifest without its list of segments, which was checked within itself."""
 
     sha256: str
-    #: Its other fields; empty if the bytes are no manifest.
     said: dict[str, Any]
     segments: int
     first: Link
@@ -130,7 +127,6 @@ class Manifest:
 
 
 def merged_files(content: bytes) -> list[str]:
-    """Return the original paths of the segments that a manifest lists."""
     return [link.file for link in links(content)]
 
 
@@ -142,7 +138,6 @@ def manifest(content: bytes) -> Manifest:
     sha256, merged = sha256_of(content), links(content)
     said = json.loads(content) if merged else {}
     if not merged or not all(isinstance(said.get(name), kind) for name, kind in _SAYS.items()):
-        # No event names such bytes, and `verify` reports that.
         none = Link("", "", "", "", 0, -1, "", "", "", "")
         return Manifest(sha256, {}, 0, none, none, (), ())
     del said["segments"]
@@ -181,7 +176,6 @@ def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, 
 
 
 def rows(content: bytes, manifest_content: bytes) -> Segment:
-    """Examine the Parquet file of a compacted part, given the bytes of its manifest."""
     detail, merged = json.loads(manifest_content), links(manifest_content)
     if hashlib.sha256(content).hexdigest() != detail["sha256"]:
         return Segment(None, CHANGED)
@@ -241,7 +235,6 @@ def _says_all(action: str, detail: Any) -> bool:
 
 
 def _events(root: Path, writer: str, seen: Seen | None) -> list[tuple[int, str, Any]]:
-    """Return (seq, action, details) of the `ledger` events that `writer` wrote, by seq. A damaged file has none."""
     seen = seen or Seen()
     events: list[tuple[int, str, Any]] = []
     for part in layout.parts(root, writer):

@@ -31,7 +31,6 @@ from typing import Literal
 
 from rose.errors import UserError
 
-#: Version of everything above; a ledger of a newer version is refused.
 FORMAT_VERSION = 1
 MARKER = "ledger.json"
 CATALOG = "ledger.duckdb"
@@ -183,15 +182,13 @@ class Part:
 
     @property
     def manifest(self) -> str:
-        """Return the path of the manifest of a part that is not live, relative to the ledger. Its folder decides the
-        state."""
+        """Return the path of a merged part's manifest, relative to the ledger. Its folder decides the state."""
         assert self.state != "live", f"{self.folder} has no manifest"
         return f"{self.state}/{self.writer}/{self.first:06d}-{self.last:06d}.json"
 
 
 def parts(root: Path, writer: str) -> list[Part]:
-    """Return the parts that hold every event of `writer` still in the ledger once, in order: the widest of each
-    epoch."""
+    """Return the parts that hold every event of `writer` in the ledger once, in order: the widest of each epoch."""
     return [part for part in chain(root, writer) if part.state != "archived"]
 
 

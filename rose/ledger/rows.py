@@ -40,8 +40,7 @@ def fields_of(kind: str) -> tuple[Field, ...]:
 
 
 def encode(event: Event) -> tuple[Any, ...]:
-    """Return the values of an event's fields, checked. Raises LedgerError that names the kind, the field and the
-    value."""
+    """Return the values of an event's fields, checked. Raises LedgerError that names kind, field and value."""
     try:
         quick = _quick(event.kind)
     except AttributeError:

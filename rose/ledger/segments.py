@@ -1,7 +1,5 @@
-"""Segments: immutable Parquet files, each of which names the SHA-256 of the one before it.
-
-A segment's own SHA-256 is in its name, so that a changed byte shows even in the newest one.
-"""
+"""Segments: immutable Parquet files, each of which names the SHA-256 of the one before it. A segment's own SHA-256 is
+in its name, so that a changed byte shows even in the newest one."""
 
 import hashlib
 import io
@@ -24,7 +22,6 @@ from rose.ledger.evidence.keys import Key
 from rose.ledger.evidence.link import Link
 from rose.ledger.layout import LedgerError, Part
 
-#: An epoch is closed after this many segments, so that readers open few small files.
 SEGMENTS_PER_EPOCH = 100
 _METADATA_KEY = b"rose"
 
@@ -164,8 +161,7 @@ def check_key(tail: Tail) -> None:
 
 def announce(root: Path, writer: str, segment: str) -> None:
     """Note the path of the segment that `writer` is about to write; empty for none. Raises OSError. Written in place,
-    within one page: a kill leaves the note before or this one. A new file would be brought to disk together with the
-    segment, at the cost of a second segment."""
+    within one page, so that a kill leaves the note before or this one, and no disk is waited for."""
     path = _announcement(root, writer)
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -260,7 +256,6 @@ def read_head(root: Path, writer: str) -> Head:
                 raise ValueError(segment)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"heads/{writer}.json is damaged; delete it once `rose ledger verify` is clean") from error
-    # It may be read while it is written. A damaged note names no segment.
     return Head(segment, announced.decode(errors="replace") or None)
 
 

@@ -1,7 +1,5 @@
-"""What the views read: the segments of every part, those that no roll-up counts yet, and the roll-ups.
-
-Paths are absolute, so that any DuckDB client finds them from any working directory.
-"""
+"""What the views read: the segments of every part, those that no roll-up counts yet, and the roll-ups. Paths are
+absolute, so that any DuckDB client finds them from any working directory."""
 
 import functools
 import itertools
@@ -38,13 +36,9 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def names() -> tuple[str, ...]:
-    return (
-        "writer_order",
-        "stored_event",
-        "unrolled_stored_event",
-        *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS)),
-    )
+def of_nothing() -> dict[str, str]:
+    """Return what each source view selects in a ledger without events."""
+    return selects(Path(), files=(None, {}, None))
 
 
 def selects(
@@ -83,13 +77,9 @@ def selects(
         "unrolled_stored_event": events(place, unrolled, whole.pattern if whole else None, apart),
     }
     rolled_up = coverage if covered else None
-    sources[f"rolled_{CLIENT_ID}"] = client_ids(place, () if rolled_up is None else rolled_up.ids)
-    for name in ROLLUPS:
-        sources[f"rolled_{name}"] = (
-            no_roll_up(f"rolled_{name}")
-            if rolled_up is None
-            else parquet(place, [f"{rolled_up.folder}/{name}.parquet"])
-        )
+    files_of = {name: [f"{rolled_up.folder}/{name}.parquet"] if rolled_up else [] for name in ROLLUPS}
+    for name, paths in {CLIENT_ID: [*rolled_up.ids] if rolled_up else [], **files_of}.items():
+        sources[f"rolled_{name}"] = parquet(place, paths) if paths else no_roll_up(f"rolled_{name}")
     return sources
 
 

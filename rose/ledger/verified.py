@@ -24,7 +24,6 @@ from rose.ledger.layout import LedgerError
 
 FOLDER = "verified"
 _FORMAT, _FILES_FORMAT = 1, 6
-#: Types of the findings that are no plain values, by the first word of their kind.
 _FACTS: dict[str, TypeAdapter[Any]] = {
     "segment": TypeAdapter(Segment),
     "rows": TypeAdapter(Segment),
@@ -100,8 +99,7 @@ def save(root: Path | str, seen: Seen) -> None:
 
 
 def load(root: Path | str) -> Seen:
-    """Return the findings of the last verification; empty if they cannot be read. Raises LedgerError if `root` is no
-    ledger."""
+    """Return the last verification's findings, empty if unreadable. Raises LedgerError if `root` is no ledger."""
     root = layout.check(root)
     seen = Seen()
     with suppress(OSError, ValueError, KeyError, TypeError, LedgerError):

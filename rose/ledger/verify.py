@@ -2,7 +2,7 @@
 the views and the upkeep events, which decide what readers read."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from rose.clock import utc_us
 from rose.ledger import examine, layout, verified
-from rose.ledger.checks import names, registry, roll_ups, views
+from rose.ledger.checks import registry, roll_ups, views
 from rose.ledger.checks.chain import Chain, WriterReport
 from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, Expected, Records
 from rose.ledger.checks.roll_ups import ROLL_UP_WRITER
 from rose.ledger.examine import Seen
+from rose.ledger.growth import rolled
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 
@@ -81,7 +82,6 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
             walk = functools.partial(_verify_writer, root, expected, records, seen, marks or {})
             writers = list(pool.map(walk, expected.writers))
         finally:
-            # An interrupt waits for the current file only.
             pool.shutdown(cancel_futures=True)
             # Otherwise some 300 MB stay allocated, which pricing may need next.
             pa.default_memory_pool().release_unused()
@@ -119,7 +119,7 @@ def verify_changed(root: Path | str) -> Report:
 
 
 def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
-    problems = names.faults(root)
+    problems = _foreign_names(root)
     for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
         problems += examine.detail_faults(root, writer, seen)
     if expected.problem is not None:
@@ -170,8 +170,7 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
 def _verify_writer(
     root: Path, expected: Expected, records: Records, seen: Seen, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
-    """Return the report and the path of the newest segment. Parts that were merged or moved meanwhile are read
-    again."""
+    """Return the report and the newest segment's path. Parts that moved meanwhile are read again."""
     while True:
         before = layout.chain(root, writer)
         chain = Chain(root, writer, records, seen, expected, marks.get(writer, ()))
@@ -179,3 +178,47 @@ def _verify_writer(
         chain.check_expected()
         if not report.problems or set(before) <= set(layout.chain(root, writer)):
             return report, chain.newest
+
+
+def _foreign_names(root: Path) -> list[str]:
+    """Return foreign names in the ledger's folders, except those in an epoch, which `Chain` checks."""
+    problems = [*_foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)]
+    for writer in layout.names(root / "live"):
+        problems += _foreign(root, f"live/{writer}", layout.is_number, folders=True)
+    for state, is_own in (("compacted", _is_compacted), ("archived", layout.manifest_span)):
+        problems += _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
+        for writer in layout.names(root / state):
+            problems += _foreign(root, f"{state}/{writer}", is_own)
+    problems += _foreign(root, "heads", _is_head)
+    ids = rolled.ID_FOLDER.rpartition("/")[2]
+    problems += _foreign(root, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
+    problems += _foreign(root, rolled.ID_FOLDER, rolled.is_id_file)
+    for generation in layout.names(root / rolled.FOLDER):
+        if layout.is_number(generation):
+            problems += _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
+    return problems
+
+
+def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> list[str]:
+    problems = []
+    for name in sorted(layout.names(root / folder)):
+        path = root / folder / name
+        own = is_own(name) and path.is_dir() == folders
+        # A file that is gone by now was a leftover, or was merged.
+        if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
+            problems.append(f"{folder}/{name}: a foreign name: no file of a ledger has it")
+    return problems
+
+
+def _is_compacted(name: str) -> bool:
+    return layout.manifest_span(name.replace(".parquet", ".json")) is not None
+
+
+def _is_head(name: str) -> bool:
+    stem, _, suffix = name.rpartition(".")
+    return suffix in ("json", "next") and layout.WRITER_NAME.fullmatch(stem) is not None
+
+
+def _is_rolled(name: str) -> bool:
+    stem, _, suffix = name.partition(".")
+    return name == "coverage.json" or (suffix == "parquet" and stem.replace("_", "").isalnum())

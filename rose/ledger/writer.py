@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Self, get_args
 
 from rose.events import Event, Ledger, Provenance
 from rose.ledger import catalog, layout, rows, segments
@@ -81,9 +80,9 @@ class LedgerWriter:
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
-        """Open the ledger at `root`, made if there is none, for writing as `writer`. `queue_max` bounds the events that
-        wait to be written. Raises LedgerError if `root` is no ledger, if a live writer has this name, or if this name's
-        newest segment is damaged."""
+        """Open the ledger at `root`, made if there is none, for writing as `writer`. `queue_max` bounds the waiting
+        events. Raises LedgerError if `root` is no ledger, if a live writer has this name, or if its newest segment is
+        damaged."""
         root = layout.create(root)
         layout.check_writer_name(writer)
         if not run_id:
@@ -198,18 +197,14 @@ class LedgerWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
+    def __exit__(self, *_: object) -> None:
         self.close()
-        return False
 
     def _closed(self) -> LedgerError:
         return LedgerError(f"writer {self.writer!r} is closed; open it again to record events")
 
     def _make_room(self, control: bool) -> bool:
-        """Return whether an event may join a full queue. Control events wait for room, and join anyway if none can
-        come."""
+        """Return whether an event may join a full queue. Control events wait for room, and join in any case."""
         if control:
             self._wake()
             self._progress.wait_for(
@@ -262,7 +257,6 @@ class LedgerWriter:
         return items
 
     def _write(self, first_seq: int, items: list[rows.Row]) -> None:
-        """Write a batch that begins at `first_seq`, or put it back at the head of the queue and note why."""
         error = None
         next_seq = first_seq
         try:

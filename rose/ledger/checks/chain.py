@@ -157,7 +157,6 @@ class Chain:
         """Check merged parts that await their removal: a query that began earlier still reads them."""
         chain = self.parts
         for part, superseded in layout.all_parts(self.root, self.report.writer):
-            # A part that was merged since the walk began was read already.
             if not superseded or part in chain:
                 continue
             wider = next((one for one in chain if one.first <= part.first and part.last <= one.last), None)
@@ -254,7 +253,6 @@ class Chain:
         return manifest if fault is None else None
 
     def _rows(self, part: Part, manifest: examine.Manifest) -> None:
-        # The findings depend on the manifest, so a new one needs a new look.
         kind = f"rows {manifest.sha256}"
 
         def look(content: bytes) -> examine.Segment:
@@ -305,7 +303,6 @@ class Chain:
             self.report.links[next_seq] = (*self.report.links.get(next_seq, ()), link.chain_sha256)
 
     def _signed(self, signer: Signer, events: int) -> None:
-        """Note who signed some events, and check it against earlier signers and the registry."""
         last = self.report.signers[-1] if self.report.signers else None
         if last is None or last.key != signer.key:
             self.report.signers.append(signer)

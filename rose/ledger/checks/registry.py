@@ -37,7 +37,6 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Endorsements:
-    #: Keys that may endorse keys of any writer.
     endorsers: frozenset[str]
     pairs: frozenset[tuple[str, str]]
 
@@ -46,15 +45,14 @@ class Endorsements:
 
     @property
     def keys(self) -> set[str]:
-        """Return all keys that were endorsed for some writer, or may endorse."""
         return {*self.endorsers, *(key for _, key in self.pairs)}
 
 
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """Return the endorsements that count, some of which may be given. By default the key that signed the first line may
-    endorse."""
+    """Return the endorsements that count. The key that signed the first line may endorse, if no `endorsers` are
+    given."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
@@ -67,8 +65,8 @@ def endorsements(
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
-    """Make sure that the registry names `writer` and its key, endorsed by `by`. Leaves a damaged one to `verify`.
-    Raises OSError."""
+    """Make sure that the registry names `writer` and its key, endorsed by `by`, unless it is damaged. Raises
+    OSError."""
     # A damaged registry must not stop a writer.
     with suppress(LedgerError):
         ledger_id = layout.give_id(root)
@@ -193,13 +191,11 @@ def keys_of(registered: Sequence[Line], writer: str) -> set[str]:
 
 
 def begins_signed(registered: Sequence[Line], writer: str) -> bool:
-    """Return whether the first line of `writer` has a key. That line comes after a first segment, which is then
-    signed."""
+    """Return whether the first line of `writer` has a key. It comes after a first segment, which is then signed."""
     return next((bool(line.key) for line in registered if line.writer == writer), False)
 
 
 def signature_faults(ledger_id: str, registered: Sequence[Line]) -> Iterator[str]:
-    """Yield the lines that are not signed by the key they name."""
     for number, line in enumerate(registered, start=1):
         if (line.by or line.signature) and not keys.check(line.by, _message(ledger_id, line), line.signature):
             yield (

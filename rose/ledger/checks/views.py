@@ -1,8 +1,6 @@
 """The views of a ledger: whether its catalog matches this version and its files, and rows that are no valid events.
-
 Events are checked where they enter (`rose.ledger.rows`). Rows that entered in another way are left out of each view
-that cannot reckon with them, and the view `faulty_event` has each: see `sql.reckonable`.
-"""
+that cannot reckon with them, and the view `faulty_event` has each: see `sql.reckonable`."""
 
 import time
 from dataclasses import dataclass
@@ -44,7 +42,6 @@ def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
     """Return problems of the catalog of the ledger at `root`, and notes on it that are no problems."""
     begun_s = time.monotonic()
     while True:
-        # Before the look, since a command that moves parts makes the catalog new before it ends.
         patience_s = _WHILE_PARTS_MOVE_S if layout.parts_are_moving(root) else _PATIENCE_S
         try:
             path = root / layout.CATALOG
@@ -56,7 +53,7 @@ def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
         except OSError as error:
             return [f"{layout.CATALOG}: it cannot be read ({error.strerror}); move away what lies there"], []
         # Parts may have been brought back, and the catalog is about to follow.
-        late = all(any(f"view {name} " in problem for name in sources.names()) for problem in problems)
+        late = all(any(f"view {name} " in problem for name in sources.of_nothing()) for problem in problems)
         if not problems or not late or time.monotonic() - begun_s > patience_s:
             way_out = "the next `rose` command that reads the ledger replaces it"
             edited = "it was edited, or made by another version"

@@ -10,7 +10,6 @@ from typing import Any
 
 from rose.terminal import Escapes
 
-#: In JSON an escape stands for the character itself; the kept line ends are those between values.
 _ESCAPES = Escapes(lambda char: json.dumps(char)[1:-1], kept="\n")
 #: What a spreadsheet takes for a formula, also behind blanks and as a character of full width; polars reads it too.
 FORMULA = re.compile(r"^(?:[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])")
@@ -26,14 +25,9 @@ def json_text(value: Any) -> tuple[str, int]:
 
 
 def csv_cells(row: Iterable[Any]) -> list[str]:
-    """Return the cells of a line of CSV. Text that a spreadsheet would take for a formula gets an apostrophe; numbers
-    and times, also negative ones, do not."""
-    return [_csv_cell(cell) for cell in row]
-
-
-def _csv_cell(cell: Any) -> str:
-    text = cell_text(cell)
-    return f"'{text}" if not isinstance(cell, _NUMBERS) and FORMULA.match(text) else text
+    """Return a CSV line's cells, an apostrophe before text that a spreadsheet would take for a formula."""
+    texts = [(cell_text(cell), isinstance(cell, _NUMBERS)) for cell in row]
+    return [f"'{text}" if not is_number and FORMULA.match(text) else text for text, is_number in texts]
 
 
 def cell_text(cell: Any) -> str:

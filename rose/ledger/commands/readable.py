@@ -15,7 +15,6 @@ _INSTANT = re.compile(
 )
 _LENGTH = re.compile(r"(?:.*_)?(?P<unit>ns|us|bytes|mw|mj|(?:milli|micro|nano)_usd)")
 _NS_PER = {"ns": 1, "us": 1000}
-#: Each is 1000 of the one before it.
 _SCALES = {
     "bytes": ("B", "kB", "MB", "GB", "TB", "PB"),
     "mw": ("mW", "W", "kW", "MW"),
@@ -53,13 +52,11 @@ def cell(column: str, value: Any) -> str | None:
 
 
 def instant(time: datetime) -> str:
-    """Return a time in UTC to the microsecond. A time without a zone is UTC."""
     utc = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     return f"{utc:%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 def length(ns: Number) -> str:
-    """Return a duration in nanoseconds as text, in the largest unit that leaves a number above one."""
     for least_ns, unit_ns, unit in _TIMES:
         if abs(float(ns)) >= least_ns:
             return f"{_digits(float(ns) / unit_ns)} {unit}"
@@ -73,7 +70,6 @@ def size(size_bytes: Number) -> str:
 def _scaled(value: Number, units: tuple[str, ...]) -> str:
     scaled = float(value)
     for unit in units[:-1]:
-        # A value that would round to a thousand takes the next unit.
         if abs(scaled) < 999.5:
             return f"{_digits(scaled)} {unit}"
         scaled /= 1000

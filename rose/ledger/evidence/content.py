@@ -40,9 +40,9 @@ def rows_sha256(table: pa.Table) -> str:
 
 
 def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the digests of a Parquet file's rows, cut before each of the ascending `first_seqs` except the first.
-    Raises LedgerError like `rows_sha256`, and if the file's footer contradicts the rows; and Arrow's errors for a file
-    that it cannot read."""
+    """Return the digests of a Parquet file's rows, cut before each of the ascending `first_seqs` except the first; and
+    what of its footer cannot be checked. Raises LedgerError like `rows_sha256` and for a lying footer, and Arrow's
+    errors."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = footer.places(file.metadata)
     unchecked: list[str] = []
@@ -165,8 +165,7 @@ class _Ranges:
 
 
 def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
-    """Return of the filled rows the type's name, the values or the lengths of texts; and the texts, and where each
-    begins."""
+    """Return the filled rows' type name, values or text lengths; and the texts, and where each begins."""
     rows = filled.rows
     if array.type.id not in _TEXTS:
         values = _fixed(array)
@@ -205,7 +204,6 @@ def _fixed(array: pa.Array) -> Any:
     """Return the values of an array of fixed width as they are hashed; arbitrary values at nulls."""
     if array.type.id == pa.bool_().id:
         return _bits(array, 1)
-    # An array without rows may have no buffer.
     return np.frombuffer(array.buffers()[1] or b"", _TYPES[array.type.id][1], len(array), 8 * array.offset)
 
 
@@ -215,7 +213,6 @@ def _bits(array: pa.Array, buffer: int) -> Any:
 
 
 def _packed(array: pa.Array, buffer: int) -> tuple[Any, int]:
-    """Return the bytes with an array's bits, and how many bits precede its first."""
     first, last = array.offset, array.offset + len(array)
     return np.frombuffer(array.buffers()[buffer], np.uint8)[first // 8 : (last + 7) // 8], first % 8
 

@@ -1,8 +1,6 @@
-"""Whether a ledger continues the receipts taken of it: nothing that they name was changed since.
-
-A chain commits to all events before a link. So where the chain of a writer passes through the link of a receipt, its
-events up to there are those that the receipt signed, in whichever files they are now.
-"""
+"""Whether a ledger continues the receipts taken of it: nothing that they name was changed since. A chain commits to all
+events before a link. So where the chain of a writer passes through the link of a receipt, its events up to there are
+those that the receipt signed, in whichever files they are now."""
 
 import hashlib
 import os
@@ -143,7 +141,6 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
         _no_state_of_pricing(root, done)
         done.late_events = _late(root, newest)
     except LedgerError as error:
-        # Verification has named the damage.
         done.problems.append(f"not everything could be checked against the receipts: {error}")
     return done
 
@@ -151,8 +148,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
 def _passes(
     root: Path, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
 ) -> bool:
-    """Return whether the chain passes through each link that a receipt names; else add a problem that says where it
-    departs."""
+    """Return whether the chain passes through each receipt's link; else add a problem that says where it departs."""
     writer = writer_report.writer
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, holds = 0, "no receipt holds"
@@ -258,7 +254,6 @@ def _no_state_of_pricing(root: Path, done: Continuation) -> None:
 
 
 def _late(root: Path, newest: Receipt) -> int:
-    """Return the events still in the ledger that came after the receipt and carry a time before it."""
     seqs = {writer: mark.next_seq for writer, mark in newest.writers.items()}
     statement = """SELECT count(*) FROM stored_event LEFT JOIN (SELECT unnest(?::VARCHAR[]) AS writer,
         unnest(?::BIGINT[]) AS next_seq) AS mark USING (writer) WHERE seq >= coalesce(next_seq, 0) AND at_us < ?"""

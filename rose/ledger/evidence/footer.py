@@ -1,10 +1,9 @@
-"""The footer of a Parquet file checked against its rows, because readers skip rows that a forged footer excludes.
-
-The digest of rows does not cover the footer. A footer that contradicts its rows was changed. A structure that this
-version cannot read is reported as not checked, since the file's writer may be newer.
-"""
+"""The footer of a Parquet file checked against its rows, because readers skip rows that a forged footer excludes. The
+digest of rows does not cover the footer. A footer that contradicts its rows was changed. A structure that this version
+cannot read is reported as not checked, since the file's writer may be newer."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -66,26 +65,23 @@ def check_file(content: bytes) -> list[str]:
 
 
 def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) -> Iterator[str]:
-    """Yield the structures of a column in one row group that cannot be checked. Raises LedgerError for one that
-    lies."""
+    """Yield the structures of a column in a row group that cannot be checked. Raises LedgerError for one that lies."""
     chunk = group.column(place)
-    name, plain = chunk.path_in_schema, _plain(values)
     if chunk.has_column_index or chunk.has_offset_index:
         yield "page index"
     if chunk.bloom_filter_offset is not None:
         # This version writes none: a filter that lacks a value hides its rows from readers.
         yield "Bloom filter"
-    if (agree := _agree(_statistics(chunk), plain)) is None:
+    statistics = None
+    with suppress(pa.ArrowNotImplementedError):
+        statistics = chunk.statistics
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if (agree := _agree(statistics, values)) is None:
         yield "statistics"
     elif not agree:
+        name = chunk.path_in_schema
         raise LedgerError(f"the statistics of column {name!r} are not those of its values: they were changed")
-
-
-def _statistics(chunk: pq.ColumnChunkMetaData) -> Any:
-    try:
-        return chunk.statistics
-    except pa.ArrowNotImplementedError:
-        return None
 
 
 def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
@@ -112,14 +108,9 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
 
 
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
-    """Return whether texts have these bounds, which may be cut; None for bounds that are wider than this version
-    expects."""
+    """Return whether texts have these bounds, which may be cut; None for bounds wider than this version expects."""
     if not low <= least or (high < most and not most.startswith(high)):
         return False
     exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))
     exact_high = high == most or (len(most) > _TEXT_BYTES and bool(high) and high >= most[: len(high)])
     return True if exact_low and exact_high else None
-
-
-def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values

@@ -1,8 +1,6 @@
-"""The receipt: what a ledger held at one moment, signed, and small enough to keep out of its owner's reach.
-
-It names the newest link of each writer's chain. Its holder can show later that the ledger still continues it
-(`rose.ledger.evidence.continuation`), whatever was done to the ledger's files since.
-"""
+"""The receipt: what a ledger held at one moment, signed, and small enough to keep out of its owner's reach. It names
+the newest link of each writer's chain. Its holder can show later that the ledger still continues it
+(`rose.ledger.evidence.continuation`), whatever was done to the ledger's files since."""
 
 import hashlib
 import json
@@ -35,7 +33,6 @@ class _Signed(BaseModel):
 
 class Mark(_Signed):
     next_seq: _Count
-    #: Its newest link, and that segment's original path.
     chain_sha256: _Sha256
     segment: str
     keys: tuple[str, ...]
@@ -67,7 +64,6 @@ class Receipt(_Signed):
 
     @property
     def message(self) -> bytes:
-        """Return what the signature signs: all but itself."""
         document = self.to_json()
         del document["signature"]
         return _TAG + canonical(document)

@@ -21,8 +21,7 @@ class Sums(NamedTuple):
 
 
 def faults(root: Path) -> Sums:
-    """Compare the newest daily sums with their events, which takes as long as a first roll-up. Raises LedgerError for a
-    damaged ledger."""
+    """Compare the newest daily sums with their events, at the cost of a first roll-up. Raises LedgerError."""
     coverage = rolled.newest(root)
     if coverage is None or not coverage.writers:
         # Nobody reads sums that count nothing, and older versions left some.

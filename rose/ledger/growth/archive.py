@@ -1,9 +1,7 @@
-"""The archive: old compacted files are copied out of the ledger, leave it on request, and can be brought back.
-
-The archive has the ledger's own layout, so any engine reads `<url>/compacted/*/*.parquet`. A file leaves the ledger
-when its manifest moves from `compacted/` to `archived/`: readers then skip it, the chain of hashes still runs through
-the manifest, and the file itself is removed a grace period later.
-"""
+"""The archive: old compacted files are copied out of the ledger, leave it on request, and can be brought back. The
+archive has the ledger's own layout, so any engine reads `<url>/compacted/*/*.parquet`. A file leaves the ledger when
+its manifest moves from `compacted/` to `archived/`: readers then skip it, the chain of hashes still runs through the
+manifest, and the file itself is removed a grace period later."""
 
 import hashlib
 import json
@@ -15,13 +13,7 @@ from typing import Any
 from rose.clock import utc_us
 from rose.events import Ledger
 from rose.ledger import catalog, examine, layout
-from rose.ledger.checks.expected import (
-    ARCHIVE_WRITER,
-    ARCHIVED_ACTION,
-    COMPACTED_ACTION,
-    COMPACTION_WRITER,
-    RESTORED_ACTION,
-)
+from rose.ledger.checks import expected
 from rose.ledger.growth import compaction, rolled
 from rose.ledger.growth.rollup import KEPT_WRITERS
 from rose.ledger.growth.store import Store
@@ -45,8 +37,6 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result of `restore`. `missing` are URLs without a file."""
-
     parts: int
     events: int
     bytes: int
@@ -72,7 +62,7 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
     before_us = utc_us() - int(older_than_days * 86_400e6)
     done = Archived(url=store.url(), deleted=delete)
     try:
-        with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
+        with LedgerWriter.open(root, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             with layout.moving_parts(root):
                 due = _due(root, before_us)
             archiving = _Archiving(root, store, delete, log)
@@ -82,7 +72,6 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
                 except FileNotFoundError:
                     if part in layout.parts(root, part.writer):
                         raise
-                    # It was merged into a wider part meanwhile, which is archived in its turn.
         if delete:
             catalog.refresh(root)
             with layout.moving_parts(root):
@@ -94,14 +83,9 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
 
 
 def _due(root: Path, before_us: int) -> list[Part]:
-    parts = []
-    for writer in layout.writers(root):
-        for part in layout.parts(root, writer):
-            if part.state == "compacted":
-                newest_us = compaction.newest_at_us(root, part)
-                if newest_us is not None and newest_us < before_us:
-                    parts.append(part)
-    return parts
+    parts = [part for writer in layout.writers(root) for part in layout.parts(root, writer)]
+    newest = {part: compaction.newest_at_us(root, part) for part in parts if part.state == "compacted"}
+    return [part for part, newest_us in newest.items() if newest_us is not None and newest_us < before_us]
 
 
 def restore(root: Path | str, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
@@ -113,7 +97,7 @@ def restore(root: Path | str, from_url: str, *, since_us: int | None = None, unt
     parts = events = size = 0
     missing = []
     try:
-        with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
+        with LedgerWriter.open(root, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             own = _own_files(root)
             for part in _archived(root):
                 if not _within(root, part, since_us, until_us):
@@ -131,7 +115,7 @@ def restore(root: Path | str, from_url: str, *, since_us: int | None = None, unt
                 with layout.moving_parts(root):
                     layout.make_folder((root / name).parent)
                     layout.write_file(root / name, content)
-                    _record(log, RESTORED_ACTION, detail)
+                    _record(log, expected.RESTORED_ACTION, detail)
                     layout.move_file(root / part.manifest, root / replace(part, state="compacted").manifest)
                 parts, events, size = parts + 1, events + detail["events"], size + len(content)
             if parts:
@@ -176,7 +160,7 @@ def _within(root: Path, part: Part, since_us: int | None, until_us: int | None) 
 
 
 def _own_files(root: Path) -> set[str]:
-    recorded = examine.recorded(root, COMPACTION_WRITER, COMPACTED_ACTION)
+    recorded = examine.recorded(root, expected.COMPACTION_WRITER, expected.COMPACTED_ACTION)
     return {detail[name] for detail in recorded for name in ("sha256", "manifest_sha256")}
 
 
@@ -206,7 +190,7 @@ class _Archiving:
         coverage = rolled.newest(root) if delete else None
         #: By writer: the last epoch that the roll-up counts, and the seq after it.
         self._rolled_up = {} if coverage is None else coverage.writers
-        recorded = examine.recorded(root, ARCHIVE_WRITER, ARCHIVED_ACTION)
+        recorded = examine.recorded(root, expected.ARCHIVE_WRITER, expected.ARCHIVED_ACTION)
         self._copied = {(detail["manifest_sha256"], detail.get("url")) for detail in recorded}
         self._own = _own_files(root)
 
@@ -223,14 +207,13 @@ class _Archiving:
             self._move_out(part, detail)
             done.left += 1
         elif (detail["manifest_sha256"], detail["url"]) not in self._copied:
-            _record(self._log, ARCHIVED_ACTION, detail)
+            _record(self._log, expected.ARCHIVED_ACTION, detail)
         done.parts += 1
         done.events += detail["events"]
         done.bytes += len(content)
 
     def _reason_to_keep(self, part: Part, last_seq: int) -> str | None:
-        """Return why a part must not leave yet, or ever; None if it may. Raises LedgerError if the forwarder's note is
-        damaged."""
+        """Return why a part must not leave yet, or ever. Raises LedgerError if the forwarder's note is damaged."""
         if part.writer in KEPT_WRITERS:
             return "its events prove what was merged, archived and closed"
         unsent = spool.first_unsent_epoch(self._root, part.writer)
@@ -269,7 +252,7 @@ class _Archiving:
         with layout.moving_parts(self._root):
             if part not in layout.parts(self._root, part.writer):
                 raise FileNotFoundError(part.pattern)
-            _record(self._log, ARCHIVED_ACTION, {**detail, "deleted": True})
+            _record(self._log, expected.ARCHIVED_ACTION, {**detail, "deleted": True})
             manifest = self._root / part.manifest
             # The file's grace period counts from the manifest's time.
             os.utime(manifest)

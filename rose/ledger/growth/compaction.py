@@ -1,9 +1,7 @@
-"""Compaction: many small segments of closed epochs become one file, and readers never notice.
-
-A compacted file counts once its manifest stands. The catalog then reads it instead of what it merged, which is removed
-a grace period later. The manifest lists the SHA-256 of every merged segment, and an event has the manifest's own, so
-the chain can be proved without the segments.
-"""
+"""Compaction: many small segments of closed epochs become one file, and readers never notice. A compacted file counts
+once its manifest stands. The catalog then reads it instead of what it merged, which is removed a grace period later.
+The manifest lists the SHA-256 of every merged segment, and an event has the manifest's own, so the chain can be proved
+without the segments."""
 
 import hashlib
 import json
@@ -116,9 +114,8 @@ def _merged(batch: list[Part]) -> Part:
 
 
 def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
-    """Return the closed parts of a writer that `plan` may merge, in order. A finished compaction leaves nothing to
-    merge, and newer parts merge with no large file. So parts before FANOUT large ones in a row, thousands for a busy
-    writer, are not looked at."""
+    """Return the closed parts of a writer that `plan` may merge, in order. A compaction leaves nothing to merge, and
+    newer parts merge with no large file. So parts before FANOUT large ones in a row are not looked at."""
     parts: list[tuple[Part, int]] = []
     large = 0
     for part, events in newest_first:
@@ -188,8 +185,7 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
 
 
 def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
-    """Return the manifest's entry of each segment in `part`. Raises LedgerError for a damaged one, which a merge would
-    hide."""
+    """Return the manifest's entry of each segment in `part`. Raises LedgerError, since a merge would hide damage."""
     if part.state == "compacted":
         _, manifest, _ = read_compacted(root, part)
         entries: list[dict[str, Any]] = manifest["segments"]
@@ -274,7 +270,6 @@ def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
             continue
         elif time.time() - wider_since >= grace_s:
             if part.state == "compacted":
-                # The manifest first: without it the file no longer counts.
                 (root / part.manifest).unlink()
                 (root / part.pattern).unlink(missing_ok=True)
             else:
@@ -286,7 +281,6 @@ def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
 
 
 def remove_archived(root: Path, writer: str, grace_s: float) -> int:
-    """Remove the files of parts that were archived at least `grace_s` seconds ago; return how many."""
     removed = 0
     for part in layout.chain(root, writer):
         if part.state == "archived" and time.time() - (root / part.manifest).stat().st_mtime >= grace_s:

@@ -1,8 +1,6 @@
-"""Rolling up: daily sums of closed epochs, so that a year of a fleet is read in a second.
-
-A daily view is the sums in place plus the events not yet summed. A roll-up writes the result of these views for the
-closed epochs as the next generation, so a reader sees the same with and without it.
-"""
+"""Rolling up: daily sums of closed epochs, so that a year of a fleet is read in a second. A daily view is the sums in
+place plus the events not yet summed. A roll-up writes the result of these views for the closed epochs as the next
+generation, so a reader sees the same with and without it."""
 
 import hashlib
 import itertools
@@ -12,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -37,16 +36,13 @@ _ID_ORDER = "kind, run_id, event_id"
 
 @dataclass(frozen=True, slots=True)
 class RollUp:
-    """The result of `roll_up`. `events` are newly summed: 0 if none was closed since."""
-
     generation: int
     events: int
     rows: int
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(NamedTuple):
     rows: int
     bytes: int
     sha256: str
@@ -143,8 +139,7 @@ def _write_ids(
     root: Path, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
     """Write the new ids into one file, merged with those of the newest files of `known`. Returns the SHA-256 of each
-    file that now counts, by its path relative to the ledger, and what was written. Nobody reads the file until a
-    generation names it."""
+    file that now counts, by path relative to the ledger, and what was written. No generation names the file yet."""
     layout.make_folder(root / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
@@ -203,8 +198,7 @@ def _check_content(root: Path, path: str, sha256: str) -> None:
 
 
 def _remove_old(root: Path, grace_s: float) -> None:
-    """Remove generations replaced at least `grace_s` seconds ago, files of ids that no other names, and a killed
-    roll-up's leftovers."""
+    """Remove generations replaced `grace_s` seconds ago, with the files of ids that only they name."""
     numbers = rolled.generations(root)
     for old, newer in itertools.pairwise(numbers):
         if time.time() - (root / FOLDER / f"{newer:06d}").stat().st_mtime >= grace_s:

@@ -60,7 +60,6 @@ class Store:
 
     def names(self, folder: str) -> list[str]:
         with self._refusals("list", folder):
-            # Other processes may have added files since an earlier listing.
             self._fs.invalidate_cache()
             try:
                 listed = self._fs.ls(f"{self._path}/{folder}", detail=False)

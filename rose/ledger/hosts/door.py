@@ -1,7 +1,5 @@
-"""A ledger's door for other hosts: segments come in, the answers of queries go out, each by what a token may do.
-
-Each method may be called from any thread. What is acknowledged is on disk.
-"""
+"""A ledger's door for other hosts: segments come in, the answers of queries go out, each by what a token may do. Each
+method may be called from any thread. What is acknowledged is on disk."""
 
 import threading
 import time

@@ -1,8 +1,6 @@
-"""The forwarder: sends what a ledger's writers wrote to a controller, byte for byte and in the order of each chain.
-
-It keeps no state that matters, since it asks the controller what its ledger holds. While the controller is away the
-ledger grows, and is sent later.
-"""
+"""The forwarder: sends what a ledger's writers wrote to a controller, byte for byte and in the order of each chain. It
+keeps no state that matters, since it asks the controller what its ledger holds. While the controller is away the ledger
+grows, and is sent later."""
 
 import math
 import threading
@@ -18,7 +16,6 @@ from rose.ledger.hosts import spool
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
 from rose.ledger.layout import LedgerError
 
-#: While the controller is away, pauses grow to this many times the usual one.
 _PAUSES_MAX = 8
 #: A forwarder still sends for this long after `stop`.
 _STOP_S = 10.0
@@ -67,8 +64,7 @@ class Forwarder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send what is there now, for ten seconds at most, and end with the call then under way. The rest waits on disk
-        for the next forwarder."""
+        """Send what is there now, for ten seconds at most, and end. The rest waits on disk for the next forwarder."""
         if not self._stopping.is_set():
             self._until_s = time.monotonic() + _STOP_S
         self._stopping.set()
@@ -83,12 +79,9 @@ class Forwarder:
             failures = failures + 1 if progress.stopped else 0
             if self._report is not None:
                 self._report(progress)
-            if last or self._is_over():
+            if last or time.monotonic() >= self._until_s:
                 return
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
-
-    def _is_over(self) -> bool:
-        return time.monotonic() >= self._until_s
 
     def once(self) -> Progress:
         """Send all that the controller lacks. A writer that it refuses stays behind alone."""
@@ -118,7 +111,7 @@ class Forwarder:
                 spool.acknowledged(self.root, writer, held["epoch"])
         place = (-1, 0) if held is None else (held["epoch"], held["index"])
         for path in self._after(writer, place):
-            if self._is_over():
+            if time.monotonic() >= self._until_s:
                 progress.stopped = "it was told to stop before all was sent: the next forwarder sends the rest"
                 return
             content = path.read_bytes()
@@ -146,7 +139,7 @@ class Forwarder:
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, held: dict[str, Any]) -> None:
-        """Raise ControllerError unless the controller's newest segment is ours too: otherwise two hosts write under one
+        """Raise ControllerError if the controller's newest segment is not ours, because two hosts use one writer
         name."""
         folder = self.root / "live" / writer / f"{held['epoch']:06d}"
         own_segment = folder / f"{held['index']:06d}-{held['sha256']}.parquet"

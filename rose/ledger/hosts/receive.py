@@ -1,8 +1,6 @@
-"""Segments of other hosts: each is checked to be the next of its chain, written as it is, and then acknowledged.
-
-A writer's chain continues in this folder byte for byte, so verification here proves it from end to end. A segment that
-is already here, also merged or archived, is acknowledged again without effect.
-"""
+"""Segments of other hosts: each is checked to be the next of its chain, written as it is, and then acknowledged. A
+writer's chain continues in this folder byte for byte, so verification here proves it from end to end. A segment that is
+already here, also merged or archived, is acknowledged again without effect."""
 
 import hashlib
 import os
@@ -64,8 +62,7 @@ class Receiver:
         self._unshown: set[str] = set()
 
     def held(self, wanted: Collection[str] | None = None) -> dict[str, Held]:
-        """Return what is here of each writer that may be forwarded and is `wanted`. Leaves out a writer with a damaged
-        newest segment, which `receive` reports."""
+        """Return what is here of each `wanted` writer that may be forwarded and has no damaged newest segment."""
         tails = {}
         for writer in layout.writers(self.root):
             if wanted is not None and writer not in wanted:
@@ -110,7 +107,6 @@ class Receiver:
                 if (header.writer, header.key) not in self._registered:
                     registry.note(self.root, header.writer, header.key, keys.load_or_make())
                     self._registered.add((header.writer, header.key))
-                # This reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
             if header.index == 0 or header.writer in self._unshown:
                 self._unshown.add(header.writer)

@@ -57,11 +57,9 @@ class RemoteLedger:
         fails or takes too long; ControllerError without a controller's answer."""
         select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
         headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
-        try:
-            table = pa.ipc.open_stream(body).read_all()
-        except pa.ArrowException as error:
-            raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address") from error
-        return result(table, headers.get("X-Truncated") == "true")
+        with suppress(pa.ArrowException):
+            return result(pa.ipc.open_stream(body).read_all(), headers.get("X-Truncated") == "true")
+        raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address")
 
     def _json(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
         _, body = self._call(method, path, content, _CALL_S, ControllerError)
@@ -94,16 +92,13 @@ class RemoteLedger:
             raise ControllerAwayError(f"no controller answers at {self.url} ({cause}): check the address") from error
 
     def _refusal(self, error: urllib.error.HTTPError, refused: type[LedgerError]) -> LedgerError:
-        said = error.read(_ERROR_BYTES_MAX)
         try:
-            reason = str(json.loads(said)["error"])
+            reason = str(json.loads(error.read(_ERROR_BYTES_MAX))["error"])
         except (ValueError, TypeError, KeyError):
             return ControllerError(f"what answers at {self.url} is no controller of ROSE ({error.code})")
         if error.code in _LATER:
             return ControllerAwayError(f"{self.url}: {reason}")
-        if error.code in (401, 403):
-            return ControllerError(f"{self.url}: {reason}")
-        return refused(reason)
+        return ControllerError(f"{self.url}: {reason}") if error.code in (401, 403) else refused(reason)
 
 
 def _is_url(text: str) -> bool:

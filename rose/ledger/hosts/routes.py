@@ -28,8 +28,6 @@ _STATEMENT_BYTES_MAX = 1 << 20
 
 
 class Select(BaseModel):
-    """One SELECT over the views, and the limits of its answer."""
-
     model_config = ConfigDict(extra="forbid")
 
     sql: str

@@ -1,8 +1,6 @@
 """What makes a ledger a spool: its segments are copied to a controller, and stay here until they are there.
-
 `forwarded/<writer>.json` says how far a writer's segments were acknowledged. It may lag. Commands that remove segments
-read it, and the forwarder does while the controller is away.
-"""
+read it, and the forwarder does while the controller is away."""
 
 import json
 from pathlib import Path
@@ -14,7 +12,6 @@ FOLDER = "forwarded"
 #: Writers of upkeep, closes and local access, whose events are about one folder only.
 _UPKEEP = frozenset({"access", "archive", "closing", "compaction", "rollup"})
 _UPKEEP_PREFIX = "job-"
-#: The writer of a door's access log.
 GATEWAY_WRITER = "gateway"
 
 
@@ -24,7 +21,6 @@ def is_upkeep(writer: str) -> bool:
 
 
 def is_local(writer: str) -> bool:
-    """Return whether a writer's segments belong to their own folder and are never forwarded."""
     return writer in _UPKEEP or writer == GATEWAY_WRITER or writer.startswith(_UPKEEP_PREFIX)
 
 

@@ -1,8 +1,6 @@
-"""The named queries of `sql/queries`: their questions and variables, and running one on a ledger.
-
-The head of a query's file has a sentence with the question; a line `name (TYPE): what it restricts` for each variable;
-and how to read the result. The files run by themselves in any DuckDB client, where an unset variable means "all".
-"""
+"""The named queries of `sql/queries`: their questions and variables, and running one on a ledger. The head of a query's
+file has a sentence with the question; a line `name (TYPE): what it restricts` for each variable; and how to read the
+result. The files run by themselves in any DuckDB client, where an unset variable means "all"."""
 
 from __future__ import annotations
 
@@ -87,8 +85,7 @@ def load(name: str) -> NamedQuery:
 
 
 def assignments(items: Iterable[str]) -> dict[str, str]:
-    """Return `name=text` items as variable to text. Raises NamedQueryError for any other item, or a name given
-    twice."""
+    """Return `name=text` items as variable to text. Raises NamedQueryError for other items, or a name given twice."""
     texts_by_name: dict[str, str] = {}
     for item in items:
         name, equals, text = item.partition("=")
@@ -102,7 +99,7 @@ def assignments(items: Iterable[str]) -> dict[str, str]:
 
 def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
     """Return the values of `texts` (variable to text) for `query`. Times are UTC without a zone; durations reach back
-    from `now`. Raises NamedQueryError that names an unknown variable, a wrong value, or a `since` that is not before
+    from `now`. Raises NamedQueryError for an unknown variable, a wrong value, or a `since` that is not before
     `until`."""
     variables = {variable.name: variable for variable in query.variables}
     if unknown := sorted(set(texts) - set(variables)):
@@ -181,7 +178,9 @@ def _value(variable: Variable, text: str, now: datetime) -> Value:
         if variable.type == "TIMESTAMP":
             return _time(text, now)
         if variable.type == "BIGINT":
-            return _integer(text)
+            if not -(2**63) <= int(text) < 2**63:
+                raise ValueError(text)
+            return int(text)
         if variable.type.startswith("DECIMAL"):
             return _decimal(text, variable.type)
     except (ValueError, OverflowError, InvalidOperation) as error:
@@ -200,13 +199,6 @@ def _time(text: str, now: datetime) -> datetime:
     else:
         time = datetime.fromisoformat(text)
     return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
-
-
-def _integer(text: str) -> int:
-    value = int(text)
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(text)
-    return value
 
 
 def _decimal(text: str, type_name: str) -> Decimal:

@@ -1,8 +1,6 @@
-"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory.
-
-It runs in a process of its own (`query_worker`), so nothing that a statement does to DuckDB harms the caller. This
-module loads neither DuckDB nor Arrow before that process has started.
-"""
+"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory. It
+runs in a process of its own (`query_worker`), so nothing that a statement does to DuckDB harms the caller. This module
+loads neither DuckDB nor Arrow before that process has started."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ _SECRETS = ("ROSE_TOKEN",)
 
 
 class QueryError(LedgerError):
-    """A query that was refused or failed; the message says what is allowed. `outcome`: it was `refused` before it ran,
-    `failed`, or reached its `timeout`."""
+    """A query that was `refused` before it ran, `failed`, or reached its `timeout`; the message says what is
+    allowed."""
 
     def __init__(self, text: str, outcome: Outcome = "failed") -> None:
         super().__init__(text)
@@ -43,8 +41,6 @@ class QueryError(LedgerError):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The rows of a query. `truncated`: there were more than the limit."""
-
     columns: list[str]
     types: list[str]
     rows: list[tuple[Any, ...]]
@@ -66,9 +62,8 @@ class Request:
 def query(
     root: Path | str, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
-    """Run one SELECT on the ledger at `root`; at most `limit` rows, within `timeout_s` and `memory_limit_gb`. Raises
-    QueryError if the text is anything else, reads outside the ledger, fails, or takes too long; LedgerError if `root`
-    is no ledger."""
+    """Run one SELECT on the ledger at `root`, within these limits. Raises QueryError if the text is anything else,
+    reads outside the ledger, fails, or takes too long; LedgerError if `root` is no ledger."""
     table, truncated = query_arrow(
         root, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
     )
@@ -76,8 +71,7 @@ def query(
 
 
 def result(table: pa.Table, truncated: bool) -> Result:
-    """Return the rows of a lossless table of `query_arrow` as DuckDB's own Python values. Times with a zone come as UTC
-    without one."""
+    """Return a lossless table of `query_arrow` as DuckDB's own Python values, times in UTC without a zone."""
     types = [field.metadata[b"type"].decode() for field in table.schema]
     return Result(table.column_names, types, _python_rows(table), truncated)
 
@@ -104,7 +98,6 @@ def query_arrow(
         try:
             connection.sendall(json.dumps(asdict(request)).encode())
             connection.shutdown(socket.SHUT_WR)
-            # This takes as long as the worker's own imports.
             import pyarrow as pa
 
             with connection.makefile("rb") as stream:

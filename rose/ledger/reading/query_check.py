@@ -1,9 +1,7 @@
-"""What a user's SQL may be: one SELECT over the catalog's views, read from DuckDB's own syntax tree.
-
-Everything not known to be harmless is refused: kinds of table reference, table functions and tables by a list of what
-is allowed, scalar functions by a list of those that look at anything but their arguments. DuckDB's own lock-down (see
-`query_worker`) stands behind it.
-"""
+"""What a user's SQL may be: one SELECT over the catalog's views, read from DuckDB's own syntax tree. Everything not
+known to be harmless is refused: kinds of table reference, table functions and tables by a list of what is allowed,
+scalar functions by a list of those that look at anything but their arguments. DuckDB's own lock-down (see
+`query_worker`) stands behind it."""
 
 import functools
 import json
@@ -79,7 +77,6 @@ class Names:
 def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str:
     """Return `text` wrapped so that it gives at most `limit` rows, checked as it will run. Raises QueryError."""
     statement = _one_select(connection, text)
-    # The newline ends a comment at the end of the text.
     wrapped = f"SELECT * FROM (\n{statement}\n) LIMIT {limit}"
     try:
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
@@ -109,8 +106,11 @@ def check(tree: dict[str, Any], names: Names) -> None:
             continue
         if "alias" in node and "sample" in node:
             _check_reference(node, visible, names)
-        elif "function_name" in node:
-            _check_function(node)
+        elif (function := node.get("function_name", "").lower()) in FUNCTIONS_REFUSED or function.startswith(
+            _PREFIXES_REFUSED
+        ):
+            what = f"the function {function!r} is not allowed: it looks at more than its arguments"
+            raise QueryError(f"{what}. {_ALLOWED}")
         if isinstance(with_clause := node.get("cte_map"), dict):
             for entry in with_clause["map"]:
                 name = frozenset({entry["key"].lower()})
@@ -144,12 +144,6 @@ def _check_reference(node: dict[str, Any], visible: frozenset[str], names: Names
         built_in = name in TABLE_FUNCTIONS and not qualifier
         if not built_in and not (qualifier in _QUALIFIERS and name in names.table_macros):
             raise QueryError(f"the table function {name!r} is not allowed. {_ALLOWED}")
-
-
-def _check_function(node: dict[str, Any]) -> None:
-    name = node["function_name"].lower()
-    if name in FUNCTIONS_REFUSED or name.startswith(_PREFIXES_REFUSED):
-        raise QueryError(f"the function {name!r} is not allowed: it looks at more than its arguments. {_ALLOWED}")
 
 
 def _path(node: dict[str, Any]) -> list[str]:
@@ -188,5 +182,4 @@ def _kind(statement: duckdb.Statement) -> str:
 
 
 def explained(message: str) -> str:
-    """Return DuckDB's message about a statement, with what is allowed where it refused permission."""
     return f"{message}\n{_ALLOWED}" if "Permission Error" in message else message

@@ -52,7 +52,6 @@ def serve(control: socket.socket) -> None:
         # The child may end before `running` has it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         if (pid := os.fork()) == 0:
-            # A caller must not wait for the sockets of other answers.
             for other in (control, *running.values()):
                 other.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -126,7 +125,6 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         except (MemoryError, pa.ArrowMemoryError) as error:
             raise QueryError(too_large(request.memory_limit_gb)) from error
         except pa.ArrowException as error:
-            # The stream of batches turns DuckDB's errors into this.
             if "INTERRUPT" in str(error):
                 raise QueryError(too_slow(request.timeout_s), "timeout") from error
             raise QueryError(_damaged(root, str(error))) from error
@@ -169,7 +167,6 @@ def _limit(request: Request) -> None:
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection, root: Path, request: Request) -> None:
-    """Let the connection read the ledger's segments only, write nothing, and never be unlocked."""
     readable = catalog.readable(root)
     for setting, folders in (("allowed_directories", True), ("allowed_paths", False)):
         names = ", ".join(catalog.quoted(name) for name in readable if name.endswith("/") == folders)

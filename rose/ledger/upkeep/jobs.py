@@ -1,8 +1,6 @@
-"""Background jobs that keep a ledger small, fast and checked. Each run is an event.
-
-A job holds a lock while it runs, so any number of schedulers may serve one ledger. The ledger has the time of the last
-success: one run makes up for all that were missed.
-"""
+"""Background jobs that keep a ledger small, fast and checked. Each run is an event. A job holds a lock while it runs,
+so any number of schedulers may serve one ledger. The ledger has the time of the last success: one run makes up for all
+that were missed."""
 
 import dataclasses
 import functools
@@ -36,9 +34,8 @@ _ERROR_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work on a ledger every `every_s` seconds. `run` takes the ledger's folder, returns its result as plain values,
-    and raises if it fails. It runs in another process, so it is a function of a module, or a `functools.partial` of
-    one."""
+    """Work on a ledger every `every_s` seconds. `run` takes its folder, returns plain values, and raises if it fails.
+    It runs in another process, so it is a function of a module, or a `functools.partial` of one."""
 
     name: str
     run: Callable[[Path], Mapping[str, object]]
@@ -149,7 +146,6 @@ def audit(root: Path) -> Mapping[str, object]:
 
 
 def archive(root: Path, *, older_than_days: float, to: str, delete: bool) -> Mapping[str, object]:
-    """Copy events older than `older_than_days` to the folder or URL `to`; with `delete` they leave the ledger."""
     from rose.ledger.growth import archive as archiving
 
     return dataclasses.asdict(archiving.archive(root, older_than_days=older_than_days, to=to, delete=delete))
@@ -239,7 +235,6 @@ def due_us(job: Job, last: Last | None) -> int:
 
 
 def _explained(error: BaseException) -> str:
-    # DuckDB's error for an interrupt in a query.
     in_query = type(error) is RuntimeError and str(error) == "Query interrupted"
     if isinstance(error, KeyboardInterrupt) or in_query:
         return STOPPED

@@ -1,8 +1,6 @@
-"""The ledger's figures in Prometheus' text format. Counters are sums over the whole ledger, by provenance.
-
-They come from the daily sums, the records of jobs and the files, so that a scrape costs about the same on a ledger of
-any size. Scrapes within `CACHE_S` seconds get the same answer.
-"""
+"""The ledger's figures in Prometheus' text format. Counters are sums over the whole ledger, by provenance. They come
+from the daily sums, the records of jobs and the files, so that a scrape costs about the same on a ledger of any size.
+Scrapes within `CACHE_S` seconds get the same answer."""
 
 import json
 import shutil
@@ -33,8 +31,7 @@ _LEASE_US = 86_400_000_000
 
 
 class _Figure(NamedTuple):
-    """A metric from a column of a query of `sql/metrics`. Its labels are other columns, as `column` or
-    `column=label`."""
+    """A metric from a column of a query of `sql/metrics`. Labels are other columns, as `column` or `column=label`."""
 
     name: str
     help: str
@@ -156,7 +153,6 @@ def writer_state(root: Path, writer: str) -> tuple[int, int | None]:
 
 
 def _most(groups: pq.FileMetaData, column: str) -> int:
-    """Return a column's greatest value by the file's statistics, which every file of a ledger has."""
     position = next(n for n in range(groups.num_columns) if groups.schema.column(n).name == column)
     return max(int(groups.row_group(n).column(position).statistics.max) for n in range(groups.num_row_groups))
 

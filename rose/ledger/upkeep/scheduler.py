@@ -1,7 +1,5 @@
-"""The scheduler: runs the jobs of a ledger when they are due, each in a process of its own at low priority.
-
-Jobs thus take neither the scheduler's interpreter nor its cores, and a killed job takes nothing with it.
-"""
+"""The scheduler: runs the jobs of a ledger when they are due, each in a process of its own at low priority. Jobs thus
+take neither the scheduler's interpreter nor its cores, and a killed job takes nothing with it."""
 
 import multiprocessing
 import os
@@ -47,7 +45,6 @@ class Scheduler:
 
     def start(self) -> None:
         """Begin. A job first runs one interval after its last success, and at once if that has passed."""
-        # A ledger that cannot be read must not stop its keeper. Each job will report the error.
         history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
             history = jobs.history(self._root)
@@ -145,7 +142,6 @@ def _in_child(root: Path, job: Job, answer: Connection) -> None:
         except LedgerError as error:
             run = JobRun(job.name, "failed", utc_us(), error=str(error))
         except Exception:
-            # An import that is stopped may fail in any way.
             if not stopped.is_set():
                 raise
             return

@@ -43,7 +43,7 @@ def test_statistics_that_hide_rows_are_named(tmp_path, state):
         assert wrong in str(examine.segment(lying, hashlib.sha256(lying).hexdigest()).fault)
     else:
         manifest = path.with_suffix(".json").read_bytes()
-        assert examine.rows(content, manifest) == examine.Rows(None)
+        assert examine.rows(content, manifest) == examine.Segment(None, None)
         of_lying = manifest.replace(examine.sha256_of(content).encode(), examine.sha256_of(lying).encode())
         assert wrong in str(examine.rows(lying, of_lying).fault)
 
