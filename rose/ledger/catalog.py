@@ -6,8 +6,7 @@ epoch appears and after a compaction, an archiving or a roll-up. New segments of
 
 Anyone who may write to the folder may replace the file. So `connect` compares all that it defines with what it must
 define, and makes it anew where they differ. A macro or a type in a catalog hides DuckDB's own of that name, so
-everything beside the views counts as a difference.
-"""
+everything beside the views counts as a difference."""
 
 import ctypes
 import errno
@@ -197,12 +196,10 @@ def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -
 
 
 def faults(root: Path) -> tuple[list[str], list[str]]:
-    """Return what the catalog of the ledger at `root` defines wrongly or lacks, and notes on one without faults.
-
-    The notes say that it is stale, or that the ledger was moved: a process was killed before it replaced the catalog,
-    or will do so now. A ledger without a catalog has no fault. Changes nothing. Raises LedgerError for a damaged
-    roll-up.
-    """
+    """Return what the catalog of the ledger at `root` defines wrongly or lacks, and notes on one without faults. The
+    notes say that it is stale, or that the ledger was moved: a process was killed before it replaced the catalog, or
+    will do so now. A ledger without a catalog has no fault. Changes nothing. Raises LedgerError for a damaged
+    roll-up."""
     path, selects = root / layout.CATALOG, sources.selects(root)
     if _in_place(root, selects) is not None or not path.exists():
         return [], []

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rose.ledger import layout, segments
-from rose.ledger.evidence.content import ranges_sha256
-from rose.ledger.evidence.link import Link
+from rose.ledger.evidence.content import Link, ranges_sha256
 from rose.ledger.layout import LedgerError
 
 CHANGED = "its bytes were changed after it was written"

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 from rose.ledger import layout, rows
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.evidence.content import Link, chain_sha256, link_message, rows_sha256
 from rose.ledger.evidence.keys import Key
-from rose.ledger.evidence.link import Link
 from rose.ledger.layout import LedgerError, Part
 
 SEGMENTS_PER_EPOCH = 100
@@ -216,18 +215,9 @@ def read_header(content: bytes) -> Header:
 
 
 def link(header: Header, sha256: str) -> Link:
-    return Link(
-        header.writer,
-        f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet",
-        sha256,
-        header.previous_sha256,
-        header.first_seq,
-        header.last_seq,
-        header.rows_sha256,
-        header.chain_sha256,
-        header.key,
-        header.signature,
-    )
+    file = f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet"
+    signed = (header.rows_sha256, header.chain_sha256, header.key, header.signature)
+    return Link(header.writer, file, sha256, header.previous_sha256, header.first_seq, header.last_seq, *signed)
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:

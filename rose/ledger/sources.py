@@ -122,12 +122,10 @@ def no_roll_up(name: str) -> str:
 
 
 def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
-    """Return a SELECT of the events in these files of a ledger, except rows that meet a condition of `apart`.
-
-    It has every column of the ledger, whatever the files have. `whole` is a pattern whose first file has them all: if
-    it is among the patterns, a plan is a tenth shorter. With many merged files none is opened to make a view, and
-    columns that this version does not know are left out.
-    """
+    """Return a SELECT of the events in these files of a ledger, except rows that meet a condition of `apart`. It has
+    every column of the ledger, whatever the files have. `whole` is a pattern whose first file has them all: if it is
+    among the patterns, a plan is a tenth shorter. With many merged files none is opened to make a view, and columns
+    that this version does not know are left out."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
         return _read(root, patterns, _known_columns()) + where

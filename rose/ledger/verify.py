@@ -12,10 +12,16 @@ import pyarrow as pa
 
 from rose.clock import utc_us
 from rose.ledger import examine, layout, verified
-from rose.ledger.checks import registry, roll_ups, views
+from rose.ledger.checks import registry, views
 from rose.ledger.checks.chain import Chain, WriterReport
-from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, Expected, Records
-from rose.ledger.checks.roll_ups import ROLL_UP_WRITER
+from rose.ledger.checks.expected import (
+    ARCHIVE_WRITER,
+    COMPACTION_WRITER,
+    ROLL_UP_WRITER,
+    Expected,
+    Records,
+    roll_up_faults,
+)
 from rose.ledger.examine import Seen
 from rose.ledger.growth import rolled
 from rose.ledger.hosts import spool
@@ -55,13 +61,11 @@ class Report:
 
 
 def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
-    """Check the ledger at `root`, and leave a record of it (see `rose.ledger.verified`).
-
-    Finds a changed byte; a missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views that
-    are not this version's. Writers, compaction and the archive may work meanwhile; what they add is not looked at.
-    Reads every byte, or with `seen` the files that are new or changed since by size and times. `marks` are seqs of
-    writers at which the report must have the links. Raises LedgerError if `root` is no ledger.
-    """
+    """Check the ledger at `root`, and leave a record of it (see `rose.ledger.verified`). Finds a changed byte; a
+    missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views that are not this version's.
+    Writers, compaction and the archive may work meanwhile; what they add is not looked at. Reads every byte, or with
+    `seen` the files that are new or changed since by size and times. `marks` are seqs of writers at which the report
+    must have the links. Raises LedgerError if `root` is no ledger."""
     root = layout.check(root)
     began_us = utc_us()
     seen = seen or Seen()
@@ -90,7 +94,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
         folder = [*_folder(root, expected, seen), *edited, *misused]
         notes = [*moved, *first_used]
-        report = Report(root, reports, roll_ups.faults(root, seen), folder, notes, expected.registry)
+        report = Report(root, reports, roll_up_faults(root, seen), folder, notes, expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
     if full:

@@ -127,15 +127,12 @@ class LedgerWriter:
         return None if self._error is None else str(self._error)
 
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
-        """Append an event and return its seq, or None if it was merged or only counted because the queue was full.
-
-        With `durable` (by default what the kind says) it is on disk and in every view when this returns, else within
-        the flush interval. Events of durable kinds are never dropped: the caller waits for room.
-
-        Raises LedgerError if a field does not fit its column or the writer is closed; and for an event of a durable
-        kind while the disk refuses writes. That event stays in the queue and is written when the disk recovers, so
-        retry only under the same event_id. Other events never raise because of the disk.
-        """
+        """Append an event and return its seq, or None if it was merged or only counted because the queue was full. With
+        `durable` (by default what the kind says) it is on disk and in every view when this returns, else within the
+        flush interval. Events of durable kinds are never dropped: the caller waits for room. Raises LedgerError if a
+        field does not fit its column or the writer is closed; and for an event of a durable kind while the disk refuses
+        writes. That event stays in the queue and is written when the disk recovers, so retry only under the same
+        event_id. Other events never raise because of the disk."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable

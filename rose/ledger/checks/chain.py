@@ -11,7 +11,7 @@ from typing import TypeVar
 from rose.ledger import examine, layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.checks.expected import Expected, Records
-from rose.ledger.evidence.link import Link
+from rose.ledger.evidence.content import Link
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.segments import Head

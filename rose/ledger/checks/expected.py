@@ -1,14 +1,18 @@
 """What the files of a ledger say of one another: its writers, their keys, how far each goes, and what was moved."""
 
+import hashlib
 import threading
 from pathlib import Path
 
 from rose.ledger import examine, layout, verified
-from rose.ledger.checks import registry, roll_ups
+from rose.ledger.checks import registry
 from rose.ledger.examine import Seen
+from rose.ledger.growth import rolled
+from rose.ledger.growth.rolled import Coverage
 from rose.ledger.layout import LedgerError, Part
 
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
+ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
 ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "restored"
 
 
@@ -66,10 +70,66 @@ class Expected:
         except LedgerError as error:
             self.problem = str(error)
         self.registered = None if self.problem else {line.writer for line in self.lines}
-        self.ends = roll_ups.ends(root)
+        self.ends = _roll_up_ends(root)
         for writer, last_seq in records.last_seqs.items():
             self.ends[writer] = max(last_seq, self.ends.get(writer, -1))
         self.verified = {} if before is None else before.heads
         heads = {path.stem for path in (root / "heads").glob("*.json") if layout.WRITER_NAME.fullmatch(path.stem)}
         named = {*heads, *(self.registered or ()), *self.ends, *self.verified}
         self.writers = sorted({*layout.writers(root), *named})
+
+
+def roll_up_faults(root: Path, seen: Seen) -> list[str]:
+    while True:
+        try:
+            coverage = rolled.newest(root)
+        except LedgerError as error:
+            return [str(error)]
+        problems = _roll_up_faults(root, coverage, seen)
+        if not problems or rolled.newest(root) == coverage:
+            return problems
+
+
+def _roll_up_ends(root: Path) -> dict[str, int]:
+    """Return the last seq of each writer that the newest generation counts; empty if none can be read."""
+    try:
+        coverage = rolled.newest(root)
+    except LedgerError:
+        return {}
+    return {} if coverage is None else {writer: seq - 1 for writer, (_, seq) in coverage.writers.items()}
+
+
+def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str]:
+    recorded = [detail["coverage_sha256"] for detail in examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION, seen)]
+    problems = []
+    for generation in rolled.generations(root):
+        try:
+            coverage = rolled.read(root, generation)
+        except LedgerError as error:
+            problems.append(str(error))
+            continue
+        if coverage is None:
+            # An older generation is removed some time after the newest stands.
+            continue
+        problems += rolled.faults(root, coverage, seen)
+        if coverage.sha256 not in recorded:
+            problems.append(f"{coverage.folder}/coverage.json: no event of a roll-up says so; it was changed")
+    if recorded and (newest is None or newest.sha256 != recorded[-1]) and recorded[-1] not in _unfinished(root):
+        problems.append(f"{rolled.FOLDER}: the newest generation that an event of a roll-up names is missing")
+    for writer in layout.writers(root):
+        covered = -1 if newest is None else newest.writers.get(writer, (-1, 0))[0]
+        for part in layout.chain(root, writer):
+            if part.state == "archived" and part.last > covered:
+                problems.append(f"{part.manifest}: its events were archived, and no roll-up counts them")
+    return problems
+
+
+def _unfinished(root: Path) -> set[str]:
+    """Return the SHA-256 of coverage that a killed roll-up was about to put in place. The next one does it again."""
+    unfinished = set()
+    for path in (root / rolled.FOLDER).glob(".*.tmp/coverage.json"):
+        try:
+            unfinished.add(hashlib.sha256(path.read_bytes()).hexdigest())
+        except FileNotFoundError:
+            continue
+    return unfinished

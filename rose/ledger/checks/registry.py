@@ -1,10 +1,8 @@
 """The registry: the names of all writers that ever wrote, so that a missing one is noticed, and their keys.
-
 `writers.jsonl` has a line for each writer and each of its keys, in order of arrival, with the SHA-256 of the line
 before. The key `by` signs the line: it endorses that the writer signs with `key`. That counts if `by` may endorse, or
 is itself endorsed for this writer. The first key of a ledger may endorse, and so may each key that such a key marked.
-Writers that do not sign have a line without a key.
-"""
+Writers that do not sign have a line without a key."""
 
 import hashlib
 import json

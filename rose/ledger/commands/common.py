@@ -16,8 +16,7 @@ from rich.table import Table
 
 from rose.clock import iso
 from rose.errors import UserError
-from rose.ledger.commands import readable
-from rose.ledger.commands.output import cell_text, json_text
+from rose.ledger.commands.output import cell_text, json_text, readable
 from rose.terminal import Screen, echo, echo_data, echo_error
 
 LedgerOption = Annotated[
@@ -110,7 +109,7 @@ def print_table(columns: list[str], rows: list[Any]) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         cells = zip(columns, row, strict=True)
-        table.add_row(*(readable.cell(*cell) or cell_text(cell[1]) for cell in cells))
+        table.add_row(*(readable(*cell) or cell_text(cell[1]) for cell in cells))
     # Off a terminal the width is unlimited.
     width = None if sys.stdout.isatty() else 1_000_000
     Screen(width=width).print(table)

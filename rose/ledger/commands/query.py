@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +20,6 @@ from rose.ledger.commands.output import csv_cells
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
-    from rose.ledger.reading.named import NamedQuery, Value
     from rose.ledger.reading.query import Result
 
 _LIMIT = 1000
@@ -59,7 +60,11 @@ def sql_command(
         if server is None:
             if token_file is not None:
                 common.fail("--token-file is for a controller; name one with --server")
-            result = _run_here(ledger, text, limit, timeout)
+            from rose.ledger import layout
+            from rose.ledger.reading.query import query as select
+
+            root = layout.check(common.ledger_root(ledger))
+            result = _logged(root, text, lambda: select(root, text, limit=limit, timeout_s=timeout))
         else:
             if ledger is not None and "ROSE_LEDGER" not in os.environ:
                 common.fail("--ledger and --server exclude one another; give one of them")
@@ -108,7 +113,9 @@ def query_command(
         if show:
             echo_data(named.script(query, given))
             return
-        result = _run_named(ledger, query, given, limit, timeout)
+        root = common.ledger_root(ledger)
+        ask = functools.partial(named.run, root, query, given, limit=limit, timeout_s=timeout)
+        result = _logged(root, named.script(query, given), ask)
     _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
@@ -134,27 +141,13 @@ def schema_command(
         )
 
 
-def _run_here(ledger: Path | None, text: str, limit: int, timeout_s: float) -> Result:
-    from rose.ledger import layout
+def _logged(root: Path, text: str, run: Callable[[], Result]) -> Result:
     from rose.ledger.access import logged
-    from rose.ledger.reading.query import query
 
-    root = layout.check(common.ledger_root(ledger))
     with logged(root, "query", text) as reading:
-        result = query(root, text, limit=limit, timeout_s=timeout_s)
+        result = run()
         reading.rows = len(result.rows)
-        return result
-
-
-def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], limit: int, timeout_s: float) -> Result:
-    from rose.ledger.access import logged
-    from rose.ledger.reading import named
-
-    root = common.ledger_root(ledger)
-    with logged(root, "query", named.script(query, given)) as reading:
-        result = named.run(root, query, given, limit=limit, timeout_s=timeout_s)
-        reading.rows = len(result.rows)
-        return result
+    return result
 
 
 def _one_format(as_json: bool, as_csv: bool) -> None:

@@ -15,7 +15,7 @@ from rose.clock import iso
 from rose.ledger import catalog, examine, layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
-from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
+from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.evidence import keys, sums
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt

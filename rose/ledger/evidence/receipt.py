@@ -13,7 +13,7 @@ from rose.clock import iso, utc_us
 from rose.ledger import layout, segments, verified
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
-from rose.ledger.evidence.link import Link
+from rose.ledger.evidence.content import Link
 from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
 

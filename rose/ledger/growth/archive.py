@@ -46,15 +46,11 @@ class Restored:
 
 def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
     """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`, and compare each
-    copy.
-
-    With `delete` the part then leaves the ledger, if the roll-up covers it: readers no longer see it, and the next
-    compaction or archiving after `grace_s` seconds removes its file. Its manifest and event stay. Safe while writers
-    write and readers read, and may be repeated after any interruption.
-
-    Raises LedgerError if a part is damaged, if the place refuses a file or gives back another, if another archiving is
-    running, or if the disk refuses. What was done before that stays done.
-    """
+    copy. With `delete` the part then leaves the ledger, if the roll-up covers it: readers no longer see it, and the
+    next compaction or archiving after `grace_s` seconds removes its file. Its manifest and event stay. Safe while
+    writers write and readers read, and may be repeated after any interruption. Raises LedgerError if a part is damaged,
+    if the place refuses a file or gives back another, if another archiving is running, or if the disk refuses. What was
+    done before that stays done."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     root = layout.check(root)

@@ -39,13 +39,11 @@ class Compaction:
 
 
 def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
-    """Merge the closed epochs of every writer, and remove what was merged at least `grace_s` seconds ago.
-
-    On a spool, segments that a gateway still lacks are merged for readers, and also stay until they are sent. Safe
-    while writers write and readers read. A query that began more than `grace_s` before may fail, but is never wrong.
-    Raises LedgerError if another compaction is running, if the disk refuses, or if a segment is damaged: other writers
-    are merged all the same.
-    """
+    """Merge the closed epochs of every writer, and remove what was merged at least `grace_s` seconds ago. On a spool,
+    segments that a gateway still lacks are merged for readers, and also stay until they are sent. Safe while writers
+    write and readers read. A query that began more than `grace_s` before may fail, but is never wrong. Raises
+    LedgerError if another compaction is running, if the disk refuses, or if a segment is damaged: other writers are
+    merged all the same."""
     root = layout.check(root)
     merged = written = removed = 0
     failure: LedgerError | None = None
@@ -76,13 +74,10 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     """Return which neighbouring parts to merge, oldest first, given one writer's closed parts in order with their
-    events.
-
-    Live epochs are merged at once, FANOUT of them into a file: each has a hundred segments, which a merge holds open
-    together. Compacted files wait until there are FANOUT neighbours of them, or as many as EVENTS_MAX has room for,
-    which are then merged for good. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans
-    archived parts.
-    """
+    events. Live epochs are merged at once, FANOUT of them into a file: each has a hundred segments, which a merge holds
+    open together. Compacted files wait until there are FANOUT neighbours of them, or as many as EVENTS_MAX has room
+    for, which are then merged for good. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans
+    archived parts."""
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from rose.events import Ledger
 from rose.ledger import catalog, layout, segments, sources
-from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER
-from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
+from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
 from rose.ledger.layout import LedgerError

@@ -23,8 +23,7 @@ from rose.ledger import catalog, examine, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import rows_sha256
-from rose.ledger.evidence.link import Link
+from rose.ledger.evidence.content import Link, rows_sha256
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Tail
@@ -78,12 +77,10 @@ class Receiver:
         return tails
 
     def receive(self, path: str, content: bytes) -> Held:
-        """Take in a segment by its path in the ledger it was written to; on disk when this returns.
-
-        Rows that are no valid events are kept, so that the chain can be proved and its host continues. The view
-        `faulty_event` has them, and other views leave them out. Raises LedgerError, and keeps nothing, if it does not
-        match its path, is not the next of its writer, or is of a writer that is open on this host.
-        """
+        """Take in a segment by its path in the ledger it was written to; on disk when this returns. Rows that are no
+        valid events are kept, so that the chain can be proved and its host continues. The view `faulty_event` has them,
+        and other views leave them out. Raises LedgerError, and keeps nothing, if it does not match its path, is not the
+        next of its writer, or is of a writer that is open on this host."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]

@@ -1,12 +1,10 @@
 """The paths of a ledger's door: PUT of a segment, how far writers are, one SELECT, and figures for Prometheus."""
 
-import io
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated
 
-import pyarrow as pa
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -17,6 +15,7 @@ from starlette.routing import Route
 from rose.ledger.hosts.door import BusyError, Caller, DeniedError, Door
 from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX
 from rose.ledger.layout import LedgerError
+from rose.ledger.reading.query import arrow_stream
 from rose.tokens import UnknownTokenError
 
 logger = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def routes(door: Door) -> list[Route]:
         table, truncated = await run_in_threadpool(
             door.query, caller, select.sql, select.limit, select.timeout_s, lossless=select.lossless
         )
-        return Response(_arrow(table), headers={"Content-Type": ARROW, "X-Truncated": str(truncated).lower()})
+        return Response(arrow_stream(table), headers={"Content-Type": ARROW, "X-Truncated": str(truncated).lower()})
 
     async def metrics(request: Request) -> Response:
         text = await run_in_threadpool(door.metrics, _caller(door, request))
@@ -87,13 +86,6 @@ async def _body(request: Request, bytes_max: int) -> bytes:
             raise _TooLongError(f"the body has more than {bytes_max} bytes")
         parts.append(part)
     return b"".join(parts)
-
-
-def _arrow(table: pa.Table) -> bytes:
-    written = io.BytesIO()
-    with pa.ipc.new_stream(written, table.schema) as stream:
-        stream.write_table(table)
-    return written.getvalue()
 
 
 def _answered(endpoint: Endpoint) -> Endpoint:

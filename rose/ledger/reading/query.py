@@ -119,6 +119,15 @@ def query_arrow(
     return pa.Table.from_arrays(table.columns, schema=schema), header["truncated"]
 
 
+def arrow_stream(table: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
 def _python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     import pyarrow as pa
 

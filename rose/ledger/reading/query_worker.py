@@ -1,10 +1,8 @@
-"""The processes in which users' SQL runs: one for each query, with limits that the kernel keeps.
-
-DuckDB stops most queries by itself, but not a single call of a function on one huge value: `regexp_extract_all`,
-`levenshtein` or `string_split` ignore its interrupt and its memory limit, for minutes and gigabytes. So each query runs
-in a process that the kernel ends when its time is up, that cannot have more memory, and that cannot write a byte to any
-file. `serve` forks them from a process that has loaded everything, which takes about 5 ms.
-"""
+"""The processes in which users' SQL runs: one for each query, with limits that the kernel keeps. DuckDB stops most
+queries by itself, but not a single call of a function on one huge value: `regexp_extract_all`, `levenshtein` or
+`string_split` ignore its interrupt and its memory limit, for minutes and gigabytes. So each query runs in a process
+that the kernel ends when its time is up, that cannot have more memory, and that cannot write a byte to any file.
+`serve` forks them from a process that has loaded everything, which takes about 5 ms."""
 
 import json
 import os
@@ -24,7 +22,7 @@ import pyarrow as pa
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import query_check
-from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, too_large, too_slow
+from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, arrow_stream, too_large, too_slow
 
 #: A larger result is refused, since the caller must hold it in memory.
 RESULT_BYTES_MAX = 256 * 1024**2
@@ -36,12 +34,10 @@ _BATCH_ROWS = 10_000
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a process for each socket that arrives over `control`, until the other end is closed.
-
-    A process reads one encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated`
-    and the length of what follows in `bytes`, or `error` and the `outcome` of a QueryError) and an Arrow IPC stream. If
-    a signal ended it, this process answers `died`, the signal's number.
-    """
+    """Fork a process for each socket that arrives over `control`, until the other end is closed. A process reads one
+    encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated` and the length of what
+    follows in `bytes`, or `error` and the `outcome` of a QueryError) and an Arrow IPC stream. If a signal ended it,
+    this process answers `died`, the signal's number."""
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:
@@ -129,10 +125,7 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
                 raise QueryError(too_slow(request.timeout_s), "timeout") from error
             raise QueryError(_damaged(root, str(error))) from error
     truncated = table.num_rows > request.limit
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.slice(0, request.limit))
-    return {"types": types, "truncated": truncated}, sink.getvalue().to_pybytes()
+    return {"types": types, "truncated": truncated}, arrow_stream(table.slice(0, request.limit))
 
 
 def _checked(connection: duckdb.DuckDBPyConnection, request: Request) -> str:
