@@ -73,20 +73,9 @@ def request_event():
     """Makes a serving request's event; any field can be given."""
 
     def make(**fields):
-        usual = {
-            "request_id": "q",
-            "outcome": "completed",
-            "prompt_tokens": 10,
-            "output_tokens": 5,
-            "ttft_ns": 100,
-            "tpot_mean_ns": 10,
-            "tpot_max_ns": 20,
-            "e2e_ns": 140,
-            "ttft_budget_ns": 100,
-            "tpot_budget_ns": 10,
-            "send_delay_ns": 0,
-        }
-        return Request(**{**usual, **fields})
+        usual = {"request_id": "q", "outcome": "completed", "prompt_tokens": 10, "output_tokens": 5}
+        times = {"ttft_ns": 100, "tpot_mean_ns": 10, "tpot_max_ns": 20, "e2e_ns": 140, "send_delay_ns": 0}
+        return Request(**{**usual, **times, "ttft_budget_ns": 100, "tpot_budget_ns": 10, **fields})
 
     return make
 

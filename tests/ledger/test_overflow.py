@@ -51,15 +51,12 @@ def test_merged_slices_hold_every_nanosecond_of_each_bucket_device_and_lease(par
     assert not into
 
 
-def test_power_is_averaged_over_time():
+def test_power_is_averaged_over_time_and_not_merged_with_what_was_not_measured():
     into = Overflow()
     _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=100, source="rapl"))
     _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, power_mw=200, source="rapl"))
     ((kind, values),) = into.drain()
     assert dict(zip(_names(kind), values, strict=True))["power_mw"] == (100 * 10 + 200 * 30) // 40
-
-
-def test_what_was_not_measured_stays_so_and_is_not_merged_with_what_was():
     into = Overflow()
     _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=None, source="not measured", busy_share=0.5))
     _add(into, Power(device_id="d", t0_ns=10, t1_ns=20, power_mw=None, source="not measured"))

@@ -60,19 +60,8 @@ def _taken(action, seconds, lease_id, **fields):
 
 def _turn(trajectory, seconds, place, **fields):
     device, lease_id, placement = place
-    usual = {
-        "step": 0,
-        "turn": 0,
-        "attempt": 0,
-        "outcome": "completed",
-        "prompt_tokens": 10,
-        "cached_tokens": 0,
-        "output_tokens": 0,
-        "answer_tokens": 1,
-        "queue_ns": 0,
-        "duration_ns": SECOND,
-        "policy_version": 0,
-    }
+    zeros = ("step", "turn", "attempt", "cached_tokens", "output_tokens", "queue_ns", "policy_version")
+    usual = dict.fromkeys(zeros, 0) | {"prompt_tokens": 10, "answer_tokens": 1, "duration_ns": SECOND}
     return events.Turn(
         at_us=at(seconds),
         trajectory_id=trajectory,
@@ -81,7 +70,7 @@ def _turn(trajectory, seconds, place, **fields):
         engine_id=f"{device}-rollout",
         lease_id=lease_id,
         placement=placement,
-        **{**usual, **fields},
+        **{"outcome": "completed", **usual, **fields},
     )
 
 
@@ -155,24 +144,11 @@ def _engine(engine, action, seconds, **fields):
 
 
 def _step(step):
-    return events.Step(
-        at_us=at(50 + 50 * step),
-        step=step,
-        policy_version=step + 1,
-        groups=1,
-        trajectories=2 + step,
-        trajectories_accepted=1,
-        reward_mean=0.5,
-        loss=0.0,
-        entropy=None,
-        kl=None,
-        grad_norm=None,
-        tokens_trained=30,
-        rollout_ns=40 * SECOND,
-        train_ns=8 * SECOND,
-        sync_ns=SECOND,
-        total_ns=50 * SECOND,
-    )
+    counts = {"groups": 1, "trajectories": 2 + step, "trajectories_accepted": 1, "tokens_trained": 30}
+    training = {"reward_mean": 0.5, "loss": 0.0, "entropy": None, "kl": None, "grad_norm": None}
+    seconds = {"rollout_ns": 40, "train_ns": 8, "sync_ns": 1, "total_ns": 50}
+    times = {name: length * SECOND for name, length in seconds.items()}
+    return events.Step(at_us=at(50 + 50 * step), step=step, policy_version=step + 1, **counts, **training, **times)
 
 
 def _devices():

@@ -14,6 +14,7 @@ from rose.ledger import catalog
 from rose.ledger.commands.jobs import jobs_app
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
+from tests.ledger.commands.refusals import check_refused
 
 ROSE = str(Path(sys.executable).with_name("rose"))
 seen = []
@@ -109,11 +110,7 @@ def test_settings_are_taken_from_the_options(tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_message(arguments, says):
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("rose: ")
-    assert says in done.stderr
+    check_refused(run(*arguments), says)
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rose import cli
+from tests.ledger.commands.refusals import check_refused
 
 
 @pytest.fixture
@@ -49,10 +50,7 @@ def test_a_token_is_printed_once_and_never_shown_again(token, store):
     ],
 )
 def test_what_cannot_be_carried_out_is_named(store, arguments, says):
-    done = CliRunner().invoke(cli.app, ["token", *arguments, "--tokens", str(store)])
-    assert done.exit_code == 2
-    assert says in done.stderr
-    assert done.stdout == ""
+    check_refused(CliRunner().invoke(cli.app, ["token", *arguments, "--tokens", str(store)]), says)
 
 
 def test_a_token_is_written_to_a_new_file_that_only_its_owner_reads(token, store, tmp_path):

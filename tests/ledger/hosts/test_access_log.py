@@ -42,11 +42,6 @@ def rows(root, columns="who, peer, action, outcome, count"):
     return query(root, f"SELECT {columns} FROM access ORDER BY writer, seq").rows
 
 
-def test_a_read_is_on_disk_when_write_returns(root, log):
-    log.write(Access(who="finance", peer="10.0.0.1:5", action="query", outcome="ok", result_rows=3, **statement("x")))
-    assert rows(root, "who, result_rows, statement, count") == [("finance", 3, "x", 1)]
-
-
 def test_more_peers_than_can_be_counted_are_counted_together(root, log):
     """Of one peer, whatever its port, all refusals of a second are one event."""
     for number in range(1500):

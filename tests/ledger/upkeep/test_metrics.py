@@ -51,21 +51,9 @@ def write(root, provenance, at_us, lease, request_event):
             record(request_event(request_id=f"q{n}", device_id="d", at_us=at_us, **fields))
         for action in ("yield", "yield", "revoke"):
             record(Preemption(action=action, reason="burst", device_id="d", at_us=at_us))
+        sync = {"encoding": "delta", "wire_bytes": 10, "dense_bytes": 90, "source": "relay", "route": "loopback"}
         for ok in (True, False):
-            record(
-                Sync(
-                    device_id="d",
-                    at_us=at_us,
-                    ok=ok,
-                    base_version=0,
-                    encoding="delta",
-                    wire_bytes=10,
-                    dense_bytes=90,
-                    total_ns=S,
-                    source="relay",
-                    route="loopback",
-                )
-            )
+            record(Sync(device_id="d", at_us=at_us, ok=ok, base_version=0, total_ns=S, **sync))
         times = {f"{bucket}_ns": (n + 1) * S for n, bucket in enumerate(BUCKETS)}
         t0_ns = at_us * 1000
         record(DeviceSlice(device_id="d", at_us=at_us, t0_ns=t0_ns, t1_ns=t0_ns + sum(times.values()), **times))
