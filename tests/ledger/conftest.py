@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rose.events import BUCKETS, KINDS, NOT_MEASURED, Lease, Request
-from rose.ledger import layout, rows, segments, verified
+from rose.ledger import catalog, layout, rows, segments, verified
 from rose.ledger.evidence import keys
 from rose.ledger.writer import LedgerWriter
 
@@ -59,8 +59,6 @@ def any_event():
 
 @pytest.fixture(scope="session")
 def lease():
-    """Makes a lease event; any field can be given."""
-
     def make(action="granted", **fields):
         usual = {"lease_id": "l", "kv_budget_bytes": 100, "compute_share": 1.0, "expires_at_us": 10_000_000}
         return Lease(**{"action": action, **usual, **fields})
@@ -70,8 +68,6 @@ def lease():
 
 @pytest.fixture(scope="session")
 def request_event():
-    """Makes a serving request's event; any field can be given."""
-
     def make(**fields):
         usual = {"request_id": "q", "outcome": "completed", "prompt_tokens": 10, "output_tokens": 5}
         times = {"ttft_ns": 100, "tpot_mean_ns": 10, "tpot_max_ns": 20, "e2e_ns": 140, "send_delay_ns": 0}
@@ -82,7 +78,6 @@ def request_event():
 
 @pytest.fixture
 def other_key(tmp_path):
-    """A key that the ledger does not know."""
     return keys.load_or_make(tmp_path / "other.key")
 
 
@@ -103,6 +98,12 @@ def root(one_lease, tmp_path):
 def copied(made, root):
     """A copy of a ledger, at `root`. Who reads it makes its catalog, which holds the path of its folder."""
     return Path(shutil.copytree(made, root, ignore=shutil.ignore_patterns(layout.CATALOG)))
+
+
+def ask(root, query, values=()):
+    """The rows of a query on the views."""
+    with catalog.connect(root) as connection:
+        return connection.execute(query, values or None).fetchall()
 
 
 def close_epochs(root):

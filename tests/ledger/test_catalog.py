@@ -11,6 +11,7 @@ from rose.event_columns import all_columns
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 
 
 @pytest.fixture
@@ -21,8 +22,7 @@ def root(tmp_path, lease):
 
 
 def test_the_event_view_has_every_column_of_every_kind(root):
-    with catalog.connect(root) as connection:
-        named = [row[0] for row in connection.execute("DESCRIBE event").fetchall()]
+    named = [row[0] for row in ask(root, "DESCRIBE event")]
     assert named == [*all_columns(), "event_time"]
 
 
@@ -49,8 +49,7 @@ def test_a_client_that_holds_the_catalog_for_writing_does_not_stop_readers(root)
         assert holder.stdout.readline() == "open\n"
         with pytest.raises(duckdb.IOException, match="lock"):
             duckdb.connect(root / layout.CATALOG, read_only=True)
-        with catalog.connect(root) as connection:
-            assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+        assert ask(root, "SELECT count(*) FROM lease")[0] == (1,)
         holder.communicate()
 
 
@@ -59,13 +58,11 @@ def test_a_missing_or_damaged_catalog_is_made_again(root, damage):
     (root / layout.CATALOG).unlink()
     if damage is not None:
         (root / layout.CATALOG).write_bytes(damage)
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+    assert ask(root, "SELECT count(*) FROM lease")[0] == (1,)
 
 
 @pytest.fixture
 def another_process(root):
-    """As in one that did not make the catalog of the ledger."""
     catalog._compared.clear()
 
 
@@ -151,5 +148,4 @@ def test_a_child_that_is_forked_makes_a_catalog_and_ends(tmp_path):
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    with catalog.connect(tmp_path / "child") as connection:
-        assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
+    assert ask(tmp_path / "child", "SELECT count(*) FROM event") == [(0,)]

@@ -99,7 +99,6 @@ with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02) as writer:
 
 
 def _seen(root):
-    """Leases in the order of their events, as a client sees them that changes nothing."""
     with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         return [name for (name,) in client.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall()]
 

@@ -103,7 +103,6 @@ def test_a_value_that_does_not_fit_is_named_also_where_its_like_was_seen_before(
         rows.encode(Run(action="ended", name="\ud800"))
 
 
-#: What no field, or not every field, may hold.
 _ODD = [None, "", "x", "\0", "not measured", "granted", 0.5, math.nan, math.inf, -math.inf, True, False]
 _ODD += [0, 1, -1, 2**54, 2**55 - 1, 2**55, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), 2**62 // 1000, 2**62 // 1000 + 1]
 

@@ -14,12 +14,11 @@ from rose.ledger.growth import compaction, rollup
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import close_epochs, copied
+from tests.ledger.conftest import ask, close_epochs, copied
 from tests.long_form import usual
 
 NAMES = ["plain", 'it\'s "quoted"', "台帳 für alle", "year=2026", "{braces} $HOME %20", "live/w/000000"]
 ALL_NAMES = "/".join(NAMES)
-#: A DuckDB client that knows nothing of this project.
 _CLIENT = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).sql('from lease').fetchall()[0][6])"
 
 
@@ -29,13 +28,11 @@ def _client(path, folder):
 
 
 def _columns(root):
-    with catalog.connect(root) as connection:
-        return [column for column, *_ in connection.execute("DESCRIBE event").fetchall()]
+    return [column for column, *_ in ask(root, "DESCRIBE event")]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, lease):
-    """A ledger with live, merged and rolled-up parts."""
     root = tmp_path_factory.mktemp("made") / "ledger"
     with LedgerWriter.open(root, "w", "r") as writer:
         writer.record(lease())

@@ -31,7 +31,6 @@ def root(made, tmp_path):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A ledger with live and compacted parts, never changed but for a moment."""
     root = layout.create(tmp_path_factory.mktemp("sound") / "ledger")
     ledgers.write(root, "a", epochs=3)
     compaction.compact(root, grace_s=0)
@@ -92,7 +91,6 @@ def _foreign_segment(root):
 
 
 def _foreign_chain(root):
-    """A whole epoch of another ledger's writer of the same name, sound in itself."""
     other = layout.create(root.parent / "other")
     ledgers.write(other, "a", epochs=2, per_epoch=3, power_mw=lambda _: 8)
     shutil.rmtree(root / "live/a/000001")

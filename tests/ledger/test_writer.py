@@ -14,9 +14,9 @@ from rose.ledger import catalog, segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.long_form import usual
 
-#: Records events for ever and prints the seq of each that is on disk.
 _ENDLESS = """
 import sys
 from rose.events import Lease, Power
@@ -36,14 +36,12 @@ def _power(n=0):
 
 
 def _slice(n):
-    """100 ns of which serving took n."""
     rest = dict.fromkeys(("rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
     return DeviceSlice(device_id="d", t0_ns=100 * n, t1_ns=100 * n + 100, serving_ns=n, idle_ns=100 - n, **rest)
 
 
 def _seqs(root, writer="w"):
-    with catalog.connect(root) as connection:
-        rows = connection.execute("SELECT seq FROM event WHERE writer = ? ORDER BY seq", [writer]).fetchall()
+    rows = ask(root, "SELECT seq FROM event WHERE writer = ? ORDER BY seq", [writer])
     return [seq for (seq,) in rows]
 
 
@@ -117,8 +115,7 @@ def test_a_full_queue_counts_what_it_cannot_take_but_never_drops_control_events(
         # No room, but it may not be dropped: it waits for a flush, by which the loss is written down.
         assert writer.record(lease(), durable=False) is not None
         writer.flush()
-    with catalog.connect(tmp_path) as connection:
-        kinds = connection.execute("SELECT kind, detail_json FROM event ORDER BY seq").fetchall()
+    kinds = ask(tmp_path, "SELECT kind, detail_json FROM event ORDER BY seq")
     assert sorted(kind for kind, _ in kinds) == ["lease", "ledger", "request", "request", "request"]
     dropped = next(json.loads(detail) for kind, detail in kinds if kind == "ledger")
     assert dropped["count"] == 2
@@ -132,9 +129,8 @@ def test_a_full_queue_loses_no_nanosecond_of_a_device(tmp_path):
         for n in range(slices):
             writer.record(_slice(n))
         assert writer.dropped == slices - 3
-    with catalog.connect(tmp_path) as connection:
-        total = "SELECT count(*), min(t0_ns), max(t1_ns), sum(ns), sum(serving_ns), sum(idle_ns) FROM device_slice"
-        found = connection.execute(total).fetchone()
+    total = "SELECT count(*), min(t0_ns), max(t1_ns), sum(ns), sum(serving_ns), sum(idle_ns) FROM device_slice"
+    found = ask(tmp_path, total)[0]
     assert found == (4, 0, 100 * slices, 100 * slices, sum(range(slices)), 100 * slices - sum(range(slices)))
 
 
@@ -159,8 +155,7 @@ def test_an_epoch_is_shared_by_processes_but_not_by_versions(tmp_path, lease, mo
     with LedgerWriter.open(tmp_path, "w", "r") as writer:
         writer.record(lease())
     assert len(list(tmp_path.glob("live/w/*"))) == 2
-    with catalog.connect(tmp_path) as connection:
-        assert connection.execute("SELECT count(new_column), count(*) FROM stored_event").fetchone() == (0, 3)
+    assert ask(tmp_path, "SELECT count(new_column), count(*) FROM stored_event")[0] == (0, 3)
 
 
 def test_a_disk_that_refuses_is_heard_of_and_nothing_is_lost_when_it_recovers(tmp_path, lease):

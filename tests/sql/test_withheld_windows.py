@@ -1,7 +1,7 @@
 import hashlib
 
 from rose.events import BUCKETS, DeviceSlice, Hold, Holdout, Lease
-from rose.ledger import catalog
+from tests.ledger.conftest import ask
 from tests.sql.conftest import SECOND, at, ns
 
 WINDOW_NS = 100 * SECOND
@@ -80,7 +80,6 @@ def test_a_lease_that_nothing_closed_was_in_force_up_to_the_last_slice_that_name
 
 def test_a_window_knows_of_the_one_before_it(record, tmp_path):
     windows = [window(0, withheld=True), window(1, withheld=False), window(3, withheld=False), window(4)]
-    with catalog.connect(record(tmp_path / "ledger", windows)) as connection:
-        rows = connection.execute("SELECT number, after_withheld FROM holdout ORDER BY number").fetchall()
+    rows = ask(record(tmp_path / "ledger", windows), "SELECT number, after_withheld FROM holdout ORDER BY number")
     first = ns(0) // WINDOW_NS
     assert rows == [(first, None), (first + 1, True), (first + 3, None), (first + 4, False)]

@@ -54,7 +54,6 @@ def write(root, writer, epochs, per_epoch, power_mw=POWER_MW):
 
 
 def _write_priced(root, writer, *, honest):
-    """The events of a run that `rose report` prices, in three segments."""
     tail, events = segments.first_epoch(root, writer), [_other(event, honest) for event in sample_events()]
     third = -(-len(events) // 3)
     for begin in range(0, len(events), third):
@@ -76,7 +75,6 @@ def make(root, power_mw=POWER_MW):
     archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     write(root, "a", epochs=3, per_epoch=2, power_mw=power_mw)
     _write_priced(root, "b", honest=power_mw == POWER_MW)
-    # What was merged awaits its removal.
     compaction.compact(root, grace_s=3600)
     rollup.roll_up(root, grace_s=3600)
     states = [part.state for writer in ("old", "a") for part in layout.chain(root, writer)]
@@ -89,7 +87,6 @@ def make(root, power_mw=POWER_MW):
 
 
 def figures_of(root):
-    """A checksum of every view as our readers see it, or why there is none."""
     try:
         with catalog.connect(root) as connection:
             sums = [f"(SELECT (count(*), sum(hash(one))) FROM {view} AS one)" for view in catalog.VIEWS]

@@ -53,7 +53,6 @@ def _remove_writer(root, writer):
 
 
 def _set_back(root):
-    """The newest segment gone, and the head as it was before that."""
     path = _newest(root)
     before = sorted(path.parent.iterdir())[-2]
     path.unlink()
@@ -187,7 +186,6 @@ def test_a_newest_segment_that_is_not_the_head_s_is_found_however_its_hash_sorts
 
 
 def test_a_head_that_names_a_segment_of_another_writer_is_found(root):
-    """It would hide that the newest segments are gone."""
     (root / "heads" / "a.json").write_bytes((root / "heads" / "b.json").read_bytes())
     assert "heads/a.json is damaged" in str(verify(root).problems)
 

@@ -47,7 +47,6 @@ class _SeenByContent(Seen):
         return self.entries[key][1]
 
     def once(self, path, kind, look):
-        # Each ledger takes the place of the one before.
         if kind not in self.entries:
             self.entries[kind] = (), look()
         return self.entries[kind][1]
@@ -91,7 +90,6 @@ def forgeries(place, forger, tmp_path_factory):
 
 
 def _overlay(root, data, forgeries):
-    """Parts of another history, or all of it, in the place of the ledger's own."""
     other = data.draw(st.sampled_from(forgeries))
     names = sorted({str(path.relative_to(other)) for path in [*other.glob("*"), *other.glob("*/*")]} - {"locks"})
     everything = [str(path.relative_to(other)) for path in other.glob("*")]
@@ -224,7 +222,6 @@ def reported(place):
 def test_whatever_somebody_with_keys_does_shows_against_a_receipt_or_changes_no_figure(
     place, figures, reported, kept_receipt, forger, forgeries, read_by_readers, data
 ):
-    """More than the adversary before: chains written anew with own keys and the host's, and all that names them."""
     with place.copied() as root:
         for _ in range(data.draw(st.integers(1, 3))):
             act = data.draw(st.sampled_from(["rechain", "overlay", "records", "files", "views", "priced"]))
@@ -246,7 +243,6 @@ def test_whatever_somebody_with_keys_does_shows_against_a_receipt_or_changes_no_
         found = verify(root, seen=_SEEN, marks=continuation.marks(named))
         if found.ok and not continuation.check(found, named).problems:
             assert not (root / layout.PRICING).exists(), "`rose report` would believe it"
-            # Where no file that a reader reads was changed, there is nothing to add up.
             assert _read_by_readers(root) == read_by_readers or figures_of(root) == figures
             if next(_SOUND) % REPORT_EVERY == 0:
                 assert report_of(root, _SEEN) == reported

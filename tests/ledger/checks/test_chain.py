@@ -32,7 +32,6 @@ def _append(root, tail, power_mw=7):
 
 @pytest.fixture
 def root(tmp_path):
-    """Writer `a` in two epochs, with 4 events each."""
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "a", epochs=2)
     assert verify(root).problems == []
@@ -109,7 +108,6 @@ def test_rows_replaced_through_a_forged_compaction_are_found(root, tmp_path, oth
 
 
 def _written_anew(root, key):
-    """The newest epoch of `a` with other events, and the head that names its end."""
     epoch = root / "live/a/000001"
     header = segments.read_header(sorted(epoch.iterdir())[0].read_bytes())
     sha256 = segments.sha256_in(sorted(epoch.iterdir())[0].name)
@@ -124,7 +122,6 @@ def _written_anew(root, key):
 
 @pytest.mark.parametrize("kept", ["rows_sha256", "chain_sha256", "neither"])
 def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept):
-    """Nobody signs here, so that only the digests speak for the rows."""
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", "/dev/null/none")
         root = layout.create(tmp_path / "unsigned")
@@ -213,7 +210,6 @@ def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(tmp_path
         writer.record(Ledger(action="note"))
     of_writer = _of_a(tmp_path / "ledger")
     assert (of_writer.problems, of_writer.events, of_writer.signed_events) == ([], 2, 1)
-    # What signed once does not go on unsigned.
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
     with pytest.raises(LedgerError, match=f"with the key {'[0-9a-f]' * 64}, and that key is not here: put its file"):
         LedgerWriter.open(tmp_path / "ledger", "a", "r")

@@ -14,6 +14,7 @@ from rose.ledger import catalog, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 
 _AT_US = 1_793_491_200_000_000
 _SLICE = {f"{bucket}_ns": 1 for bucket in events.BUCKETS}
@@ -74,7 +75,6 @@ def _can_be_summed(kind, field, value):
 
 
 def _write(root, items, writer="w"):
-    """As a foreign program would: no check but that of the file."""
     LedgerWriter.open(root, writer, "r").close()
     for first in range(0, len(items), 100):
         tail = segments.recover(root, writer)
@@ -84,7 +84,6 @@ def _write(root, items, writer="w"):
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    """A ledger of damaged rows, and how many of them no view can reckon with."""
     root = tmp_path_factory.mktemp("damaged") / "ledger"
     with LedgerWriter.open(root, "sound", "r") as writer:
         for kind in KINDS:
@@ -112,8 +111,7 @@ def test_a_value_that_can_be_summed_stays_in_its_view(tmp_path):
     root = tmp_path / "ledger"
     _write(root, [_with(_whole("power"), busy_share=5.0), _with(_whole("power"), source="nvml")])
     assert views.faulty_events(root) == (0, [])
-    with catalog.connect(root) as connection:
-        rows_of = connection.execute("SELECT busy_share, source FROM power ORDER BY seq").fetchall()
+    rows_of = ask(root, "SELECT busy_share, source FROM power ORDER BY seq")
     assert rows_of == [(5.0, "nvml-energy"), (0.5, "nvml")]
 
 
@@ -121,8 +119,7 @@ def test_sums_of_a_day_that_64_bits_do_not_hold_are_the_largest_there_is(tmp_pat
     with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
         for _ in range(300):
             writer.record(_turn(prompt_tokens=2**55 - 1))
-    with catalog.connect(tmp_path / "ledger") as connection:
-        assert connection.execute("SELECT prompt_tokens FROM daily_turn").fetchall() == [(2**63 - 1,)]
+    assert ask(tmp_path / "ledger", "SELECT prompt_tokens FROM daily_turn") == [(2**63 - 1,)]
 
 
 def _turn(**fields):
@@ -140,8 +137,7 @@ def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(tmp_path, le
     assert str(fault) == (
         "w/2: event 'lease': event_id must be that of one event, and w/0, which counts, has other content, got same"
     )
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT kv_budget_bytes FROM lease_event").fetchall() == [(1,)]
+    assert ask(root, "SELECT kv_budget_bytes FROM lease_event") == [(1,)]
 
 
 def test_slices_of_a_device_that_overlap_are_named(tmp_path):

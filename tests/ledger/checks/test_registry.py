@@ -83,7 +83,6 @@ def test_a_key_is_endorsed_by_one_that_may_and_by_no_other(root, other_key):
 def test_a_key_that_was_marked_may_endorse_others(root, other_key):
     segments.first_epoch(root, "a")
     registry.note(root, "b", other_key.public, other_key)
-    # What a key endorsed before it was marked counts from then on.
     third = "3" * 64
     registry.note(root, "c", third, other_key)
     assert registry.endorse(root, other_key.public, keys.load_or_make(), endorses=True) == ["b"]

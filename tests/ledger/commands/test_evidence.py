@@ -55,7 +55,6 @@ def test_a_receipt_is_written_here_and_verified_against(run, tmp_path):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A ledger with a receipt and another ledger beside it; nothing changes them."""
     folder = tmp_path_factory.mktemp("folder")
     _make(folder)
     (folder / "kept.json").write_bytes(receipt.take(folder / "ledger").content())

@@ -10,11 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rose.ledger import catalog
 from rose.ledger.commands.jobs import jobs_app
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
 from tests.ledger.commands.refusals import check_refused
+from tests.ledger.conftest import ask
 
 ROSE = str(Path(sys.executable).with_name("rose"))
 seen = []
@@ -122,5 +122,4 @@ def test_serving_runs_what_is_due_and_ends_cleanly(root):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, errors) == (0, "", "")
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT job, ok FROM job").fetchall() == [("compact", True)]
+    assert ask(root, "SELECT job, ok FROM job") == [("compact", True)]

@@ -108,7 +108,6 @@ def test_a_controller_is_asked_with_its_token(root, monkeypatch):
     (root.parent / "token").write_text(f"{token}\n")
     asked = ["sql", "select lease_id from lease order by 1", "--json", "--limit", "2"]
     with serve(root, token=token) as url:
-        # A folder named in the environment is not what was asked for.
         monkeypatch.setenv("ROSE_LEDGER", "nowhere")
         done = run(*asked, "--server", url, "--token-file", "token")
         assert [row["lease_id"] for row in json.loads(done.stdout)] == ["l0", "l1"]

@@ -22,7 +22,6 @@ VALUES = {
     pa.string(): TEXTS,
     pa.bool_(): st.booleans(),
 }
-#: Two columns of each type that events have, beside what every event has.
 NAMES = ["at_us", "t0_ns", "t1_ns", "compute_share", "reward", "lease_id", "reason", "ok", "accepted"]
 
 
@@ -54,7 +53,6 @@ def _rechunked(table, data):
 
 
 def _with_garbage(table):
-    """The same rows with something else under each null."""
     for index, field in enumerate(table.schema):
         array = table.column(index).combine_chunks()
         if array.null_count and not pa.types.is_boolean(field.type):
@@ -113,7 +111,6 @@ def test_any_other_content_has_another_digest(table, data):
 
 
 def _nan(values, changed):
-    """Whether they differ by nothing but which NaN they hold."""
     pairs = zip(values, changed, strict=True)
     return all(left == right or {repr(left), repr(right)} == {"nan"} for left, right in pairs)
 

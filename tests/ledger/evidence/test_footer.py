@@ -16,7 +16,6 @@ from tests.ledger.evidence import ledgers
 
 
 def _of_the_footer(content, old, new):
-    """The bytes with `new` in the place of `old`, as long, in the footer."""
     begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     assert old in content[begin:]
     return content[:begin] + content[begin:].replace(old, new)
@@ -31,7 +30,6 @@ def test_statistics_that_hide_rows_are_named(tmp_path, state):
     pattern = "live/a/000000/000001-*.parquet" if state == "live" else "compacted/a/*.parquet"
     (path,) = root.glob(pattern)
     content = path.read_bytes()
-    # A text of Thrift: its length and its bytes.
     lying = _of_the_footer(content, b"\x05power", b"\x05zzzzz")
     forged = tmp_path / "forged.parquet"
     forged.write_bytes(lying)

@@ -8,6 +8,7 @@ import pyarrow.dataset
 
 from rose.clock import utc_us
 from rose.ledger import catalog, layout
+from tests.ledger.conftest import ask
 
 DAY_US = 86_400_000_000
 #: The first event of the ledger these tests use; each epoch of two events is a day later.
@@ -15,10 +16,7 @@ FIRST_US = 1_700_000_000_000_000
 
 
 def seqs(root):
-    with catalog.connect(root) as connection:
-        return [
-            seq for (seq,) in connection.execute("SELECT seq FROM event WHERE writer = 'w' ORDER BY seq").fetchall()
-        ]
+    return [seq for (seq,) in ask(root, "SELECT seq FROM event WHERE writer = 'w' ORDER BY seq")]
 
 
 def states(root):
@@ -37,7 +35,6 @@ def days_since(n):
 
 
 def count_by_engines(folder, storage):
-    """Rows of an archive, as engines that know nothing of ROSE count them."""
     fs, path = fsspec.core.url_to_fs(folder, **storage)
     files = fs.glob(f"{path}/compacted/*/*.parquet")
     counts = {pyarrow.dataset.dataset(files, filesystem=fs, format="parquet").count_rows(use_threads=False)}

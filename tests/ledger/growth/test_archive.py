@@ -11,6 +11,7 @@ from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 from tests.ledger.growth.archives import DAY_US, FIRST_US, count_by_engines, days_since, details, seqs, states
 
 
@@ -49,8 +50,7 @@ def test_a_part_leaves_and_the_chain_still_holds(root, tmp_path, lease):
     assert not files & {path.stem for path in root.glob("archived/w/*.json")}
     report = next(found for found in verify(root).writers if found.writer == "w")
     assert (report.problems, report.events, report.archived_events, report.first_seq) == ([], 12, gone, 0)
-    with catalog.connect(root) as connection:
-        summed = connection.execute("SELECT sum(changes) FROM daily_lease").fetchone()
+    summed = ask(root, "SELECT sum(changes) FROM daily_lease")[0]
     assert summed == (12,), "daily sums outlive the events"
     detail = details(root, "archived")[0]
     assert detail["deleted"]

@@ -15,7 +15,7 @@ from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, after, compact, pl
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import ask, copied
 from tests.long_form import usual
 
 #: Reads until told to stop. The seqs of a writer have no gap, so a right total is always the highest seq plus one.
@@ -58,8 +58,7 @@ def root(root_made, tmp_path, monkeypatch):
 
 
 def _events(root):
-    with catalog.connect(root) as connection:
-        return connection.execute("SELECT * FROM stored_event WHERE writer = 'w' ORDER BY seq").fetchall()
+    return ask(root, "SELECT * FROM stored_event WHERE writer = 'w' ORDER BY seq")
 
 
 def test_closed_epochs_become_one_file_and_nothing_else_changes(root):
@@ -142,8 +141,7 @@ def test_readers_never_notice(tmp_path, lease, monkeypatch):
     assert {error for _, error in said} == {""}
     assert all(int(output.split()[0]) > 1 for output, _ in said)
     assert merged > 60
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (100,)
+    assert ask(root, "SELECT count(*) FROM lease")[0] == (100,)
 
 
 _states = st.sampled_from(["compacted", "live"])

@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import catalog, layout, rows, segments
+from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.evidence import sums
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.verify import verify
-from tests.ledger.conftest import close_epochs, copied
+from tests.ledger.conftest import ask, close_epochs, copied
 from tests.long_form import usual
 
 DAY_US = 86_400_000_000
@@ -32,14 +32,12 @@ def _write(root, writer, events):
 
 
 def _counted(root):
-    with catalog.connect(root) as connection:
-        return connection.execute("SELECT event_id, power_mw FROM power ORDER BY ALL").fetchall()
+    return ask(root, "SELECT event_id, power_mw FROM power ORDER BY ALL")
 
 
 def _summed(root):
-    with catalog.connect(root) as connection:
-        query = "SELECT writer, sum(events)::BIGINT FROM daily_event WHERE kind = 'power' GROUP BY ALL"
-        return dict(connection.execute(query).fetchall())
+    query = "SELECT writer, sum(events)::BIGINT FROM daily_event WHERE kind = 'power' GROUP BY ALL"
+    return dict(ask(root, query))
 
 
 def _named(root):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import catalog, layout, segments
+from rose.ledger import layout, segments
 from rose.ledger.evidence import sums
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.growth.archive import archive
@@ -23,6 +23,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.long_form import usual
 
 MERGED_MAX = 1000
@@ -43,15 +44,13 @@ def write(root, *event_ids, writer="a", run_id="r"):
                 for at_us, event_id in enumerate(event_ids, start=1)
             ]
         )
-    # What closes that epoch, and is itself in an open one.
     with LedgerWriter.open(root, writer, run_id) as log:
         log.record(Power(at_us=1, t0_ns=1, t1_ns=2, power_mw=1, source="rapl"), durable=True)
 
 
 def counted(root):
-    with catalog.connect(root) as connection:
-        query = "SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'"
-        return int(connection.execute(query).fetchall()[0][0])
+    query = "SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'"
+    return int(ask(root, query)[0][0])
 
 
 def numbers_of_ids(root):
@@ -72,7 +71,6 @@ def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches):
             first = len(files) - merged_files(map(len, reversed(files)), new)
             assert new or first == len(files), "without new ids nothing is written"
             if new:
-                # Of each id, how often it was written.
                 files[first:] = [[times + 1 for file in files[first:] for times in file] + [1] * new]
             for one, next_one in itertools.pairwise(files):
                 assert len(one) > 2 * len(next_one) or len(one) + len(next_one) > MERGED_MAX

@@ -14,9 +14,9 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.long_form import usual
 
-#: A daily view against the same sums over the events themselves.
 SAME = {
     "daily_device_time": (
         "SELECT sum(slices), sum(ns), sum(serving_ns), sum(idle_ns), sum(overlap_ns), count(DISTINCT day) "
@@ -96,8 +96,7 @@ def _closed(root, writer, powers):
 
 
 def _counted(root):
-    with catalog.connect(root) as connection:
-        return dict(connection.execute("SELECT writer, sum(events) FROM daily_event GROUP BY writer").fetchall())
+    return dict(ask(root, "SELECT writer, sum(events) FROM daily_event GROUP BY writer"))
 
 
 @pytest.fixture
@@ -114,8 +113,7 @@ def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root):
     rollup.roll_up(root, grace_s=0)
     rollup.roll_up(root, grace_s=0)
     assert len(rolled.generations(root)) <= 2
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT count(*) FROM unrolled_event WHERE writer = 'a'").fetchall() == [(0,)]
+    assert ask(root, "SELECT count(*) FROM unrolled_event WHERE writer = 'a'") == [(0,)]
 
 
 def test_verify_finds_a_changed_or_missing_roll_up(root):

@@ -27,7 +27,6 @@ def writer(root):
 
 @pytest.fixture
 def log(writer, monkeypatch):
-    # What is counted is written at the end, and where a test asks for it.
     monkeypatch.setattr(access, "COUNTED_S", 1000.0)
     log = AccessLog(lambda: writer)
     yield log

@@ -40,7 +40,6 @@ def template(tmp_path_factory, lease):
 
 @pytest.fixture(scope="module")
 def secrets(template):
-    """Tokens by name, each with one scope."""
     store = template / "tokens.json"
     return {
         "rack-7": tokens.create(store, "rack-7", (), ("rack-7.*",)),
@@ -73,7 +72,6 @@ def reader(url, secrets):
 
 @pytest.fixture(scope="module")
 def open_url(template, secrets, tmp_path_factory):
-    """A door for all tests that look at no log."""
     root = copied(template / "centre", tmp_path_factory.mktemp("open") / "centre")
     with serve(root, tokens_file=template / "tokens.json", limits=Limits(rows=4, timeout_s=1.0, memory_gb=0.5)) as url:
         yield url
@@ -221,7 +219,6 @@ def test_a_writer_without_a_scope_stays_behind_alone(url, root, secrets, spool):
         ("rack-7.agent",),
     ]
     assert until_logged(root, "action = 'append_denied'")[0][:3] == ("rack-7", "append_denied", "refused")
-    # Segments are not logged one by one: they name their writer.
     assert logged(root, "action <> 'append_denied'") == []
 
 

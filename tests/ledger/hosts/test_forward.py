@@ -58,7 +58,6 @@ def forwarder(root, url, **options):
 
 @contextmanager
 def serving(root, port=0):
-    """A door in a process of its own; yields it and its URL."""
     with programs.started(_DOOR, root, port) as (process, output):
         try:
             yield process, output.readline().strip()
@@ -78,7 +77,6 @@ def segments_at(centre):
 
 
 def check_whole(centre, events):
-    """Every event of the spool is at the centre once, and the chain proves it."""
     report = verify(centre)
     assert report.ok, report.problems
     counted = "SELECT count(*), count(DISTINCT event_id), count(DISTINCT (writer, seq)) FROM stored_event"

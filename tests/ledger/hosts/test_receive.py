@@ -57,7 +57,6 @@ def forged(path, table=None, **changed):
 
 
 def signed(spool, number, key, table=None):
-    """Segment `number` of the spool with other rows or another key, its digest and its link made anew."""
     before, path = (spool / shipped(spool)[place][0] for place in (number - 1, number))
     header = segments.read_header(path.read_bytes())
     digest = rows_sha256(pq.read_table(path) if table is None else table)
@@ -122,7 +121,6 @@ def test_a_gap_is_refused(spool, receiver):
 
 
 def wrong(spool):
-    """Segments that must not be taken in, by what must be said of them."""
     first, second = (spool / path for path, _ in shipped(spool)[:2])
     path, content = shipped(spool)[1]
     rows = pq.ParquetFile(second).read()

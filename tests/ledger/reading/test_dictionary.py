@@ -6,7 +6,6 @@ from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import dictionary
 
-#: What a column's name says of its unit, and what its comment must then say.
 UNITS = {
     r"_ns$|^ns$": "nanosecond",
     r"_us$": "microsecond",

@@ -66,7 +66,6 @@ HARMLESS = [
     ("SELECT count(*) FROM ledger.main.lease JOIN main.event USING (lease_id)", [(5,)]),
     ("SELECT max(key) FROM json_each('{\"a\": 1}')", [("a",)]),
 ]
-#: As they travel from the worker.
 TRAVELLED = [
     ("SELECT lease_id, step FROM lease ORDER BY step DESC LIMIT 2", [("l4", 4), ("l3", 3)]),
     ("SELECT now() < TIMESTAMPTZ '2020-01-01', TIMESTAMPTZ '2020-01-01 01:00+01'", [(False, datetime(2020, 1, 1))]),

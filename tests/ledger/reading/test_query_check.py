@@ -7,7 +7,6 @@ import pytest
 from rose.ledger.reading.query import QueryError
 from rose.ledger.reading.query_check import FUNCTIONS_REFUSED, TABLE_FUNCTIONS, Names, check, limited
 
-#: Functions whose value depends on more than their arguments and which are harmless all the same.
 VOLATILE_ALLOWED = re.findall(
     r"\w+",
     "current_database current_date current_localtime current_localtimestamp current_schema current_schemas error "

@@ -29,7 +29,6 @@ def root(tmp_path_factory):
 
 
 def workers():
-    """The process that forks, and those that it forked."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):

@@ -10,21 +10,19 @@ from rose.events import Device, DeviceSlice, Run, Step
 from rose.ledger import catalog
 from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 
 Select = Callable[..., list[Any]]
 
 
 @pytest.fixture
 def select(tmp_path):
-    """Records events (lists of them by different writers) and returns the rows of a query."""
-
     def run(query, *writers):
         for number, recorded in enumerate(writers):
             with LedgerWriter.open(tmp_path / "ledger", f"w{number}", "r") as writer:
                 for event in recorded:
                     writer.record(event, durable=False)
-        with catalog.connect(tmp_path / "ledger") as connection:
-            return connection.execute(query).fetchall()
+        return ask(tmp_path / "ledger", query)
 
     return run
 

@@ -3,13 +3,12 @@ import json
 import pytest
 
 from rose.clock import utc_us
-from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, history, ledger_jobs, record, run_job
 from rose.ledger.verify import verify
 from tests import programs
-from tests.ledger.conftest import decay
+from tests.ledger.conftest import ask, decay
 
 MINUTE_US = 60_000_000
 DAY_MIN = 24 * 60
@@ -28,8 +27,7 @@ def interrupted(root):
 
 
 def rows(root, query):
-    with catalog.connect(root) as connection:
-        return connection.execute(query).fetchall()
+    return ask(root, query)
 
 
 def succeeded(root, name, minutes_ago, **result):

@@ -23,7 +23,6 @@ HOME = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def root_made(tmp_path_factory, lease, request_event):
-    """A live run and a simulated one with the same events, an hour old."""
     root, at_us = tmp_path_factory.mktemp("made") / "ledger", utc_us() - 3_600_000_000
     for provenance in ("live", "simulated"):
         write(root, provenance, at_us, lease, request_event)
@@ -112,7 +111,6 @@ def check_views(read):
 
 def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(root, monkeypatch):
     check_views(Read(metrics.text(root)))
-    # Opened with a smaller epoch, the writers close the ones that hold all this.
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 0)
     for provenance in ("live", "simulated"):
         with LedgerWriter.open(root, f"w-{provenance}", "r") as writer:

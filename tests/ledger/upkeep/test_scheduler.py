@@ -65,7 +65,6 @@ def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(root, m
         assert run.result["nice"] == 19, "at the lowest priority, also while it loads what it needs"
         assert history(root)["due"].missed == 6
         assert ended.empty()
-        # As a clock that is put back while it runs leaves it.
         running._scheduler.modify_job("early", next_run_time=datetime.now(UTC) + timedelta(days=1))
         run = ended.get(timeout=240)
         assert (run.job, run.status) == ("early", "skipped"), "it is asked at once, and was done a minute ago"
