@@ -71,12 +71,10 @@ def test_a_value_that_does_not_fit_is_named(event, says):
     assert says in str(caught.value)
 
 
-def test_numpy_scalars_are_taken_as_what_they_are():
+def test_numpy_scalars_are_taken_as_what_they_are_and_no_event_of_an_unknown_kind():
     values = rows.encode(_step(step=np.int32(3), loss=np.float32(0.25), reward_mean=1))
     assert [type(value) for value in values if value in (3, 0.25)] == [int, float]
 
-
-def test_an_event_of_no_known_kind_is_refused():
     class Lunch(Event):
         kind = "lunch"
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rose.ledger.commands import ledger_app, sql_command
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.commands.refusals import check_refused
+from tests.ledger.commands.conftest import check_refused
 from tests.ledger.conftest import close_epochs, copied
 
 app = typer.Typer()
@@ -29,14 +29,7 @@ def made(tmp_path_factory, lease):
 
 
 @pytest.fixture(autouse=True)
-def here(made, monkeypatch):
-    monkeypatch.chdir(made.parent)
-    monkeypatch.delenv("ROSE_LEDGER", raising=False)
-
-
-@pytest.fixture
-def root(made, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def root(made, tmp_path):
     return copied(made, tmp_path / "ledger")
 
 

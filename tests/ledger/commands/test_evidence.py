@@ -32,7 +32,6 @@ def _make(folder):
 def _runs_in(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.delenv("ROSE_LEDGER", raising=False)
     return lambda *words: CliRunner().invoke(cli.app, ["ledger", *map(str, words)])
 
 

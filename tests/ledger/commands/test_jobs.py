@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rose.ledger.commands.jobs import jobs_app
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
-from tests.ledger.commands.refusals import check_refused
+from tests.ledger.commands.conftest import check_refused
 from tests.ledger.conftest import ask
 
 ROSE = str(Path(sys.executable).with_name("rose"))
@@ -33,10 +33,7 @@ app = typer.Typer()
 app.add_typer(jobs_app(planned), name="jobs")
 
 
-@pytest.fixture(autouse=True)
-def in_folder(root, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ROSE_LEDGER", raising=False)
+pytestmark = pytest.mark.usefixtures("root")
 
 
 def run(*arguments):

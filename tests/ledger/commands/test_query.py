@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from rose.ledger.commands import query_command, schema_command, sql_command
 from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.commands.refusals import check_refused
+from tests.ledger.commands.conftest import check_refused
 from tests.ledger.conftest import copied
 from tests.ledger.hosts.served import serve
 
@@ -30,11 +30,8 @@ def root_made(tmp_path_factory, lease):
 
 
 @pytest.fixture(autouse=True)
-def root(root_made, tmp_path, monkeypatch):
-    """A ledger in the folder where a user would look for it: three leases granted at 2026-11-01, :02 and :04."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("ROSE_LEDGER", "ROSE_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+def root(root_made, tmp_path):
+    """Three leases granted at 2026-11-01, :02 and :04."""
     return copied(root_made, tmp_path / "ledger")
 
 

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rose import cli
-from tests.ledger.commands.refusals import check_refused
+from tests.ledger.commands.conftest import check_refused
 
 
 @pytest.fixture

@@ -19,12 +19,20 @@ def test_what_is_written_is_read(tmp_path):
         assert (store.read("a/b/file"), store.names("a/b")) == (None, ["another"])
 
 
-def test_its_files_have_urls(tmp_path):
+def test_its_files_have_urls_and_a_url_that_will_not_do_is_refused(tmp_path):
     assert Store(str(tmp_path)).url("a/b") == f"file://{tmp_path}/a/b"
     assert Store(f"file://{tmp_path}/").url() == f"file://{tmp_path}"
     assert Store("memory:///x").url("a") == "memory:///x/a"
     assert Store("memory:///x").local_folder() is None
     assert Store(str(tmp_path)).local_folder() == tmp_path
+    for url, says in (
+        ("simplecache::s3://bucket", "goes through a cache"),
+        ("sftp://me:secret@host/x", "has a password"),
+        ("nosuchprotocol://x", "cannot open nosuchprotocol://x"),
+    ):
+        with pytest.raises(LedgerError, match=says) as caught:
+            Store(url)
+        assert "secret" not in str(caught.value)
 
 
 def test_what_a_place_refuses_names_the_file(tmp_path):
@@ -34,14 +42,3 @@ def test_what_a_place_refuses_names_the_file(tmp_path):
         store.write("name", b"")
     with pytest.raises(LedgerError, match="cannot read"):
         Store(str(tmp_path)).read("")
-
-
-def test_a_url_that_will_not_do_is_refused():
-    for url, says in (
-        ("simplecache::s3://bucket", "goes through a cache"),
-        ("sftp://me:secret@host/x", "has a password"),
-        ("nosuchprotocol://x", "cannot open nosuchprotocol://x"),
-    ):
-        with pytest.raises(LedgerError, match=says) as caught:
-            Store(url)
-        assert "secret" not in str(caught.value)

@@ -284,28 +284,15 @@ def test_what_is_no_url_of_a_controller_is_named():
             RemoteLedger(url)
 
 
-@pytest.fixture
-def silent_socket():
-    """A socket that is bound to a port of its own: nobody else answers there."""
-    with socket.socket() as silent_socket:
-        silent_socket.bind(("127.0.0.1", 0))
-        yield silent_socket
-
-
-def url_of(silent_socket):
-    return f"http://127.0.0.1:{silent_socket.getsockname()[1]}"
-
-
-def test_a_controller_that_is_away_is_named(silent_socket):
-    url = url_of(silent_socket)
-    with pytest.raises(ControllerAwayError, match=f"no controller answers at {url}"):
-        RemoteLedger(url).query("SELECT 1")
-    with pytest.raises(ControllerAwayError, match=r"http://nowhere\.invalid:1"):
-        RemoteLedger("http://nowhere.invalid:1").held()
-
-
-def test_what_takes_connections_and_says_nothing_is_not_waited_for(silent_socket, monkeypatch):
-    silent_socket.listen()
-    monkeypatch.setattr(remote, "_CALL_S", 0.2)
-    with pytest.raises(ControllerAwayError, match="did not answer in time"):
-        RemoteLedger(url_of(silent_socket)).held()
+def test_a_controller_that_is_away_or_says_nothing_is_named_and_not_waited_for(monkeypatch):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ControllerAwayError, match=f"no controller answers at {url}"):
+            RemoteLedger(url).query("SELECT 1")
+        with pytest.raises(ControllerAwayError, match=r"http://nowhere\.invalid:1"):
+            RemoteLedger("http://nowhere.invalid:1").held()
+        silent.listen()
+        monkeypatch.setattr(remote, "_CALL_S", 0.2)
+        with pytest.raises(ControllerAwayError, match="did not answer in time"):
+            RemoteLedger(url).held()

@@ -1,4 +1,12 @@
-"""What every command does with what it cannot carry out."""
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    """Commands look for `ledger` in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ROSE_LEDGER", "ROSE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def check_refused(done, says):
