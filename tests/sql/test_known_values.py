@@ -124,10 +124,7 @@ def test_device_time_is_shared_over_the_versions_of_a_step_to_the_nanosecond(row
     counts = ("policy_version", "trajectories", "accepted", "audited", "correct", "output_tokens", "device_ns")
     assert rows(name, *counts) == [(0, 3, 2, 1, 1, 80, older), (1, 2, 0, 0, 0, 24, newer)]
     each = ("device_s_per_accepted", "device_s_per_correct", "tokens_per_accepted", "tokens_per_correct", "nano_usd")
-    assert rows(name, *each) == [
-        (pytest.approx(older / 2e9), pytest.approx(older / 1e9), 40, 80, None),
-        (None,) * 5,
-    ]
+    assert rows(name, *each) == [(pytest.approx(older / 2e9), pytest.approx(older / 1e9), 40, 80, None), (None,) * 5]
     money = ("nano_usd", "nano_usd_per_accepted", "nano_usd_per_correct")
     # 2.35 dollars an hour for 61.363636363 s and 19.636363637 s.
     usd = [round(Fraction(235, 100) * spent * 10**9 / (3600 * SECOND)) for spent in (older, newer)]
@@ -183,10 +180,7 @@ def test_a_revocation_takes_until_the_lease_is_closed(rows):
 
 def test_promises_are_counted_lent_and_not(rows):
     columns = ("lent", "requests", "failed", "ttft_kept", "slo_kept", "slo_share", "trace_length_scale")
-    assert rows("slo_attainment_by_lease", *columns) == [
-        (False, 1, 0, 1, 1, 1.0, 0.1),
-        (True, 3, 1, 1, 1, 1 / 3, 0.1),
-    ]
+    assert rows("slo_attainment_by_lease", *columns) == [(False, 1, 0, 1, 1, 1.0, 0.1), (True, 3, 1, 1, 1, 1 / 3, 0.1)]
     assert rows("ttft_tpot_percentiles_by_hour", "hour", "lent", "ttft_p99_ns") == [
         (time(0), False, 100),
         (time(0), True, 500),

@@ -30,8 +30,7 @@ TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Give up after thi
 
 def sql_command(
     query: Annotated[
-        str | None,
-        typer.Argument(help="One SELECT over the ledger's views; `-` reads it from standard input."),
+        str | None, typer.Argument(help="One SELECT over the ledger's views; `-` reads it from standard input.")
     ] = None,
     ledger: common.LedgerOption = None,
     *,

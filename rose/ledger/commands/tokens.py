@@ -56,25 +56,18 @@ def list_tokens(tokens: TokensOption, as_json: common.JsonOption = False) -> Non
 
     with common.clear_errors():
         stored, now_us = store.read(tokens), utc_us()
-    if as_json:
-        common.print_json(
-            [
-                {**token.model_dump(exclude={"sha256"}), "id": token.sha256[-4:], "expired": token.expired(now_us)}
-                for token in stored
-            ]
-        )
-        return
-    rows = [
-        (
-            token.name,
-            token.described,
-            token.sha256[-4:],
-            common.time_text(token.made_us),
-            common.time_text(token.until_us),
-            "expired" if token.expired(now_us) else "valid",
-        )
+    documents = [
+        {**token.model_dump(exclude={"sha256"}), "id": token.sha256[-4:], "expired": token.expired(now_us)}
         for token in stored
     ]
+    if as_json:
+        common.print_json(documents)
+        return
+    rows = []
+    for token in stored:
+        times = (common.time_text(token.made_us), common.time_text(token.until_us))
+        state = "expired" if token.expired(now_us) else "valid"
+        rows.append((token.name, token.described, token.sha256[-4:], *times, state))
     common.print_table(["name", "may", "id", "made", "expires", "state"], rows)
 
 

@@ -34,10 +34,7 @@ def read() -> list[View]:
         "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
         "WHERE database_name = 'ledger' ORDER BY table_name, column_index"
     )
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        catalog.connect(layout.create(Path(folder) / "ledger")) as connection,
-    ):
+    with tempfile.TemporaryDirectory() as folder, catalog.connect(layout.create(Path(folder) / "ledger")) as connection:
         about = dict(connection.execute(views).fetchall())
         columns_by_view: dict[str, list[Column]] = {}
         for view, *column in connection.execute(columns).fetchall():

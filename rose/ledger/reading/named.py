@@ -119,12 +119,7 @@ def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
 
 
 def run(
-    root: Path | str,
-    query: NamedQuery,
-    bound: Mapping[str, Value],
-    *,
-    limit: int = 1000,
-    timeout_s: float = 30.0,
+    root: Path | str, query: NamedQuery, bound: Mapping[str, Value], *, limit: int = 1000, timeout_s: float = 30.0
 ) -> Result:
     """Return at most `limit` rows of `query` on the ledger at `root`, with variables set to what `values` returned.
     Raises NamedQueryError if it takes longer than `timeout_s`, or finds nothing of a run or a device that the ledger

@@ -106,10 +106,7 @@ def ledger_jobs(settings: Settings) -> list[Job]:
         raise LedgerError("nothing says where old events are archived to; give --archive-to")
     else:
         run = functools.partial(
-            archive,
-            older_than_days=settings.archive_after_days,
-            to=settings.archive_to,
-            delete=settings.archive_delete,
+            archive, older_than_days=settings.archive_after_days, to=settings.archive_to, delete=settings.archive_delete
         )
         listed.append(Job("archive", run, _DAY_S))
     return listed

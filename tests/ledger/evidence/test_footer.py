@@ -48,11 +48,7 @@ def test_statistics_that_hide_rows_are_named(tmp_path, state):
 
 def _table(texts):
     rows = len(texts)
-    columns = {
-        "seq": range(rows),
-        "text": texts,
-        "truth": [None, *[n % 2 == 0 for n in range(1, rows)]],
-    }
+    columns = {"seq": range(rows), "text": texts, "truth": [None, *[n % 2 == 0 for n in range(1, rows)]]}
     return pa.table(columns | {"number": [float("nan"), *map(float, range(1, rows))], "none": pa.nulls(rows, "int64")})
 
 

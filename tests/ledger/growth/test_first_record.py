@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rose.events import Power
 from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
-from rose.ledger.evidence import sums
+from rose.ledger.evidence.continuation import sum_faults
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.verify import verify
 from tests.ledger.conftest import ask, close_epochs, copied
@@ -84,7 +84,7 @@ def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sum
         assert _counted(rolled_up) == [("x", 1), ("y", 1)]
         assert _summed(rolled_up) == {"a": 1, "z": 1}
         assert _named(rolled_up) == [("a", 1, CHANGED)]
-    assert sums.faults(rolled_up) == ([], None, ())
+    assert sum_faults(rolled_up) == ([], None, ())
     assert verify(rolled_up).problems == []
 
 
@@ -103,7 +103,7 @@ def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_
     assert _counted(rolled_up) == [("x", 1), ("y", 1)]
     assert _summed(rolled_up) == {"a": 1, "z": 1}
     assert _named(rolled_up) == [("a", 1, CHANGED)]
-    assert sums.faults(rolled_up) == ([], None, ())
+    assert sum_faults(rolled_up) == ([], None, ())
 
 
 _RECORDS = st.lists(
@@ -140,6 +140,6 @@ def test_times_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, acts):
         assert _counted(root) == _counted(other_times) == counted
         assert len({event_id for event_id, _ in counted}) == len(counted)
         assert sum(_summed(root).values()) == len(counted)
-    assert sums.faults(root) == ([], None, ())
+    assert sum_faults(root) == ([], None, ())
     assert verify(root).problems == []
     shutil.rmtree(home)

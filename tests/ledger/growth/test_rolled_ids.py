@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rose.events import Power
 from rose.ledger import layout, segments
-from rose.ledger.evidence import sums
+from rose.ledger.evidence.continuation import sum_faults
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files
@@ -95,7 +95,7 @@ def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root):
     write(root, "id-0", writer="b", run_id="another")
     assert counted(root) == before + 3
     assert verify(root).problems == []
-    assert sums.faults(root) == ([], None, ())
+    assert sum_faults(root) == ([], None, ())
 
 
 @pytest.mark.parametrize("moment", usual(["rename"], long=["rename", "replace"]))
@@ -127,7 +127,7 @@ def test_kill_9_before_a_file_of_ids_counts(root, moment):
     assert counted(root) == before
     assert numbers_of_ids(root) == {"000001": 3}
     assert verify(root).problems == []
-    assert sums.faults(root) == ([], None, ())
+    assert sum_faults(root) == ([], None, ())
 
 
 def test_a_damaged_file_of_ids_is_named_and_not_merged(root):
@@ -136,7 +136,7 @@ def test_a_damaged_file_of_ids_is_named_and_not_merged(root):
     table = pq.read_table(root / rolled.id_file(0))
     pq.write_table(table.set_column(2, "event_id", pa.array(["x"])), root / rolled.id_file(0))
     assert verify(root).problems == ["rollup/ids/000000.parquet: its bytes were changed after it was written"]
-    assert sums.faults(root)[0] == ["rollup/ids: 2 rows are not the ids of the events that are counted"]
+    assert sum_faults(root)[0] == ["rollup/ids: 2 rows are not the ids of the events that are counted"]
     write(root, "b")
     with pytest.raises(LedgerError, match=r"rollup/ids/000000.parquet was changed after it was written"):
         rollup.roll_up(root)
@@ -156,7 +156,7 @@ def test_roll_ups_of_another_form_are_made_anew_from_the_events(root, tmp_path):
     coverage.write_text(json.dumps({**content, "form": rolled.FORM - 1}))
     assert counted(root) == before, "from the events"
     reason = "rollup/000000 is of another version of ROSE; the next roll-up makes it anew"
-    assert sums.faults(root) == ([], reason, ())
+    assert sum_faults(root) == ([], reason, ())
     shutil.copytree(root, tmp_path / "copy")
     assert rollup.roll_up(tmp_path / "copy").generation == 1
     assert counted(tmp_path / "copy") == before

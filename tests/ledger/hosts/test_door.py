@@ -190,11 +190,7 @@ def test_each_scope_opens_what_it_is_for_and_nothing_else(open_url, secrets):
             assert not answer or "may not" in answer or "is not the path of a segment" in answer
             if "may not" not in answer:
                 open_to.setdefault(name, set()).add(call)
-    assert open_to == {
-        "rack-7": {"held", "segment"},
-        "finance": {"read", "held"},
-        "boss": set(calls),
-    }
+    assert open_to == {"rack-7": {"held", "segment"}, "finance": {"read", "held"}, "boss": set(calls)}
 
 
 def test_a_host_sees_of_its_own_writers_alone_how_far_they_are(url, root, secrets, spool):

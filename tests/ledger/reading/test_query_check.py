@@ -81,10 +81,7 @@ def test_views_and_macros_of_the_catalog_are_allowed(connection):
         ("SELECT 'threads'.current_setting()", "current_setting"),
         ("SELECT pg_catalog.pg_sleep(1)", "pg_sleep"),
         # It binds SQL of its own, and so tells where the ledger lies.
-        (
-            "SELECT json_serialize_plan('SELECT current_setting(''a'')', optimize := true)",
-            "'json_serialize_plan'",
-        ),
+        ("SELECT json_serialize_plan('SELECT current_setting(''a'')', optimize := true)", "'json_serialize_plan'"),
     ],
 )
 def test_what_is_refused_is_named_wherever_it_stands(connection, text, named):

@@ -39,8 +39,7 @@ def test_a_run_is_an_event_of_its_own(root):
     done = run_job(root, Job("told", told, 300))
     assert (done.job, done.status, done.result, done.error, done.missed) == ("told", "ok", {"root": str(root)}, None, 0)
     ((job, ok, result, error, missed, started_us, run_id, provenance),) = rows(
-        root,
-        "SELECT job, ok, result_json, error, missed, epoch_us(started_at), run_id, provenance FROM job",
+        root, "SELECT job, ok, result_json, error, missed, epoch_us(started_at), run_id, provenance FROM job"
     )
     assert (job, ok, json.loads(result), error, missed) == ("told", True, {"root": str(root)}, None, 0)
     assert (run_id, provenance) == ("ledger", "live")
