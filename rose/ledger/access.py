@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 WRITER = "access"
 #: `exports`: exports, reports and verifications are logged; `queries`: queries too; anything else: nothing.
 VARIABLE = "ROSE_LOG_ACCESS"
-#: Characters of a statement that are kept; its hash is of all of them.
 STATEMENT_CHARACTERS = 1000
 #: Refusals of one peer, and its questions about writers, become one event in this time.
 COUNTED_S = 1.0
@@ -111,7 +110,6 @@ class AccessLog:
 
     def count(self, event: Access) -> None:
         """Count `event`. It is written within COUNTED_S, or once the disk accepts it again."""
-        # A peer's port differs for each connection.
         host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
         key = (event.who, host, event.action)
         with self._mutex:

@@ -26,7 +26,6 @@ import duckdb
 
 import sql
 from rose.ledger import database, layout, rows, sources
-from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.layout import LedgerError
 from rose.private_files import TemporaryFolder
@@ -71,7 +70,6 @@ INTERNAL = (
 )
 #: Internal views that `sql/rollups` defines, in an order in which they can be made.
 _UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
-#: Older DuckDB clients can open a file of this version.
 STORAGE_VERSION = "v1.5.0"
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
 _DIGEST_BYTES = 32
@@ -223,10 +221,6 @@ def made_of(root: Path) -> str:
     """Return a digest of all that the catalog of the ledger must define now. Raises LedgerError."""
     texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *sources.selects(root).values()]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
-def readable(root: Path) -> list[str]:
-    return [f"{root}/{folder}/" for folder in ("live", "compacted", rolled.FOLDER)]
 
 
 @functools.cache

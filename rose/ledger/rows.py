@@ -155,16 +155,14 @@ def _check(kind: str, field: Field, value: Any) -> Any:
                 if not truth and field.range.least <= (number := operator.index(value)) <= field.range.most:
                     return number
             case "DOUBLE":
-                if not truth and hasattr(value, "__float__") and _is_real(real := float(value), field.range):
+                least, most = (field.range.least, field.range.most) if field.range else (-math.inf, math.inf)
+                real = float(value) if not truth and hasattr(value, "__float__") else math.nan
+                if math.isfinite(real) and least <= real <= most:
                     return real
             case _:
                 if truth:
                     return bool(value)
     raise _refusal(kind, field.name, field.wanted, value)
-
-
-def _is_real(value: float, limits: Range | None) -> bool:
-    return math.isfinite(value) if limits is None else limits.least <= value <= limits.most
 
 
 def _is_utf8(text: str) -> bool:

@@ -37,7 +37,6 @@ class State(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    #: When it began. What was on disk then is covered.
     until_us: int
     full_until_us: int | None
     problems: int

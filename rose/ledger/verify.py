@@ -150,7 +150,6 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
             if signer.key in endorsed_for:
                 continue
             if endorsed_for and not spool.is_upkeep(report.writer):
-                # Anyone who has the folder may do its upkeep.
                 problems.append(
                     f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
                     f"{signer.key}, which is not endorsed for this writer, while another key is: it was forged, or its "

@@ -31,7 +31,6 @@ class Records:
         self.last_seqs: dict[str, int] = {}
         for detail in merged:
             self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
-        #: By manifest: whether it was archived last, or brought back.
         self._archived: dict[str, bool] = {}
         self._last = ""
         for action, detail in examine.all_recorded(self._root, ARCHIVE_WRITER, self._seen):
@@ -109,7 +108,6 @@ def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str
             problems.append(str(error))
             continue
         if coverage is None:
-            # An older generation is removed some time after the newest stands.
             continue
         problems += rolled.faults(root, coverage, seen)
         if coverage.sha256 not in recorded:

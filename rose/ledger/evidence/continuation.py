@@ -236,7 +236,6 @@ def _sums(root: Path, named: Mapping[str, Receipt], done: Continuation) -> None:
     done.problems += problems
     done.unchecked += unchecked
     newest, fixed = rolled.newest(root), {one.roll_up.coverage_sha256 for one in named.values() if one.roll_up}
-    # Sums that a receipt names have not changed since, whatever they count.
     if missing is not None and newest is not None and newest.sha256 not in fixed:
         done.notes.append(f"the daily sums were not compared with their events: {missing}")
 
@@ -271,7 +270,7 @@ def _late(root: Path, newest: Receipt) -> int:
 
 class Sums(NamedTuple):
     problems: list[str]
-    #: Why they cannot be compared; None if they were.
+    #: Why they cannot be compared.
     missing: str | None = None
     unchecked: tuple[str, ...] = ()
 

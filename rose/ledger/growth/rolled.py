@@ -81,7 +81,6 @@ def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
             if seen.facts(root / path, "sha256", examine.sha256_of) != sha256:
                 problems.append(f"{path}: its bytes were changed after it was written")
         except OSError as error:
-            # A generation that is gone by now was replaced.
             if (root / coverage.folder / "coverage.json").exists():
                 missing = isinstance(error, FileNotFoundError)
                 problems.append(f"{path}: it {'is missing' if missing else f'cannot be read ({error.strerror})'}")

@@ -143,7 +143,6 @@ def _write_ids(
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
     old = list(known)
-    # Lazily: there are two more files each day, and only the newest are merged.
     first = len(old) - merged_files((pq.read_metadata(root / name).num_rows for name in reversed(old)), written.rows)
     if merged := old[first:]:
         for name in merged:

@@ -17,7 +17,6 @@ from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, Remot
 from rose.ledger.layout import LedgerError
 
 _PAUSES_MAX = 8
-#: A forwarder still sends for this long after `stop`.
 _STOP_S = 10.0
 
 
@@ -31,7 +30,7 @@ class Progress:
     waiting: int = 0
     lag_s: float = 0.0
     problems: dict[str, str] = field(default_factory=dict)
-    #: Why the pass ended early: the controller is away or refuses everything, or time is up.
+    #: Why the pass ended early.
     stopped: str | None = None
 
 

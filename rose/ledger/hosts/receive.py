@@ -32,7 +32,6 @@ SEGMENT_BYTES_MAX = 64 * 1024**2
 #: A small file can claim to unpack to any size.
 _ROWS_MAX = 2_000_000
 _UNPACKED_BYTES_MAX = 1024**3
-#: A file may leave out other columns that are empty in it.
 _REQUIRED = frozenset({"writer", "seq", "run_id", "provenance", "at_us", "kind"})
 _PATH = re.compile(r"live/(?P<writer>[^/]+)/(?P<epoch>\d{6,})/(?P<name>\d{6}-[0-9a-f]{64}\.parquet)")
 

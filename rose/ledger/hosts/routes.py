@@ -97,7 +97,7 @@ def _answered(endpoint: Endpoint) -> Endpoint:
             where = ".".join(map(str, first["loc"])) or "the body"
             return _failure(400, f"{where}: {first['msg']}")
         except (LedgerError, UnknownTokenError) as error:
-            return _failure(_status(error), str(error))
+            return _failure(_STATUSES.get(type(error), 400), str(error))
         except OSError as error:
             return _failure(507, f"the ledger's disk refuses it: {error.strerror}")
         except Exception as error:
@@ -107,17 +107,7 @@ def _answered(endpoint: Endpoint) -> Endpoint:
     return answer
 
 
-def _status(error: Exception) -> int:
-    match error:
-        case UnknownTokenError():
-            return 401
-        case DeniedError():
-            return 403
-        case _TooLongError():
-            return 413
-        case BusyError():
-            return 503
-    return 400
+_STATUSES = {UnknownTokenError: 401, DeniedError: 403, _TooLongError: 413, BusyError: 503}
 
 
 def _failure(status: int, error: str) -> Response:

@@ -20,6 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from rose.ledger import catalog, layout
+from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import query_check
 from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, arrow_stream, too_large, too_slow
@@ -160,10 +161,9 @@ def _limit(request: Request) -> None:
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection, root: Path, request: Request) -> None:
-    readable = catalog.readable(root)
-    for setting, folders in (("allowed_directories", True), ("allowed_paths", False)):
-        names = ", ".join(catalog.quoted(name) for name in readable if name.endswith("/") == folders)
-        connection.execute(f"SET {setting} = [{names}]")
+    folders = ", ".join(catalog.quoted(f"{root}/{folder}/") for folder in ("live", "compacted", rolled.FOLDER))
+    connection.execute(f"SET allowed_directories = [{folders}]")
+    connection.execute("SET allowed_paths = []")
     connection.execute(f"SET threads = {min(_THREADS_MAX, len(os.sched_getaffinity(0)))}")
     connection.execute(f"SET memory_limit = '{request.memory_limit_gb}GB'")
     connection.execute(f"SET max_execution_time = {max(1, round(request.timeout_s * 1000))}")

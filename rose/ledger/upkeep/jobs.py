@@ -74,7 +74,6 @@ class Last:
     error: str | None
     succeeded_us: int | None
     success_ended_us: int | None
-    #: When the last sound audit of every byte began; None for other jobs.
     every_byte_us: int | None
 
 

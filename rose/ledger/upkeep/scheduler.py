@@ -135,7 +135,6 @@ def _in_child(root: Path, job: Job, answer: Connection) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    # A killed parent gets no answer, but the run is in the ledger.
     with suppress(KeyboardInterrupt, BrokenPipeError):
         try:
             run = jobs.run_job(root, job, only_if_due=True)
