@@ -43,13 +43,10 @@ def test_device_time_sums_slices_of_a_day(rows):
     assert rows("device_time_by_bucket_and_day", "ns", since=since, device_id="'s0'") == [50 * SECOND]
 
 
-def test_unused_time_is_what_no_lease_had(rows):
+def test_unused_time_is_what_no_lease_had_or_idle_under_a_lease(rows):
     columns = ("hour", "device_id", "idle_ns", "headroom_ns", "unused_ns", "unlent_ns", "ns")
     # Without a lease: [0, 20), [50, 60), [90, 100).
     assert rows("idle_that_could_have_been_lent", *columns) == [(time(0), "s0", *seconds(24, 3, 27, 40, 100))]
-
-
-def test_time_leased_and_not_used_is_idle_under_a_lease(rows):
     # Under a lease: [20, 50), [60, 90).
     columns = ("device_id", "unused_ns", "held_ns", "leased_ns", "unused_share")
     assert rows("leased_but_unused", *columns) == [("s0", *seconds(3, 7, 60), 0.05)]
@@ -67,13 +64,10 @@ def test_an_rl_run_did_not_use_what_was_idle_while_it_had_the_lease(tmp_path, re
     assert unused == {"r": [6 * SECOND], "a": [4 * SECOND], "b": [2 * SECOND]}
 
 
-def test_harvested_is_rollout_time_of_what_serving_left(rows):
+def test_harvested_is_rollout_time_of_what_serving_left_in_the_run_its_steps_and_rollouts(rows):
     (found,) = rows("harvest_share_by_day", "devices", "rollout_ns", "harvested_share", "lent_share")
     assert found == (1, 20 * SECOND, pytest.approx(20 / 57), 0.6)
     assert rows("serving_load_by_hour", "serving_share", "rollout_share", "unused_share") == [(0.38, 0.2, 0.37)]
-
-
-def test_harvested_is_told_of_the_run_its_steps_and_their_rollouts(rows):
     # Rollouts were played in [0, 40) and [50, 90): two thirds of the slice of [20, 50) count.
     assert rows("harvest_share_of_run", "period", "rollout_ns", "idle_ns", "ns", "harvested_share") == [
         ("run", *seconds(20, 27, 100), pytest.approx(20 / 57)),

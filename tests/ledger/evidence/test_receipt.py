@@ -10,15 +10,21 @@ from rose.ledger.evidence import keys, receipt
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
+from tests.ledger.conftest import copied
 from tests.ledger.evidence import ledgers
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    root = layout.create(tmp_path_factory.mktemp("receipt") / "ledger")
+    ledgers.write(root, "a", epochs=2)
+    ledgers.write(root, "b", per_epoch=1)
+    return root
+
+
 @pytest.fixture
-def root(tmp_path):
-    made = layout.create(tmp_path / "ledger")
-    ledgers.write(made, "a", epochs=2)
-    ledgers.write(made, "b", per_epoch=1)
-    return made
+def root(whole, tmp_path):
+    return copied(whole, tmp_path / "ledger")
 
 
 def test_it_names_how_far_each_writer_is_and_what_it_signs_with(root):

@@ -12,12 +12,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask
-from tests.ledger.growth.archives import DAY_US, FIRST_US, count_by_engines, days_since, details, seqs, states
-
-
-@pytest.fixture
-def root(archivable):
-    return archivable
+from tests.ledger.growth.conftest import DAY_US, FIRST_US, count_by_engines, days_since, details, seqs, states
 
 
 def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root, tmp_path):

@@ -11,7 +11,7 @@ from rose.ledger.growth.archive import archive, restore
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from tests import programs
-from tests.ledger.growth.archives import count_by_engines, seqs, states
+from tests.ledger.growth.conftest import count_by_engines, seqs, states
 from tests.long_form import usual
 
 #: Archives as `rose jobs run archive --delete` does, and is killed just before one of the calls by which it renames or
@@ -33,11 +33,6 @@ print(int(sys.argv[3]) - left)
 #: Of each of the three parts the file is copied, its manifest is copied, and the manifest is moved; each copy is also
 #: removed as a temporary file. Then the files are removed.
 _KILL_POINTS = 18
-
-
-@pytest.fixture
-def root(archivable):
-    return archivable
 
 
 def test_a_place_that_will_not_do_is_refused_and_nothing_leaves(root):

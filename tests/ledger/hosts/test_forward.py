@@ -10,6 +10,7 @@ from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.hosts import spool
 from rose.ledger.hosts.forward import Forwarder
+from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
@@ -188,3 +189,18 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, writ
     assert verify(far).problems == []
     assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 9
     check_whole(centre, 20)
+
+
+def test_a_spool_keeps_what_was_not_acknowledged(tmp_path):
+    root = layout.create(tmp_path / "ledger")
+    assert spool.first_unsent_epoch(root, "w") is None, "no spool"
+    spool.make(root)
+    assert spool.first_unsent_epoch(root, "w") == 0
+    spool.acknowledged(root, "w", 3)
+    assert (spool.first_unsent_epoch(root, "w"), spool.first_unsent_epoch(root, "v")) == (3, 0)
+    for writer in ("access", "archive", "closing", "compaction", "gateway", "job-prices", "rollup"):
+        assert spool.is_local(writer)
+        assert spool.first_unsent_epoch(root, writer) is None
+    (root / "forwarded" / "w.json").write_text("{")
+    with pytest.raises(LedgerError, match=r"forwarded/w.json is damaged; delete it"):
+        spool.first_unsent_epoch(root, "w")
