@@ -19,7 +19,7 @@ from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, Remot
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import ask, copied
 from tests.ledger.hosts.served import Limits, serve
 
 TOKEN = "t0ken-of-enough-characters"
@@ -95,7 +95,7 @@ def forward(spool, url, token):
 
 
 def logged(root, where="true", columns="who, action, outcome, statement, result_rows"):
-    return query(root, f"SELECT {columns} FROM access WHERE {where} ORDER BY writer, seq").rows
+    return ask(root, f"SELECT {columns} FROM access WHERE {where} ORDER BY writer, seq")
 
 
 def until_logged(root, where):
@@ -210,7 +210,7 @@ def test_a_writer_without_a_scope_stays_behind_alone(url, root, secrets, spool):
     done = forward(spool, url, secrets["rack-7"])
     assert list(done.problems) == ["rack-8.agent"]
     assert "token 'rack-7' may not append as 'rack-8.agent'" in done.problems["rack-8.agent"]
-    assert query(root, "SELECT DISTINCT writer FROM lease_event ORDER BY writer").rows == [
+    assert ask(root, "SELECT DISTINCT writer FROM lease_event ORDER BY writer") == [
         ("local",),
         ("rack-7.agent",),
     ]

@@ -11,10 +11,10 @@ from rose.ledger.growth.rollup import roll_up
 from rose.ledger.hosts import spool
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.layout import LedgerError
-from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.ledger.hosts.served import serve
 
 _DOOR = "from tests.ledger.hosts.served import main; main()"
@@ -81,8 +81,8 @@ def check_whole(centre, events):
     report = verify(centre)
     assert report.ok, report.problems
     counted = "SELECT count(*), count(DISTINCT event_id), count(DISTINCT (writer, seq)) FROM stored_event"
-    assert query(centre, f"{counted} WHERE kind = 'lease'").rows == [(events, events, events)]
-    assert query(centre, "SELECT count(*) FROM event WHERE kind = 'lease'").rows == [(events,)]
+    assert ask(centre, f"{counted} WHERE kind = 'lease'") == [(events, events, events)]
+    assert ask(centre, "SELECT count(*) FROM event WHERE kind = 'lease'") == [(events,)]
 
 
 def test_upkeep_of_the_spool_stays_where_it_is(centre, far, url, write):
