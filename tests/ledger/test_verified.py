@@ -77,10 +77,8 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
     report = verify_changed(root)
     assert report.problems == first.problems == []
     assert [name for name in read if layout.SEGMENT_NAME.fullmatch(name)] == [_newest(root).name]
-    assert (
-        sum(of_writer.events for of_writer in report.writers)
-        == sum(of_writer.events for of_writer in first.writers) + 1
-    )
+    before, after = (sum(writer.events for writer in each.writers) for each in (first, report))
+    assert after == before + 1
     state = verified.state(root)
     assert state.full_until_us < state.until_us
     assert "every byte read until" in state.text

@@ -58,7 +58,7 @@ def _taken(action, seconds, lease_id, **fields):
     return events.Preemption(at_us=at(seconds), action=action, **where, **fields)
 
 
-def _turn(trajectory, seconds, place, **fields):
+def turn(trajectory, seconds, place, **fields):
     device, lease_id, placement = place
     zeros = ("step", "turn", "attempt", "cached_tokens", "output_tokens", "queue_ns", "policy_version")
     usual = dict.fromkeys(zeros, 0) | {"prompt_tokens": 10, "answer_tokens": 1, "duration_ns": SECOND}
@@ -228,12 +228,12 @@ def small_run():
             verify_ns=3,
             acknowledge_ns=2,
         ),
-        _turn("t1", 30, ("s0", "L1", "lease"), output_tokens=20, queue_ns=SECOND // 10),
-        _turn("t1", 35, ("s0", "L1", "prefix"), turn=1, prompt_tokens=30, cached_tokens=24, output_tokens=10),
-        _turn("t4", 40, ("d0", None, "least_loaded"), output_tokens=30),
-        _turn("t3", 80, ("d0", None, "least_loaded"), step=1, outcome="failed", output_tokens=4),
-        _turn("t5", 85, ("d0", None, "least_loaded"), step=1, output_tokens=20),
-        _turn(
+        turn("t1", 30, ("s0", "L1", "lease"), output_tokens=20, queue_ns=SECOND // 10),
+        turn("t1", 35, ("s0", "L1", "prefix"), turn=1, prompt_tokens=30, cached_tokens=24, output_tokens=10),
+        turn("t4", 40, ("d0", None, "least_loaded"), output_tokens=30),
+        turn("t3", 80, ("d0", None, "least_loaded"), step=1, outcome="failed", output_tokens=4),
+        turn("t5", 85, ("d0", None, "least_loaded"), step=1, output_tokens=20),
+        turn(
             "t2",
             95,
             ("s0", "L2", "lease"),
@@ -243,7 +243,7 @@ def small_run():
             queue_ns=SECOND // 2,
             duration_ns=4 * SECOND,
         ),
-        _turn(
+        turn(
             "t2",
             95,
             ("d0", None, "queue"),

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from rose.events import Device, DeviceSlice, Run, Turn
-from tests.sql.conftest import SECOND, at, ns
+from rose.events import Device, DeviceSlice, Run
+from tests.sql.conftest import SECOND, at, ns, turn
 
 DAY = date(2026, 11, 2)
 START = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -89,22 +89,7 @@ def test_tokens_are_wasted_by_one_cause_each(rows):
 
 
 def test_what_an_rl_run_made_on_a_shared_fleet_has_the_pool_of_the_fleets_device(tmp_path, record, by_hand):
-    made = Turn(
-        at_us=at(2),
-        run_id="grpo",
-        fleet_run_id="r",
-        device_id="s0",
-        trajectory_id="t",
-        turn=0,
-        attempt=0,
-        outcome="completed",
-        placement="lease",
-        prompt_tokens=10,
-        cached_tokens=0,
-        output_tokens=7,
-        queue_ns=0,
-        duration_ns=SECOND,
-    )
+    made = turn("t", 2, ("s0", None, "lease"), run_id="grpo", fleet_run_id="r", output_tokens=7)
     root = record(tmp_path / "ledger", [_device("joined", 0), made])
     (found,) = by_hand(root, "borrowed_share_by_day", run_id="'grpo'")
     assert (found["borrowed_tokens"], found["tokens"], found["borrowed_share"]) == (7, 7, 1.0)
@@ -231,14 +216,8 @@ def test_engines_have_lives_and_starting_them_a_price(rows):
         ("s0-serving", time(0), 4 * SECOND, None, None, None),
         ("d0-rollout", time(65), 3 * SECOND, "stopped", None, 35 * SECOND),
     ]
-    assert rows("engine_lives", *columns)[0] == (
-        "d0-rollout",
-        time(0),
-        2 * SECOND,
-        "died",
-        "the process ended",
-        60 * SECOND,
-    )
+    first = ("d0-rollout", time(0), 2 * SECOND, "died", "the process ended", 60 * SECOND)
+    assert rows("engine_lives", *columns)[0] == first
     columns = ("device_id", "starts", "deaths", "activation_ns", "activation_share")
     assert rows("activation_overhead", *columns) == [("d0", 2, 1, 0, 0), ("s0", 2, 0, 4 * SECOND, 0.04)]
 
@@ -265,22 +244,8 @@ def test_staleness_and_steps_are_told(rows):
 
 
 def test_a_run_is_told_in_one_row(rows):
-    columns = (
-        "status",
-        "devices",
-        "leases",
-        "preemptions",
-        "yields",
-        "syncs",
-        "syncs_failed",
-        "steps",
-        "trajectories",
-        "accepted",
-        "accepted_share",
-        "output_tokens",
-        "requests",
-        "slo_share",
-    )
+    columns = ("status", "devices", "leases", "preemptions", "yields", "syncs", "syncs_failed", "steps", "trajectories")
+    columns += ("accepted", "accepted_share", "output_tokens", "requests", "slo_share")
     # Of t1, t2 and t5, which are judged and not stale, t1 and t5 are accepted.
     assert rows("run_overview", *columns) == [("ended", 2, 3, 2, 5, 3, 1, 2, 5, 2, 2 / 3, 104, 4, 0.5)]
 

@@ -129,16 +129,9 @@ def _rechain(root, data, forger):
     header = segments.read_header(written[0])
     key = keys.load_or_make(forger if own else None)
     previous = chain[first - 1] if first else None
-    tail = segments.Tail(
-        writer,
-        header.epoch,
-        header.index,
-        header.first_seq,
-        header.previous_sha256,
-        link=previous.chain_sha256 if previous else "",
-        signed_by=previous.key if previous else "",
-        key=key,
-    )
+    tail = segments.Tail(writer, header.epoch, header.index, header.first_seq, header.previous_sha256, key=key)
+    if previous:
+        tail = dataclasses.replace(tail, link=previous.chain_sha256, signed_by=previous.key)
     fewer = data.draw(st.integers(0, len(written)))
     for content in written[: len(written) - fewer]:
         header, table = segments.read_header(content), segments.read_rows(content, rows.schema().names)
