@@ -29,7 +29,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path):
     [
         (
             '{"rose_ledger": 2}',
-            "format 2 and this version of ROSE reads format 1; use the version of ROSE that wrote it",
+            "format 2 and this version of ROSE reads format 1; use the version of ROSE",
         ),
         ("[", "damaged"),
         ("{}", "damaged"),
