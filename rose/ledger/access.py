@@ -46,7 +46,7 @@ def logged(
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
-    """Record the block's read of the ledger at `root`, if VARIABLE asks for it; without `who`, as this user's."""
+    """Record the block's read of the ledger at `root` by `who` (None: this user), if VARIABLE asks for it."""
     reading, began_ns = Reading(), time.monotonic_ns()
     outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
     try:

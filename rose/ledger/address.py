@@ -21,8 +21,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_guarded(host: str, token: str | None, ways: str) -> None:
-    """Raise OpenAddressError, naming the `ways` to give a token, if other machines reach `host` without one;
-    SecretError."""
+    """Raise OpenAddressError if other machines reach `host` and there is no token, SecretError for a short one. `ways`
+    says how to give it."""
     if token is not None:
         check_token(token)
     elif not is_loopback(host):
