@@ -78,7 +78,6 @@ def test_numpy_scalars_are_taken_as_what_they_are_and_no_event_of_an_unknown_kin
 
 @given(st.data())
 def test_the_quick_way_takes_what_the_careful_way_takes(any_event, data):
-    """An event whose like was seen before is checked in a shorter way; it must come out the same."""
     event = data.draw(any_event)
     first, second = rows.encode(event), rows.encode(event)
     assert [(type(value), repr(value)) for value in first] == [(type(value), repr(value)) for value in second]

@@ -31,7 +31,6 @@ def at(seconds):
 
 
 def ns(seconds):
-    """`seconds` into the run, in UTC nanoseconds."""
     return at(seconds) * 1000
 
 
@@ -279,7 +278,6 @@ def small_run():
 
 
 def _record(root, recorded, provenance="live"):
-    """Write events under a writer of their provenance; returns the ledger's folder."""
     with LedgerWriter.open(root, f"w-{provenance}", "r", provenance) as writer:
         for event in recorded:
             writer.record(event, durable=False)

@@ -35,7 +35,6 @@ def rose(root, name, *options):
 
 
 def steady(rows):
-    """Without what changes with the clock, and as `rose` prints it in JSON."""
     kept = [{column: cell for column, cell in row.items() if column not in VOLATILE} for row in rows]
     return [json.loads(json.dumps(row, default=cell_text)) for row in kept]
 

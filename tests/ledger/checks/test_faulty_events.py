@@ -27,7 +27,6 @@ def _slice(t0_ns, **fields):
 
 
 def _whole(kind):
-    """An event of a kind, every field of it with a value."""
     texts = {"BIGINT": 5, "DOUBLE": 0.5, "BOOLEAN": True, "VARCHAR": "x"}
     values = {each.name: each.allowed[0] if each.allowed else texts[each.sql_type] for each in rows.fields_of(kind)}
     values |= {"at_us": _AT_US, "event_id": None, "run_id": None}
@@ -39,7 +38,6 @@ def _whole(kind):
 
 
 def _with(event, **changed):
-    """An event with values that no check would let through."""
     named = zip((each.name for each in rows.fields_of(event.kind)), rows.encode(event), strict=True)
     return event.kind, tuple(changed.get(name, value) for name, value in named)
 

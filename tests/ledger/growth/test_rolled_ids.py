@@ -36,7 +36,6 @@ def root(tmp_path, monkeypatch):
 
 
 def write(root, *event_ids, writer="a", run_id="r"):
-    """An event with each of these ids, in one closed epoch."""
     with LedgerWriter.open(root, writer, run_id) as log:
         log.record_all(
             [

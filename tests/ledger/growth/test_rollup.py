@@ -152,18 +152,16 @@ def test_kill_9_in_a_roll_up_leaves_the_last_generation(root):
         "pathlib.Path.rename",
     ):
         code = (
-            "import os, sys, signal, importlib\n"
+            "import os, signal\n"
             "from rose.ledger.growth import rollup\n"
             f"home, _, name = '{moment}'.rpartition('.')\n"
-            "owner, _, cls = home.rpartition('.')\n"
-            "import pathlib, shutil, rose.ledger.layout\n"
+            "import pathlib, shutil, rose.ledger.layout, rose\n"
             "target = eval(home)\n"
             "real = getattr(target, name)\n"
             "def die(*a, **k):\n"
             "    if '.tmp' in str(a[0]) and 'rollup' in str(a[0]):\n"
             "        os.kill(os.getpid(), signal.SIGKILL)\n"
             "    return real(*a, **k)\n"
-            "import rose.ledger.growth.rollup, rose\n"
             "setattr(target, name, die)\n"
             f"rollup.roll_up({str(root)!r})\n"
         )

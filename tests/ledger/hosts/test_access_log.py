@@ -42,7 +42,6 @@ def rows(root, columns="who, peer, action, outcome, count"):
 
 
 def test_more_peers_than_can_be_counted_are_counted_together(root, log):
-    """Of one peer, whatever its port, all refusals of a second are one event."""
     for number in range(1500):
         log.count(denied(peer=f"10.0.{number // 256}.{number % 256}:{number}"))
     for port in range(200):

@@ -19,7 +19,6 @@ from rose.ledger.writer import LedgerWriter
 
 @pytest.fixture
 def spool(tmp_path, lease):
-    """A ledger of another host: one writer, one epoch, five segments of which the first is empty."""
     with LedgerWriter.open(tmp_path / "spool", "far", "r") as writer:
         for n in range(4):
             writer.record(lease(lease_id=f"l{n}"))

@@ -24,7 +24,6 @@ def _slice(t0_ns, **fields):
 
 
 def _of_device(**fields):
-    """An event of each kind that names the RL run an engine was assigned to."""
     of_lease = {"kv_budget_bytes": 1, "compute_share": 1.0, "expires_at_us": 1}
     of_sync = {"wire_bytes": 1, "dense_bytes": 1, "total_ns": 1, "source": "relay", "route": "loopback"}
     return [
