@@ -33,6 +33,7 @@ class Header:
     #: A segment without rows has last_seq = first_seq - 1.
     first_seq: int
     last_seq: int
+    #: Empty for a writer's first segment.
     previous_sha256: str
     format_version: int = layout.FORMAT_VERSION
     #: Digest of the rows, and the link of the chain that it makes (see `rose.ledger.evidence.content`).

@@ -30,7 +30,6 @@ class Progress:
     waiting: int = 0
     lag_s: float = 0.0
     problems: dict[str, str] = field(default_factory=dict)
-    #: Why the pass ended early.
     stopped: str | None = None
 
 
