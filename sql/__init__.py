@@ -6,8 +6,6 @@ read; `api/`, `dashboard/`, `metrics/`, `jobs/`, `checks/`, `device/`, `export/`
 are named after who asks. `closing/` belongs to the books.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from importlib.resources import files

@@ -1,11 +1,7 @@
-"""The access log: an event for each read of a ledger, by commands on its folder and by a gateway.
-
-`logged` records what `rose` commands and the dashboard's SQL page read, where ROSE_LOG_ACCESS asks. Whoever may read a
-folder may read its files without any log, so an event that cannot be written is reported and stops nobody.
-
-`AccessLog` is a gateway's. The event is on disk before the answer goes out: while the disk refuses it, the read is
-refused. Refusals are counted, and a thread writes them: at most one event a second for a peer.
-"""
+"""The access log: an event for each read of a ledger, by commands on its folder and by a gateway. `logged` is for
+commands and the dashboard's SQL page. It stops nobody when an event cannot be written, since whoever may read a folder
+may read its files without any log. `AccessLog` is a gateway's: an event is on disk before the answer goes out, so a
+read is refused while the disk refuses its event."""
 
 from __future__ import annotations
 
@@ -30,19 +26,15 @@ if TYPE_CHECKING:
 WRITER = "access"
 #: `exports`: exports, reports and verifications are logged; `queries`: queries too; anything else: nothing.
 VARIABLE = "ROSE_LOG_ACCESS"
-#: Characters of a statement that are kept; its hash is of all of them.
 STATEMENT_CHARACTERS = 1000
-#: What one peer is refused, and how often it looks how far writers are, becomes one event in this time.
+#: Refusals of one peer, and its questions about writers, become one event in this time.
 COUNTED_S = 1.0
-#: Counted at a time; what more peers do is counted together.
 _COUNTED_MAX = 1024
 OTHER_PEERS = "(other peers)"
 
 
 @dataclass(slots=True)
 class Reading:
-    """What somebody is given; whoever gives it fills in how many rows."""
-
     rows: int | None = None
 
 
@@ -54,10 +46,7 @@ def logged(
     *,
     who: str | None = None,
 ) -> Iterator[Reading]:
-    """The block reads the ledger at `root`; once it is done there is an event of it, if VARIABLE asks for one.
-
-    `who` reads it; this user at this host if it is None.
-    """
+    """Record the block's read of the ledger at `root` by `who` (None: this user), if VARIABLE asks for it."""
     reading, began_ns = Reading(), time.monotonic_ns()
     outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
     try:
@@ -72,26 +61,24 @@ def logged(
 
 
 def statement(text: str | None) -> dict[str, Any]:
-    """The fields of an Access that say what was asked for."""
     if text is None:
         return {}
-    # Half of a surrogate pair, which JSON can bring, is no text that could be stored.
+    # JSON can bring half of a surrogate pair, which cannot be stored.
     content = text.encode(errors="backslashreplace")
     kept = text[:STATEMENT_CHARACTERS].encode(errors="backslashreplace").decode()
     return {"statement": kept, "statement_sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _write(root: Path | str, fields: dict[str, Any], who: str | None) -> None:
-    # Only now: they load Arrow, which a query does while its worker starts.
+    # These load Arrow, which a query does while its worker starts.
     from rose.ledger import verified
     from rose.ledger.writer import LedgerWriter
     from rose.terminal import echo
 
     with suppress(LedgerError):
-        # Where there is no ledger there is nothing to log in, and whoever read it was told so.
         root = layout.check(root)
         try:
-            # Another command may be writing its own. No writer's name begins with a dot.
+            # Another command may hold the writer. No writer's name begins with a dot.
             with (
                 layout.locked(root / "locks" / ".access.lock"),
                 LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as writer,
@@ -102,7 +89,7 @@ def _write(root: Path | str, fields: dict[str, Any], who: str | None) -> None:
 
 
 class AccessLog:
-    """Writes Access events through the writer that `writer` opens. Threads may share it; `close` it at the end."""
+    """Writes Access events through the writer that `writer` opens. Threads may share it. Call `close` at the end."""
 
     def __init__(self, writer: Callable[[], LedgerWriter]) -> None:
         self._writer = writer
@@ -113,17 +100,16 @@ class AccessLog:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises LedgerError while the disk refuses events, so that nothing is read that could not be logged."""
+        """Raises LedgerError while the disk refuses events."""
         if (failure := self._writer().failure) is not None:
             raise LedgerError(failure)
 
     def write(self, event: Access) -> None:
-        """Bring `event` to disk. Raises LedgerError: then what it is about must not be given."""
+        """Bring `event` to disk. Raises LedgerError: then the answer must not go out."""
         self._writer().record(event)
 
     def count(self, event: Access) -> None:
-        """Count `event`; it is written within COUNTED_S or, while the disk refuses, once it does not."""
-        # Without the port, which is another one for each connection.
+        """Count `event`. It is written within COUNTED_S, or once the disk accepts it again."""
         host = event.peer and (event.peer.rpartition(":")[0] or event.peer)
         key = (event.who, host, event.action)
         with self._mutex:
@@ -134,7 +120,6 @@ class AccessLog:
             self._counts[key] = first, count + 1
 
     def close(self) -> None:
-        """Write what was counted, and end."""
         self._closing.set()
         self._thread.join()
 
@@ -144,7 +129,6 @@ class AccessLog:
         self._flush()
 
     def _flush(self) -> None:
-        """Write what was counted. While the disk refuses it stays counted."""
         with suppress(LedgerError):
             if not self._counts or (writer := self._writer()).failure is not None:
                 return
@@ -152,7 +136,6 @@ class AccessLog:
                 counted = list(self._counts.values())
                 self._counts.clear()
             for event, count in counted:
-                # From here on it is the writer's to keep, also where it raises since the disk refuses it now.
                 with suppress(LedgerError):
                     writer.record(dataclasses.replace(event, count=count), durable=False)
             writer.flush()

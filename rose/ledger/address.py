@@ -1,6 +1,4 @@
-"""Who may reach a server: which addresses only this machine can reach, and which requests a web page may send."""
-
-from __future__ import annotations
+"""Who may reach a server: loopback addresses, and the requests that a web page may send."""
 
 import ipaddress
 import re
@@ -8,10 +6,7 @@ import re
 from rose.errors import UserError
 from rose.private_files import check_token
 
-#: The Host header of a request: a name or an address, and a port.
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(?::\d+)?")
-#: Methods that change nothing.
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class OpenAddressError(UserError):
@@ -19,7 +14,6 @@ class OpenAddressError(UserError):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -27,8 +21,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_guarded(host: str, token: str | None, ways: str) -> None:
-    """Raises OpenAddressError if other machines reach `host` and there is no token, SecretError for a short token.
-    `ways` says how a token is given."""
+    """Raise OpenAddressError if other machines reach `host` and there is no token, SecretError for a short one. `ways`
+    says how to give it."""
     if token is not None:
         check_token(token)
     elif not is_loopback(host):
@@ -38,18 +32,15 @@ def check_guarded(host: str, token: str | None, ways: str) -> None:
 
 
 def refusal(method: str, host: str, origin: str, *, has_token: bool) -> str | None:
-    """Return why a request is refused, by its Host and Origin headers (empty: not sent); None if it is not.
-
-    A browser sends what any page asks of it, and says in Origin whose page it is. Of a page whose name was resolved to
-    this machine it sends that name as Host. A server that has a token asks for it besides: no page knows it.
-    """
+    """Return why a request is refused, by its Host and Origin headers (empty: not sent); None if it is allowed. A
+    browser sends what any page asks, and names the page's site in Origin. A page whose name resolves to this machine
+    sends that name as Host. With a token neither matters, since no page knows it."""
     if not has_token:
         parts = _HOST.fullmatch(host)
         if parts is None or not is_loopback(parts["name"].strip("[]").lower()):
             return "without a token only this machine is answered, by 127.0.0.1 or localhost"
-    elif method in _READING:
+    elif method in ("GET", "HEAD", "OPTIONS"):
         return None
-    # An invalid URL names no host.
     if origin and origin.rpartition("://")[2].lower() != host.lower():
         return f"a page of another site may not ask this: its Origin is not {host}"
     return None

@@ -1,16 +1,12 @@
 """The catalog: a DuckDB file that holds views and no data, so that a reader never meets a writer's lock.
 
-Its sources are `stored_event`, the segments of every part of the ledger; `unrolled_stored_event`, those that the
-roll-ups do not count yet; and the roll-ups. Everything else is in `sql/views`. The file is made in memory, where a full
-or slow disk has no part in it, and replaced atomically when a writer or a new epoch appears and when a compaction, an
-archiving or a roll-up is done; segments added to an epoch show without that.
+Its sources are `stored_event`, the segments of every part; `unrolled_stored_event`, those that no roll-up counts yet;
+and the roll-ups. All else is in `sql/views`. The file is made in memory, and replaced atomically when a writer or an
+epoch appears and after a compaction, an archiving or a roll-up. New segments of an epoch show without that.
 
-Anyone who may write to the folder may put another file in its place, so nothing in it is taken on trust: `connect`
-compares all that it defines with what it must define, and makes it anew where they differ. A macro or a type in a
-catalog goes before DuckDB's own of that name, so everything beside the views counts as a difference.
-"""
-
-from __future__ import annotations
+Anyone who may write to the folder may replace the file. So `connect` compares all that it defines with what it must
+define, and makes it anew where they differ. A macro or a type in a catalog hides DuckDB's own of that name, so
+everything beside the views counts as a difference."""
 
 import ctypes
 import errno
@@ -30,12 +26,11 @@ import duckdb
 
 import sql
 from rose.ledger import database, layout, rows, sources
-from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.layout import LedgerError
 from rose.private_files import TemporaryFolder
 
-#: The views, in the order in which they can be made; the public interface of the ledger.
+#: The public interface, in an order in which the views can be made.
 VIEWS = (
     "event",
     "run",
@@ -63,7 +58,6 @@ VIEWS = (
     "access",
     *ROLLUPS,
 )
-#: Views that others are made of; not part of the interface.
 INTERNAL = (
     "writer_order",
     "stored_event",
@@ -74,18 +68,15 @@ INTERNAL = (
     *(f"{made}_{name}" for name in ROLLUPS for made in ("rolled", "unrolled")),
     f"rolled_{CLIENT_ID}",
 )
-#: Those of them that `sql/rollups` defines, in the order in which they can be made.
+#: Internal views that `sql/rollups` defines, in an order in which they can be made.
 _UNROLLED = ("retry", "unrolled_retry", "unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
-#: Older DuckDB clients can open a file of this version.
 STORAGE_VERSION = "v1.5.0"
-#: Where a catalog is made if there is this much room, several times what it takes.
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
 _DIGEST_BYTES = 32
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
-#: DuckDB keeps the names after EXCLUDE as a set, and gives them in another order each time it reads them back.
+#: DuckDB gives the names after EXCLUDE in another order each time.
 _EXCLUDED = re.compile(r"(?<=EXCLUDE \()[^()]+(?=\))")
-#: What each catalog that this process compared must select, and the SHA-256 of its file: comparing takes as long as
-#: opening.
+#: By ledger: the selects and the file's SHA-256 of the last comparison, which takes as long as opening the catalog.
 _compared: dict[Path, tuple[dict[str, str], str]] = {}
 _canonical: dict[str, str] = {}
 
@@ -94,53 +85,46 @@ quoted = sources.quoted
 
 
 def connect(root: Path | str) -> Connection:
-    """A connection that reads the ledger as it is now, from any working directory, with UTC as its time zone.
-
-    Events that are written later show in later queries, but for those of an epoch begun later: open a connection for
-    each piece of work, and never keep one for longer than a compaction's grace period. Raises LedgerError.
-    """
+    """Return a connection that reads the ledger as it is now, from any working directory, with UTC as its time zone.
+    Later events show in later queries, except those of an epoch begun later. Open a connection for each piece of work,
+    and keep none for longer than a compaction's grace period. Raises LedgerError."""
     root = layout.check(root)
-    # In memory, with the catalog attached: several connections in one process then share no settings. Python
-    # variables are never taken for tables.
+    # In memory, so that connections of one process share no settings. Python variables never become tables.
     connection = database.connect(config={"python_enable_replacements": False})
     try:
         if not _attach_current(connection, root):
             _attach_new(connection, root)
         connection.execute("SET TimeZone = 'UTC'")
-        # A query reads the same files for each view that it asks, and of many small ones the footers are most of it.
+        # A query reads the same files for each of its views, and most of a small file is its footer.
         connection.execute("SET parquet_metadata_cache = true")
-        # Only now: what a catalog defines goes before DuckDB's own, in the comparison too.
+        # Last, since what a catalog defines hides DuckDB's own, in the comparison too.
         connection.execute("USE ledger")
-    except duckdb.Error as error:
+    except BaseException as error:
         connection.close()
-        raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
-    except BaseException:
-        connection.close()
+        if isinstance(error, duckdb.Error):
+            raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
         raise
     return connection
 
 
 def _attach_current(connection: Connection, root: Path) -> bool:
-    """Attach the catalog in place, if it shows the ledger as it is now."""
     path = root / layout.CATALOG
     selects = sources.selects(root)
     try:
         connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
-        # Left behind by a writer that was killed at the wrong moment, by another version of ROSE, or edited; or the
-        # ledger was moved, and it reads the old place. What this process compared before is not compared again.
+        # The file may be stale, of another version, edited, or of a ledger that was moved since.
         key = selects, hashlib.sha256(path.read_bytes()).hexdigest()
         if _compared.get(root) == key or not _faults(connection, selects):
             _compared[root] = key
             return True
     except (duckdb.Error, OSError):
-        # Missing, damaged, or held by a client that opened it for writing: a new file has none of these troubles.
+        # Missing, damaged, or open for writing in another client: a new file helps.
         pass
     connection.execute("DETACH DATABASE IF EXISTS ledger")
     return False
 
 
 def _attach_new(connection: Connection, root: Path) -> None:
-    """Attach a new catalog, and put it in place for others unless the ledger's disk refuses it. Raises LedgerError."""
     refusal: OSError | None = None
     try:
         try:
@@ -150,7 +134,6 @@ def _attach_new(connection: Connection, root: Path) -> None:
             content = _build(root, sources.selects(root))
         with _building() as path:
             path.write_bytes(content)
-            # Once it is open it needs no name.
             connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
     except OSError as error:
         why = "" if refusal is None else f" and cannot be replaced ({refusal.strerror}): {layout.way_out(refusal)}"
@@ -161,20 +144,16 @@ def _attach_new(connection: Connection, root: Path) -> None:
 
 
 def refresh(root: Path | str) -> bytes:
-    """Replace the ledger's catalog by one that reads every part there is now; returns its bytes.
-
-    Raises LedgerError if a file that it has to read is damaged, and OSError if the disk refuses; the old catalog then
-    stands.
-    """
+    """Replace the ledger's catalog by one that reads every part of now, and return its bytes. Raises LedgerError for a
+    damaged source, and OSError if the disk refuses. The old catalog then stays."""
     root = layout.check(root)
     try:
         selects = sources.selects(root)
         if (content := _in_place(root, selects)) is not None:
             return content
-        # Built outside the lock: a background job that hardly gets the processor must not hold up a writer.
+        # Built outside the lock: a background job with little processor time must not delay a writer.
         content = _build(root, selects)
         with layout.locked(root / "locks" / "catalog.lock"):
-            # Written under the lock alone, so these were left behind by a process that was killed.
             for leftover in root.glob(f".{layout.CATALOG}.*"):
                 leftover.unlink(missing_ok=True)
             if (current := sources.selects(root)) != selects:
@@ -190,7 +169,7 @@ def refresh(root: Path | str) -> bytes:
 
 
 def _in_place(root: Path, selects: dict[str, str]) -> bytes | None:
-    """The bytes of the catalog in place, if this process knows that it selects this; None otherwise."""
+    """Return the bytes of the catalog in place if this process knows that it selects this."""
     with suppress(OSError):
         content = (root / layout.CATALOG).read_bytes()
         if _compared.get(root) == (selects, hashlib.sha256(content).hexdigest()):
@@ -199,10 +178,7 @@ def _in_place(root: Path, selects: dict[str, str]) -> bytes | None:
 
 
 def refresh_sound(root: Path) -> None:
-    """`refresh` for who takes events in: a damaged file must not keep out what is sound. Every reader is told of it.
-
-    Raises LedgerError if the disk refuses.
-    """
+    """Refresh the catalog, unless a damaged file prevents that. Raises LedgerError if the disk refuses."""
     try:
         with suppress(LedgerError):
             refresh(root)
@@ -211,23 +187,17 @@ def refresh_sound(root: Path) -> None:
 
 
 def limit(connection: Connection, root: Path, until: sources.Span, retry: str) -> None:
-    """Make the daily views of a connection give what a roll-up of this span must hold.
-
-    `retry` names a view of the connection with the records that do not count. It is read once, and of all events, also
-    those after the span: a roll-up must count no record that readers do not see.
-    """
+    """Make the daily views of a connection give what a roll-up of this span must hold. `retry` names a view with the
+    records that do not count, over all events: a roll-up must count no record that readers do not see."""
     connection.execute(f"CREATE TEMP TABLE not_counted AS SELECT DISTINCT writer, seq FROM {retry}")
-    # Temporary views go before the catalog's own.
     _make(connection, {**sources.selects(root, until), "unrolled_retry": "FROM not_counted"}, "TEMP VIEW")
 
 
 def faults(root: Path) -> tuple[list[str], list[str]]:
-    """What the catalog of the ledger at `root` (as `layout.check` returns it) defines that it should not, or lacks.
-
-    And what to know of one without faults: that it is as it was before files came, or the ledger was moved. Nobody
-    changed it then; a process was killed before it replaced it, or is about to. A ledger without a catalog has no
-    fault: the next reader makes one. Changes nothing. Raises LedgerError for a damaged roll-up.
-    """
+    """Return what the catalog of the ledger at `root` defines wrongly or lacks, and notes on one without faults. The
+    notes say that it is stale, or that the ledger was moved: a process was killed before it replaced the catalog, or
+    will do so now. A ledger without a catalog has no fault. Changes nothing. Raises LedgerError for a damaged
+    roll-up."""
     path, selects = root / layout.CATALOG, sources.selects(root)
     if _in_place(root, selects) is not None or not path.exists():
         return [], []
@@ -248,19 +218,13 @@ def faults(root: Path) -> tuple[list[str], list[str]]:
 
 
 def made_of(root: Path) -> str:
-    """Names all that the catalog of the ledger at `root` must define now. Raises LedgerError for a damaged roll-up."""
+    """Return a digest of all that the catalog of the ledger must define now. Raises LedgerError."""
     texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *sources.selects(root).values()]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-def readable(root: Path) -> list[str]:
-    """The folders that a query over the views reads, as DuckDB's `allowed_directories` wants them."""
-    return [f"{root}/{folder}/" for folder in ("live", "compacted", rolled.FOLDER)]
-
-
 @functools.cache
 def comments(view: str) -> tuple[str, dict[str, str]]:
-    """Return the comments at the head of a view's SQL file: on the view, and on each documented column."""
     lines = []
     for line in sql.view(view).splitlines():
         if not line.startswith("--"):
@@ -272,9 +236,7 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
 
 
 def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
-    """How the database attached as `ledger` differs from a catalog with these sources, as text."""
     if not _canonical:
-        # Once a process: it takes as long as opening a catalog.
         _canonical.update(_as_stored(connection, _bodies()))
     expected = {**_canonical, **_as_stored(connection, selects)}
     problems, missing = [], dict(expected)
@@ -290,7 +252,6 @@ def _faults(connection: Connection, selects: Mapping[str, str]) -> list[str]:
 
 
 def _as_stored(connection: Connection, bodies: Mapping[str, str]) -> dict[str, str]:
-    """Each SELECT as DuckDB writes it down again after reading it: the text that it gives of a view."""
     listed = [body.strip().removesuffix(";") for body in bodies.values()]
     select = "SELECT json_deserialize_sql(json_serialize_sql(body)) FROM (SELECT unnest(?::VARCHAR[]) AS body)"
     texts = [text for (text,) in connection.execute(select, [listed]).fetchall()]
@@ -303,26 +264,11 @@ def _ordered(text: str) -> str:
 
 @functools.cache
 def _bodies() -> dict[str, str]:
-    """What each view selects that is the same in every ledger."""
     unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in _UNROLLED}
     return unrolled | {view: sql.view(view).partition(f"VIEW {view} AS")[2] for view in VIEWS}
 
 
-def _nothing() -> dict[str, str]:
-    """What each source selects in a ledger without events."""
-    none = sources.events(Path(), [])
-    rolled_up = {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in (CLIENT_ID, *ROLLUPS)}
-    return {
-        "writer_order": sources.writer_order(Path(), []),
-        "stored_event": none,
-        "unrolled_stored_event": none,
-        **rolled_up,
-    }
-
-
 def _build(root: Path, selects: dict[str, str]) -> bytes:
-    """The bytes of a catalog for `selects`. Raises duckdb.Error if a source cannot be read, OSError without room."""
-    # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
     own = {name: select for name, select in selects.items() if select != sources.no_roll_up(name)}
 
     def fill(connection: Connection) -> None:
@@ -333,7 +279,7 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
     try:
         return _made(fill, _template())
     except OSError:
-        # Either there is no room, or a source cannot be read: then this fails too, and names it.
+        # There is no room, or a source cannot be read: then this fails too, and names it.
         with database.connect() as reader:
             _make(reader, own)
         raise
@@ -341,21 +287,19 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
 
 @functools.cache
 def _template() -> bytes:
-    """A catalog over a ledger without events, once for this code: making the views takes ten times as long as all else
-    does."""
+    """Return a catalog over a ledger without events, kept for this code: the views take most of the time."""
     code = [duckdb.__version__, STORAGE_VERSION, Path(__file__).read_text()]
     views = [sql.view(view) for view in VIEWS]
-    texts = [*code, *_nothing().values(), *_bodies().values(), *views]
+    texts = [*code, *sources.of_nothing().values(), *_bodies().values(), *views]
     return kept("catalog.duckdb", __file__, "\n".join(texts), lambda: _made(_fill_template))
 
 
 def _fill_template(connection: Connection) -> None:
     connection.execute("BEGIN")
-    nothing = _nothing()
-    plain = ("writer_order", "stored_event", "unrolled_stored_event", f"rolled_{CLIENT_ID}")
-    _make(connection, {name: nothing[name] for name in plain})
+    daily = [f"rolled_{name}" for name in ROLLUPS]
+    _make(connection, {name: select for name, select in sources.of_nothing().items() if name not in daily})
     _make(connection, {name: _bodies()[name] for name in _UNROLLED})
-    _make(connection, {f"rolled_{name}": nothing[f"rolled_{name}"] for name in ROLLUPS})
+    _make(connection, {name: sources.of_nothing()[name] for name in daily})
     for name in INTERNAL:
         connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
     for view in VIEWS:
@@ -370,10 +314,8 @@ def _fill_template(connection: Connection) -> None:
 
 
 def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> bytes:
-    """Return what `make` gives, kept as `name` beside the module in the file `source` while `made_of` is the same.
-
-    A file that is damaged, or of something else, is replaced. Where nothing may be written each process makes it anew.
-    """
+    """Return the result of `make`, kept as `name` beside the module `source` while `made_of` stays the same. A damaged
+    or foreign file is replaced. Where nothing may be written each process makes its own."""
     path = Path(importlib.util.cache_from_source(source)).with_name(name)
 
     def digest(content: bytes) -> bytes:
@@ -387,13 +329,12 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             path.parent.mkdir(exist_ok=True)
-            # One that did not come to disk is damaged, and no more than that.
             layout.write_file(path, digest(content) + content, sync=False)
     return content
 
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
-    """The bytes of a catalog that `fill` made, from `start` if given. Raises OSError, also for DuckDB's errors."""
+    """Return the bytes of a catalog that `fill` made, from `start` if given. Raises OSError for any error."""
     with _building() as path, _builder.connection() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
@@ -403,7 +344,7 @@ def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> byt
             connection.execute(attach)
         connection.execute("USE ledger")
         fill(connection)
-        # A connection that closes hides that it could not bring all to the file.
+        # Closing a connection hides that its file is incomplete.
         connection.execute("CHECKPOINT ledger")
         connection.execute("USE memory")
         connection.execute("DETACH ledger")
@@ -411,7 +352,7 @@ def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> byt
 
 
 class _Builder:
-    """One DuckDB for all catalogs that this process makes: starting one takes half as long as making a catalog."""
+    """One DuckDB for all catalogs of this process, since starting one takes half as long as making a catalog."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -419,9 +360,9 @@ class _Builder:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """The connection, for one thread at a time; whatever is raised inside, the next one gets another."""
+        """Yield the connection to one thread at a time. After an error the next caller gets a new one."""
         with self._mutex:
-            # Neither threads, which a fork would lose, nor contents of files that are replaced under their names.
+            # A fork would lose threads, and files are replaced under their names.
             connection = self._open or database.connect(config={"threads": 1, "enable_external_file_cache": False})
             self._open = None
             try:
@@ -432,9 +373,9 @@ class _Builder:
             self._open = connection
 
     def forked(self) -> None:
-        """Begin anew in a child: its lock may be held for ever, and its DuckDB is the parent's to close."""
+        """Begin anew in a child: its lock may never be freed, and its DuckDB is the parent's to close."""
         if self._open is not None:
-            # Closing it here would end the child by SIGSEGV.
+            # Closing it here ends the child by SIGSEGV.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._open))
         self.__init__()  # type: ignore[misc]
 
@@ -445,10 +386,7 @@ os.register_at_fork(after_in_child=_builder.forked)
 
 @contextmanager
 def _building() -> Iterator[Path]:
-    """Where to make a catalog: in memory, or else on the disk for temporary files; the ledger's meets one plain write.
-
-    What is raised inside is raised as OSError.
-    """
+    """Yield where to make a catalog: in memory, or with the temporary files. Raises OSError for errors of the block."""
     roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
     with TemporaryFolder("rose-catalog-", _MEMORY if roomy else None) as folder:
         try:

@@ -1,6 +1,4 @@
-"""DuckDB, as every part of ROSE opens it."""
-
-from __future__ import annotations
+"""DuckDB as every part of ROSE opens it."""
 
 from collections.abc import Mapping
 
@@ -10,11 +8,8 @@ import duckdb
 def connect(
     path: str = ":memory:", *, config: Mapping[str, str | bool | int | float | list[str]] | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """`duckdb.connect` without the progress bar; raises duckdb.Error.
-
-    A process that has no file of its own, as one that `multiprocessing` spawns, would draw it on standard output, into
-    whatever JSON is being written there.
-    """
+    """Return `duckdb.connect` without the progress bar, which would be drawn into JSON on standard output of a process
+    that `multiprocessing` spawned. Raises duckdb.Error."""
     connection = duckdb.connect(path, config=dict(config or {}))
     connection.execute("SET enable_progress_bar = false")
     return connection

@@ -1,28 +1,26 @@
-"""What the files of a ledger say, each by itself, and the memory that keeps an unchanged one from being read again."""
-
-from __future__ import annotations
+"""What each file of a ledger says by itself, and the memory that keeps an unchanged one from being read again."""
 
 import functools
 import hashlib
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rose.ledger import layout, segments
-from rose.ledger.evidence.content import ranges_sha256
-from rose.ledger.evidence.link import Link
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger.evidence.content import Link, ranges_sha256
+from rose.ledger.layout import LedgerError
 
 CHANGED = "its bytes were changed after it was written"
 _OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"
-#: What events of these actions say at least, and of which type: it is relied on.
+#: Fields that events of these actions must have, with their types.
 _DETAILS: dict[str, dict[str, type]] = {
     "compacted": {"writer": str, "last_seq": int, "sha256": str, "manifest_sha256": str},
     "archived": {"manifest_sha256": str, "deleted": bool},
@@ -30,30 +28,27 @@ _DETAILS: dict[str, dict[str, type]] = {
     "rolled_up": {"coverage_sha256": str},
     "adopted": {"name": str, "version": str, "sha256": str, "text": str, "adopted_us": int, "adopted_by": str},
 }
-#: What a manifest says of its file, and of which type.
 _SAYS: dict[str, type] = {"first_seq": int, "last_seq": int, "sha256": str}
 _T = TypeVar("_T")
 
 
 class Seen:
-    """What earlier verifications of one process found in each file, so that the next one reads new files only.
-
-    A file is known by its path, size, inode and times; one that was changed is read again. Bytes that decay on the
-    disk under an unchanged file show in a full verification only. Threads may share it.
-    """
+    """What verifications of one process found in each file, so that the next one reads new files only. A file is
+    identified by path, size, inode and times, so only a full verification finds bytes that decay. Threads may share
+    it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         #: By kind and path; also what `verified.save` keeps for the next process.
         self.entries: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
-        #: When the last verification of every byte began that this agrees with, UTC microseconds; 0 if there is none.
+        #: When the last verification of every byte with the same findings began, UTC microseconds; 0 for none.
         self.full_until_us = 0
         self._visited: set[tuple[str, str]] = set()
 
     def facts(self, path: Path, kind: str, look: Callable[[bytes], _T]) -> _T:
-        """What `look`, named by `kind`, says of the file's bytes. Raises OSError."""
+        """Return what `look`, named by `kind`, finds in the file's bytes. Raises OSError."""
         key = (kind, str(path))
-        # Before the bytes: what is changed while they are read has other times afterwards.
+        # Before the bytes, so that a change meanwhile shows in the times.
         stat = path.stat()
         stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
         entry = self.entries.get(key)
@@ -63,15 +58,15 @@ class Seen:
         return cast(_T, entry[1])
 
     def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
-        """What `look` says of the file, where `kind` names all that this depends on, its bytes among it."""
+        """Return what `look` finds of the file, where `kind` names all that it depends on, the bytes included."""
         key = (kind, str(path))
         if key not in self.entries:
             self.entries[key] = (), look()
         self._visited.add(key)
         return cast(_T, self.entries[key][1])
 
-    def forget_where_other(self, later: Seen) -> None:
-        """Forget the files of which another verification says something else, so that they are read again."""
+    def forget_where_other(self, later: Self) -> None:
+        """Forget the files for which another verification has other findings, so that they are read again."""
         self.entries = {key: entry for key, entry in self.entries.items() if later.entries.get(key, entry) == entry}
 
     def forget_unvisited(self) -> None:
@@ -82,22 +77,19 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment as its own bytes show it."""
+    """The findings on a segment, or on the rows of a compacted part, which have no header."""
 
-    #: None if it has none that can be trusted; `fault` then says why.
+    #: None without a trustworthy one; `fault` then says why.
     header: segments.Header | None
     fault: str | None
-    #: What of it this version cannot read.
     unchecked: tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
-        """Whether its bytes are not those its name speaks of."""
         return self.fault == CHANGED
 
 
 def segment(content: bytes, sha256: str) -> Segment:
-    """Examine the bytes of a segment whose name says that they have this SHA-256."""
     if hashlib.sha256(content).hexdigest() != sha256:
         return Segment(None, CHANGED)
     header = None
@@ -110,7 +102,7 @@ def segment(content: bytes, sha256: str) -> Segment:
         return Segment(header, None, (_unreadable(error),))
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return Segment(None, f"a foreign file: {error}")
-    # The count first: what the header says may be more than fits in memory.
+    # The count first: the header may claim more rows than fit in memory.
     count = header.last_seq - header.first_seq + 1
     if len(seqs) != count or not np.array_equal(seqs, np.arange(header.first_seq, header.last_seq + 1)):
         return Segment(header, f"its rows are not seq {header.first_seq} to {header.last_seq}")
@@ -121,35 +113,30 @@ def segment(content: bytes, sha256: str) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest without its long list of segments, which was checked within itself."""
+    """A manifest without its list of segments, which was checked within itself."""
 
     sha256: str
-    #: What it says of its file; empty if it is none.
     said: dict[str, Any]
     segments: int
     first: Link
     last: Link
-    #: Of each run that one key signed, or nobody: the key, path and first seq of its first segment, and its events.
+    #: Runs of segments with one signer ("" for none): the key, path and first seq of the first segment, and the events.
     signers: tuple[tuple[str, str, int, int], ...]
     faults: tuple[str, ...]
 
 
 def merged_files(content: bytes) -> list[str]:
-    """Paths, as they were once, of the segments that a manifest lists; none if it is no manifest."""
     return [link.file for link in links(content)]
 
 
 def sha256_of(content: bytes) -> str:
-    """The SHA-256 of some bytes, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def manifest(content: bytes) -> Manifest:
-    """Examine the bytes of a compacted part's manifest."""
     sha256, merged = sha256_of(content), links(content)
     said = json.loads(content) if merged else {}
     if not merged or not all(isinstance(said.get(name), kind) for name, kind in _SAYS.items()):
-        # No event speaks of such bytes, and that is what is said of it.
         none = Link("", "", "", "", 0, -1, "", "", "", "")
         return Manifest(sha256, {}, 0, none, none, (), ())
     del said["segments"]
@@ -169,7 +156,6 @@ def manifest(content: bytes) -> Manifest:
 
 
 def links(content: bytes) -> list[Link]:
-    """The links of the segments that a manifest lists; none if it is no manifest."""
     try:
         detail = json.loads(content)
         return [Link.read(detail["writer"], entry) for entry in detail["segments"]]
@@ -178,7 +164,7 @@ def links(content: bytes) -> list[Link]:
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> list[str]:
-    """What is wrong with a segment that says the last two of these after one that leads to the first two."""
+    """Return what is wrong with a segment that follows one with this SHA-256 and next seq (None: unknown)."""
     faults = []
     if sha256 is not None and previous_sha256 != sha256:
         faults.append("it does not follow the segment before it: one is missing, foreign or out of order")
@@ -188,34 +174,23 @@ def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, 
     return faults
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of a compacted part, held against its manifest."""
-
-    #: None if nothing is wrong.
-    fault: str | None
-    #: What of the file this version cannot read.
-    unchecked: tuple[str, ...] = ()
-
-
-def rows(content: bytes, manifest_content: bytes) -> Rows:
-    """Examine the Parquet file of a compacted part, given the bytes of its manifest."""
+def rows(content: bytes, manifest_content: bytes) -> Segment:
     detail, merged = json.loads(manifest_content), links(manifest_content)
     if hashlib.sha256(content).hexdigest() != detail["sha256"]:
-        return Rows(CHANGED)
+        return Segment(None, CHANGED)
     try:
         if not rows_are(content, detail["writer"], detail["first_seq"], detail["last_seq"]):
-            return Rows(f"its rows are not seq {detail['first_seq']} to {detail['last_seq']}")
+            return Segment(None, f"its rows are not seq {detail['first_seq']} to {detail['last_seq']}")
         digests, unchecked = ranges_sha256(content, [link.first_seq for link in merged])
     except pa.ArrowNotImplementedError as error:
-        return Rows(None, (_unreadable(error),))
+        return Segment(None, None, (_unreadable(error),))
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
-        return Rows(f"its rows cannot be read: {error}")
+        return Segment(None, f"its rows cannot be read: {error}")
     for link, digest in zip(merged, digests, strict=True):
         if link.rows_sha256 != digest:
             fault = f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
-            return Rows(fault)
-    return Rows(None, tuple(unchecked))
+            return Segment(None, fault)
+    return Segment(None, None, tuple(unchecked))
 
 
 def _unreadable(error: pa.ArrowNotImplementedError) -> str:
@@ -223,7 +198,7 @@ def _unreadable(error: pa.ArrowNotImplementedError) -> str:
 
 
 def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool:
-    """Whether a Parquet file's rows are exactly seq `first_seq` to `last_seq` of `writer`, in any order."""
+    """Return whether a Parquet file's rows are exactly seq `first_seq` to `last_seq` of `writer`, in any order."""
     table = segments.read_rows(content, ["writer", "seq"])
     seqs, count = table["seq"].to_numpy() - first_seq, last_seq - first_seq + 1
     if len(seqs) != count or (count and (seqs.min() < 0 or seqs.max() >= count)):
@@ -234,20 +209,17 @@ def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool
 
 
 def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> list[dict[str, Any]]:
-    """Details of the `ledger` events of one action that `writer` wrote, in order; a damaged file has none."""
+    """Return the details of the `ledger` events of one action that `writer` wrote, by seq. A damaged file has none."""
     return [detail for what, detail in all_recorded(root, writer, seen) if what == action]
 
 
 def all_recorded(root: Path, writer: str, seen: Seen | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """Action and details of the `ledger` events that `writer` wrote, by seq.
-
-    A damaged file has none, nor has an event that lacks what those of its action say: `detail_faults` names it.
-    """
+    """Return action and details of the `ledger` events that `writer` wrote, by seq. Leaves out damaged files, and
+    events without the fields of their action, which `detail_faults` names."""
     return [(action, detail) for _, action, detail in _events(root, writer, seen) if _says_all(action, detail)]
 
 
 def detail_faults(root: Path, writer: str, seen: Seen | None = None) -> list[str]:
-    """Which events of `writer` lack what upkeep says in those of their action."""
     return [
         f"live/{writer}: seq {seq}: the event {action!r} does not say what was done: no `rose` command wrote it"
         for seq, action, detail in _events(root, writer, seen)
@@ -262,28 +234,20 @@ def _says_all(action: str, detail: Any) -> bool:
 
 
 def _events(root: Path, writer: str, seen: Seen | None) -> list[tuple[int, str, Any]]:
-    """seq, action and details of the `ledger` events that `writer` wrote, in order; a damaged file has none."""
     seen = seen or Seen()
     events: list[tuple[int, str, Any]] = []
     for part in layout.parts(root, writer):
         for path in sorted(root.glob(part.pattern)):
-            try:
-                sha256 = _expected_sha256(root, part, path)
+            # `Chain` reports what is wrong with a damaged file.
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                sha256 = segments.sha256_in(path.name)
+                if part.state == "compacted":
+                    sha256 = str(json.loads((root / part.manifest).read_bytes())["sha256"])
                 events += seen.facts(path, f"events {sha256}", functools.partial(_detail_events, sha256=sha256))
-            except (OSError, ValueError, KeyError, TypeError):
-                # The walk along its writer says what is wrong with it.
-                continue
     return sorted(events, key=lambda event: event[0])
 
 
-def _expected_sha256(root: Path, part: Part, path: Path) -> str:
-    if part.state == "live":
-        return segments.sha256_in(path.name)
-    return str(json.loads((root / part.manifest).read_bytes())["sha256"])
-
-
 def _detail_events(content: bytes, sha256: str) -> list[tuple[int, str, Any]]:
-    """(seq, action, detail) of every event in the bytes that has them."""
     if hashlib.sha256(content).hexdigest() != sha256:
         return []
     rows = segments.read_rows(content, ["seq", "action", "detail_json"]).to_pylist()
@@ -291,7 +255,6 @@ def _detail_events(content: bytes, sha256: str) -> list[tuple[int, str, Any]]:
 
 
 def _json(text: str) -> Any:
-    try:
+    with suppress(ValueError):
         return json.loads(text)
-    except ValueError:
-        return None
+    return None

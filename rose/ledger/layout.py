@@ -4,19 +4,17 @@ ledger.json                              the marker, with the format version and
 ledger.duckdb                            the catalog: views and nothing else, replaced atomically
 live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
 compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..last merged, and the manifest
-archived/<writer>/<first>-<last>.json   the same manifest once its file has left the ledger
+archived/<writer>/<first>-<last>.json    the same manifest once its file has left the ledger
 heads/<writer>.json                      the newest segment of each writer
-heads/<writer>.next                      the one it is about to write, or nothing
-writers.jsonl                            every writer that ever wrote and its keys, each line with the hash of the last
-verified/                                up to when the ledger was verified, and what was seen then
-rollup/                                  sums by day, made from the events, and the ids of these
-pricing.duckdb                           what pricing has added up so far; can be removed at any time
+heads/<writer>.next                      the segment that a writer is about to write, or nothing
+writers.jsonl                            every writer and its keys, each line with the hash of the line before
+verified/                                up to when the ledger was verified, and what each file held then
+rollup/                                  sums by day, made from the events, and the ids of these events
+pricing.duckdb                           sums that pricing keeps; can be removed at any time
 closes/                                  charges of closed periods, frozen
 alerts.json                              the alerts that hold and were sent
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
-
-from __future__ import annotations
 
 import errno
 import fcntl
@@ -33,39 +31,37 @@ from typing import Literal
 
 from rose.errors import UserError
 
-#: Version of everything above; a ledger of a newer version is refused.
 FORMAT_VERSION = 1
 MARKER = "ledger.json"
 CATALOG = "ledger.duckdb"
 #: Run under which upkeep records its own events: compaction, roll-ups, the archive, jobs.
 UPKEEP_RUN_ID = "ledger"
-#: Sums that pricing keeps and trusts; it makes them again from the events.
+#: Sums that pricing keeps, and makes again from the events if the file is gone.
 PRICING = "pricing.duckdb"
 
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EPOCH_NAME = re.compile(r"\d{6,}")
-#: The same as SEGMENT_NAME, for DuckDB's and Python's `glob`: no other name matches, nor one that begins with a dot.
+#: SEGMENT_NAME for DuckDB's and Python's `glob`. No other name matches.
 SEGMENT_PATTERN = f"{'[0-9]' * 6}-{'[0-9a-f]' * 64}.parquet"
 SEGMENT_NAME = re.compile(r"(?P<index>\d{6})-(?P<sha256>[0-9a-f]{64})\.parquet")
 MANIFEST_NAME = re.compile(r"(?P<first>\d{6,})-(?P<last>\d{6,})\.json")
-#: What an interrupted act of ours leaves behind; no view reads it, and the next one removes it.
+#: Files that an interrupted command leaves. No view reads them, and the next command removes them.
 LEFTOVER_NAME = re.compile(r"\..+\.(tmp|gone)")
 
-#: DuckDB reads these as part of a pattern or of a list of folders, so no path of a ledger may hold one.
-#: No writer's name begins with a dot.
+#: No writer's name begins with a dot. DuckDB takes the characters for a pattern, so no ledger's path may hold one.
 _PARTS_LOCK = ".parts.lock"
 _PATTERN_CHARACTERS = set("*?[],")
 
-#: In the order in which one counts before another of the same epochs.
+#: A part counts before another of the same epochs in this order.
 State = Literal["archived", "compacted", "live"]
 
 
 class LedgerError(UserError):
-    """The ledger cannot do what was asked; the message names the folder, file or field and the way out."""
+    """The ledger cannot do what was asked. The message names the folder, file or field, and the way out."""
 
 
 class LockError(UserError, OSError):
-    """The file system refuses a lock: nothing is wrong with the ledger, which readers read on without it."""
+    """The file system refuses a lock. Nothing is wrong with the ledger, and readers need no lock."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -76,20 +72,17 @@ class LockError(UserError, OSError):
 
 
 class TakenError(Exception):
-    """Another process has a lock; the text is its pid."""
+    """Another process has a lock. The text is its pid."""
 
 
 def create(root: Path | str) -> Path:
-    """Make `root` a ledger, or check that it is one; returns its absolute path.
-
-    Raises LedgerError if `root` is a file, a folder with foreign content, or a ledger of a newer format.
-    """
+    """Make `root` a ledger, or check that it is one, and return its absolute path. Raises LedgerError if `root` is a
+    file, a folder with foreign content, or a ledger of a newer format."""
     root = _absolute(root)
     marker = root / MARKER
     if not marker.exists():
         if root.exists() and not root.is_dir():
             raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
-        # Another process may be writing the marker at this moment, under a temporary name, or have just written it.
         if foreign := sorted(name for name in names(root) if name != MARKER and not name.startswith(f".{MARKER}")):
             raise LedgerError(
                 f"{root} is not a ledger and not empty (it holds {foreign[0]!r}); name a new or an empty folder"
@@ -103,7 +96,7 @@ def create(root: Path | str) -> Path:
 
 
 def check(root: Path | str) -> Path:
-    """The absolute path of the ledger at `root`. Raises LedgerError if that is no ledger this version can read."""
+    """Return the absolute path of the ledger at `root`. Raises LedgerError if this version can read no ledger there."""
     root = _absolute(root)
     try:
         marker = json.loads((root / MARKER).read_bytes())
@@ -126,12 +119,12 @@ def check(root: Path | str) -> Path:
 
 
 def ledger_id(root: Path) -> str:
-    """What tells this ledger from all others, also where it was moved; empty for one that no writer of today opened."""
+    """Return the id that tells this ledger from all others, also after a move; empty if it has none."""
     return str(json.loads((root / MARKER).read_bytes()).get("id", ""))
 
 
 def give_id(root: Path) -> str:
-    """The same, given to a ledger that has none. Raises OSError."""
+    """Return the ledger's id, given to it now if it has none. Raises OSError."""
     if not (known := ledger_id(root)):
         with locked(root / "locks" / ".id.lock"):
             if not (known := ledger_id(root)):
@@ -142,7 +135,7 @@ def give_id(root: Path) -> str:
 
 
 def _mark(marker: Path) -> None:
-    """Write the marker, unless another process does: what is signed names the ledger by the first one's id."""
+    """Write the marker, unless another process does. What is signed names the first one's id."""
     temporary = marker.with_name(f".{marker.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(json.dumps({"rose_ledger": FORMAT_VERSION, "id": uuid.uuid4().hex}).encode())
@@ -155,7 +148,7 @@ def _mark(marker: Path) -> None:
 
 
 def check_writer_name(writer: str) -> None:
-    """Raises LedgerError for a name that cannot be a folder's and a file's."""
+    """Raise LedgerError for a name that no folder and file can have."""
     if not WRITER_NAME.fullmatch(writer):
         raise LedgerError(
             f"writer name {writer!r} cannot be used: up to 64 letters, digits, '.', '_' or '-', "
@@ -174,7 +167,6 @@ class Part:
 
     @property
     def pattern(self) -> str:
-        """The Parquet files of this part, relative to the ledger: what the catalog reads. An archived part has none."""
         assert self.state != "archived", f"{self.manifest} has no file"
         if self.state == "compacted":
             return f"{self.stem}.parquet"
@@ -182,38 +174,33 @@ class Part:
 
     @property
     def folder(self) -> str:
-        """Folder of a live part, relative to the ledger."""
         return f"live/{self.writer}/{self.first:06d}"
 
     @property
     def stem(self) -> str:
-        """Path of a compacted part without its suffix, relative to the ledger and to its archive."""
         return f"compacted/{self.writer}/{self.first:06d}-{self.last:06d}"
 
     @property
     def manifest(self) -> str:
-        """Path of the manifest of a part that is not live, relative to the ledger: where it lies is what counts."""
+        """Return the path of a merged part's manifest, relative to the ledger. Its folder decides the state."""
         assert self.state != "live", f"{self.folder} has no manifest"
         return f"{self.state}/{self.writer}/{self.first:06d}-{self.last:06d}.json"
 
 
 def parts(root: Path, writer: str) -> list[Part]:
-    """The parts a reader must read to see every event of `writer` once, in order: the widest of each epoch."""
+    """Return the parts that hold every event of `writer` in the ledger once, in order: the widest of each epoch."""
     return [part for part in chain(root, writer) if part.state != "archived"]
 
 
 def chain(root: Path, writer: str) -> list[Part]:
-    """The parts that hold every segment of `writer` once, in order, those among them whose file was archived."""
+    """Return the parts that hold every segment of `writer` once, in order, archived parts included."""
     return [part for part, superseded in all_parts(root, writer) if not superseded]
 
 
 def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
-    """Every part of `writer` that lies in the ledger, in order, and whether a wider one supersedes it.
-
-    Live epochs are listed before compacted files: an epoch is removed only after its compacted file stands, so what
-    the first listing misses the second one has. A manifest may be moved to `archived` or back meanwhile, so one of
-    the two is listed twice.
-    """
+    """Return every part of `writer` in the ledger, in order, and whether a wider one supersedes it. Live epochs are
+    listed before compacted files: an epoch is removed only after its compacted file stands, so what the first listing
+    misses the second one has. A manifest may move to `archived` or back meanwhile, so `compacted` is listed twice."""
     known = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
     states: tuple[State, ...] = ("compacted", "archived", "compacted")
     for state in states:
@@ -229,7 +216,6 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
 
 
 def manifest_span(name: str) -> tuple[int, int] | None:
-    """The first and the last epoch of a manifest's name; None for any other name."""
     if (match := MANIFEST_NAME.fullmatch(name)) is None:
         return None
     first, last = int(match["first"]), int(match["last"])
@@ -237,21 +223,18 @@ def manifest_span(name: str) -> tuple[int, int] | None:
 
 
 def epochs(root: Path, writer: str) -> list[int]:
-    """Numbers of the live epochs of `writer`, in order; the last is the one being written."""
+    """Return the numbers of the live epochs of `writer`, in order. The last is being written."""
     return sorted(int(name) for name in names(root / "live" / writer) if is_number(name))
 
 
 def writers(root: Path) -> list[str]:
-    """Names of all writers that ever wrote to this ledger, in order."""
     written = {name for folder in ("live", "compacted", "archived") for name in names(root / folder)}
     return sorted(name for name in written if WRITER_NAME.fullmatch(name))
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
-    """Put `content` at `path` atomically; with `sync` it is on disk when this returns.
-
-    With `read_back` what lies on disk is compared before it takes the name. Raises OSError; `path` is then as it was.
-    """
+    """Put `content` at `path` atomically. With `sync` it is on disk when this returns. With `read_back` the file is
+    compared before it takes the name. Raises OSError; `path` is then unchanged."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -267,14 +250,13 @@ def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool
 
 
 def replace_file(temporary: Path, path: Path) -> None:
-    """Bring `temporary` to disk, give it the name `path` atomically, and bring the name to disk. Raises OSError."""
+    """Bring `temporary` to disk, rename it to `path` atomically, and bring the name to disk. Raises OSError."""
     sync_file(temporary)
     temporary.replace(path)
     sync_folder(path.parent)
 
 
 def sync_file(path: Path) -> None:
-    """Bring a file's content to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -283,7 +265,7 @@ def sync_file(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and those above it, their names on disk when this returns. Raises OSError."""
+    """Make `folder` and its parents, their names on disk when this returns. Raises OSError."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -291,7 +273,7 @@ def make_folder(folder: Path) -> None:
 
 
 def move_file(path: Path, target: Path) -> None:
-    """Give `path` the name `target`, in whatever folder, lasting when this returns. Raises OSError."""
+    """Rename `path` to `target`, in any folder, lasting when this returns. Raises OSError."""
     make_folder(target.parent)
     path.replace(target)
     sync_folder(target.parent)
@@ -299,7 +281,7 @@ def move_file(path: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` to disk: a rename lasts through a power cut only after this."""
+    """Bring the names in `folder` to disk. Only then does a rename last through a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -308,20 +290,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def moving_parts(root: Path) -> AbstractContextManager[None]:
-    """Hold this while parts are merged, archived or brought back, so that none of it sees the other's half."""
+    """Lock the parts while they are merged, archived or restored, so that no such command sees half of another."""
     return locked(root / "locks" / _PARTS_LOCK)
 
 
 def parts_are_moving(root: Path) -> bool:
-    """Whether somebody holds `moving_parts` now."""
     return is_locked(root / "locks" / _PARTS_LOCK)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the lock of a file alone; one that is not there is nobody's."""
     try:
         with path.open("rb") as file:
-            # Whoever wants it meanwhile waits for this moment.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -332,12 +311,10 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, waiting for it; the kernel frees it when the process ends in any way.
-
-    Raises LockError where this user may not write it, or the disk refuses.
-    """
+    """Hold an exclusive lock on `path`, waiting for it. The kernel frees it when the process ends in any way. Raises
+    LockError where this user may not write it, or the disk refuses."""
     try:
-        # Not those above it: a ledger that was moved away is not begun anew in its old place.
+        # No parents: a ledger that was moved away is not begun anew in its old place.
         path.parent.mkdir(exist_ok=True)
         file = path.open("ab")
     except OSError as error:
@@ -348,10 +325,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path) -> int:
-    """Lock `path` for this process, whose pid is written into it; returns the descriptor that holds the lock.
-
-    The kernel frees it when the process ends in any way. Raises TakenError if another has it, OSError.
-    """
+    """Lock `path` for this process, write the pid into it, and return the descriptor that holds the lock. The kernel
+    frees it when the process ends in any way. Raises TakenError if another process has it, OSError."""
     path.parent.mkdir(exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -369,12 +344,10 @@ def take(path: Path) -> int:
 
 
 def refused(what: str, error: OSError) -> LedgerError:
-    """What a user is told where the file system refuses `what`: why, and the way out."""
     return LedgerError(f"{what}: {error}" if isinstance(error, LockError) else f"{what}: {error}; {way_out(error)}")
 
 
 def way_out(error: OSError) -> str:
-    """What a user can do about a file system that refuses."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "make room there"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -392,12 +365,11 @@ def _absolute(root: Path | str) -> Path:
 
 
 def is_number(name: str) -> bool:
-    """Whether a folder has the name of an epoch, or of a roll-up's generation: no other text stands for its number."""
+    """Return whether `name` is the one name of an epoch, or of a roll-up's generation."""
     return EPOCH_NAME.fullmatch(name) is not None and name == f"{int(name):06d}"
 
 
 def names(folder: Path) -> list[str]:
-    """Names of what lies in `folder`; none if there is none."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - a path of each name takes five times as long
     except (FileNotFoundError, NotADirectoryError):

@@ -1,10 +1,6 @@
-"""What becomes of high-volume events while the queue is full: none is kept whole, and none goes unaccounted for.
-
-Slices and power readings of a device are merged with the one before them, so that no nanosecond is lost; the rest are
-counted and their amounts summed, and a `ledger` event of action `dropped` says so.
-"""
-
-from __future__ import annotations
+"""What happens to high-volume events while the queue is full: they are merged or counted, and none goes unaccounted
+for. Slices and power readings of a device are merged with the one before them, so that no nanosecond is lost. Other
+events are counted and their amounts summed, and a `ledger` event of action `dropped` reports them."""
 
 import json
 from collections import Counter
@@ -22,11 +18,11 @@ _MOMENTS = ("t0_ns", "t1_ns", "t_ns")
 
 
 class Overflow:
-    """Takes what the queue could not. Not safe to share between threads by itself."""
+    """Takes events that the queue could not. Not safe to share between threads by itself."""
 
     def __init__(self) -> None:
         self._merged: dict[tuple[Any, ...], dict[str, Any]] = {}
-        #: By the run that events name (None: that of the writer) and their kind.
+        #: By run (None: the writer's) and kind.
         self._counts: Counter[tuple[str | None, str]] = Counter()
         self._sums: dict[tuple[str | None, str], Counter[str]] = {}
 
@@ -34,7 +30,6 @@ class Overflow:
         return bool(self._merged or self._counts)
 
     def add(self, event: Event, values: tuple[Any, ...]) -> None:
-        """Take in an event whose `rows.encode` is `values`."""
         named = {field.name: value for field, value in zip(rows.fields_of(event.kind), values, strict=True)}
         if event.kind in ("device_slice", "power") and self._merge(event.kind, named):
             return
@@ -46,7 +41,7 @@ class Overflow:
                 sums[name] += value
 
     def drain(self) -> Iterator[Row]:
-        """The events that stand for what was taken in; this is empty afterwards."""
+        """Yield the events that stand for what was taken in, and empty this."""
         for (kind, *_), named in self._merged.items():
             yield kind, tuple(named.values())
         for run_id in dict.fromkeys(run_id for run_id, _ in self._counts):
@@ -60,7 +55,7 @@ class Overflow:
         self.__init__()  # type: ignore[misc]
 
     def _merge(self, kind: str, named: dict[str, Any]) -> bool:
-        """Lengthen the slice or reading that this one follows, or keep this one; False if there is no room."""
+        """Merge a slice or reading with the one before it, or keep it. Return False without room."""
         same = (
             "run_id",
             "device_id",
@@ -90,11 +85,9 @@ class Overflow:
 
 
 def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
-    """Make `named`, a power reading, the reading of both: energies summed, power and busy share averaged over time.
-
-    Mean power is rounded down to a milliwatt. Memory, clock and reasons stay those of the later one. What one of the
-    two lacks is unknown of both; power they have or lack together, since their `source` is the same.
-    """
+    """Make the power reading `named` that of both: energies summed, power and busy share averaged over time. Mean power
+    is rounded down to a milliwatt. Memory, clock and reasons stay the later ones. A value that one of the two lacks is
+    unknown for both. Power they have or lack together, since their `source` is the same."""
     lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
     for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
         values = [before[name], named[name]]

@@ -1,6 +1,4 @@
-"""Events as rows: each field is checked where it enters, since a wrong one found later would spoil a whole segment."""
-
-from __future__ import annotations
+"""Events as rows. Each field is checked where it enters, since a wrong one found later would spoil a whole segment."""
 
 import functools
 import math
@@ -31,22 +29,18 @@ Row = tuple[str, tuple[Any, ...]]
 
 @functools.cache
 def schema() -> pa.Schema:
-    """Every column of the ledger with its Arrow type."""
     return pa.schema([(name, _ARROW[sql_type]) for name, sql_type in all_columns().items()])
 
 
 def fields_of(kind: str) -> tuple[Field, ...]:
-    """The fields of a kind: the common ones that an event brings along, then its own. Raises LedgerError."""
+    """Return the fields of a kind: the common ones that an event brings, then its own. Raises LedgerError."""
     if kind not in KINDS:
         raise LedgerError(f"{kind!r} is not a kind of event; the kinds are {', '.join(KINDS)}")
     return fields(kind)
 
 
 def encode(event: Event) -> tuple[Any, ...]:
-    """The values of an event's own fields, checked.
-
-    Raises LedgerError naming the kind, the field and the value if a value is not what its field may hold.
-    """
+    """Return the values of an event's fields, checked. Raises LedgerError that names kind, field and value."""
     try:
         quick = _quick(event.kind)
     except AttributeError:
@@ -72,17 +66,14 @@ def _refusal(kind: str, field: str, wanted: str, value: Any) -> LedgerError:
 
 @functools.cache
 def _holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
-    """Whether a rule holds of values by name."""
     code = compile(rule.holds, "rule", "eval")
     return lambda named: eval(code, {}, named)  # noqa: S307 - of our own rules alone
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row]) -> pa.Table:
-    """Events as a table, in the order of `batch`, the first of which has `first_seq`.
-
-    An event that names no run is of `run_id`; one of another run names that as its fleet, if its kind has such a field.
-    A column without a value is left out, but for those that every event has.
-    """
+    """Return events as a table, in the order of `batch`, the first of which has `first_seq`. An event that names no run
+    is of `run_id`. One of another run names `run_id` as its fleet, if its kind has that field. A column without a value
+    is left out, except those that every event has."""
     rows_by_kind: dict[str, list[tuple[Any, ...]]] = {}
     seqs_by_kind: dict[str, list[int]] = {}
     for seq, (kind, values) in enumerate(batch, start=first_seq):
@@ -111,11 +102,8 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
 
 @functools.cache
 def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
-    """A function that gives an event's values if all of them surely fit, and None if they must be looked at one by one.
-
-    It is written out for each kind, as `dataclasses` writes `__init__`: a loop over fields takes twice as long, and
-    `record` is called where time matters.
-    """
+    """Return a function that gives an event's values if all of them surely fit, and None if each must be looked at.
+    Generated as `dataclasses` does, because a loop takes twice as long."""
     fields = fields_of(kind)
     literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
     names = ", ".join(field.name for field in fields)
@@ -133,7 +121,6 @@ def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
 
 
 def _surely(field: Field) -> str:
-    """A condition, as Python, under which a value fits its column as it is."""
     name = field.name
     match field.sql_type:
         case "BIGINT":
@@ -143,7 +130,7 @@ def _surely(field: Field) -> str:
             known = f"{name} in allowed_{name}" if field.allowed else f"{name}.isascii()"
             fits = f"type({name}) is str and {known}" + (f" and {name}" if field.filled else "")
         case "DOUBLE":
-            # Neither an infinity nor NaN, which is on no side of anything.
+            # No infinity, and no NaN, for which every comparison is false.
             fits = f"type({name}) is float and "
             fits += f"-INFINITY < {name} < INFINITY" if field.range is None else _within(field.range, name)
         case _:
@@ -156,9 +143,7 @@ def _within(limits: Range, name: str) -> str:
 
 
 def _check(kind: str, field: Field, value: Any) -> Any:
-    """`value` as its column stores it; NumPy scalars become Python's."""
     truth = isinstance(value, bool | np.bool_)
-    # What a foreign type makes of these is its own affair.
     with suppress(TypeError, ValueError, OverflowError):
         match field.sql_type:
             case "VARCHAR":
@@ -170,7 +155,9 @@ def _check(kind: str, field: Field, value: Any) -> Any:
                 if not truth and field.range.least <= (number := operator.index(value)) <= field.range.most:
                     return number
             case "DOUBLE":
-                if not truth and hasattr(value, "__float__") and _is_real(real := float(value), field.range):
+                least, most = (field.range.least, field.range.most) if field.range else (-math.inf, math.inf)
+                real = float(value) if not truth and hasattr(value, "__float__") else math.nan
+                if math.isfinite(real) and least <= real <= most:
                     return real
             case _:
                 if truth:
@@ -178,12 +165,8 @@ def _check(kind: str, field: Field, value: Any) -> Any:
     raise _refusal(kind, field.name, field.wanted, value)
 
 
-def _is_real(value: float, limits: Range | None) -> bool:
-    return math.isfinite(value) if limits is None else limits.least <= value <= limits.most
-
-
 def _is_utf8(text: str) -> bool:
-    """False for a lone surrogate, which no file can hold."""
+    """Return False for a lone surrogate, which no file can hold."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:

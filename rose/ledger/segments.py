@@ -1,10 +1,5 @@
-"""Segments: immutable Parquet files, each of which names the SHA-256 of the one before it.
-
-A segment's own SHA-256 is in its name, so a changed byte shows even in the newest one, and there is no moment at
-which a segment stands without its hash.
-"""
-
-from __future__ import annotations
+"""Segments: immutable Parquet files, each of which names the SHA-256 of the one before it. A segment's own SHA-256 is
+in its name, so that a changed byte shows even in the newest one."""
 
 import hashlib
 import io
@@ -22,44 +17,38 @@ import pyarrow.parquet as pq
 from rose.ledger import layout, rows
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.evidence.content import Link, chain_sha256, link_message, rows_sha256
 from rose.ledger.evidence.keys import Key
-from rose.ledger.evidence.link import Link
 from rose.ledger.layout import LedgerError, Part
 
-#: An epoch is closed after this many segments, so that no reader ever opens many small files.
 SEGMENTS_PER_EPOCH = 100
 _METADATA_KEY = b"rose"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a segment says of itself, in its Parquet key-value metadata."""
-
     writer: str
     epoch: int
     index: int
-    #: seq of the first and the last row; a segment without rows has last_seq = first_seq - 1.
+    #: A segment without rows has last_seq = first_seq - 1.
     first_seq: int
     last_seq: int
-    #: SHA-256 of the segment before it, in hexadecimal; empty for a writer's very first.
+    #: Empty for a writer's first segment.
     previous_sha256: str
     format_version: int = layout.FORMAT_VERSION
     #: Digest of the rows, and the link of the chain that it makes (see `rose.ledger.evidence.content`).
     rows_sha256: str = ""
     chain_sha256: str = ""
-    #: The public key of who signed the link, and the signature. Empty where nobody signed.
+    #: The public key that signed the link, and the signature; empty if unsigned.
     key: str = ""
     signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a writer noted outside its segments, as paths relative to the ledger; None where it noted none.
-
-    `announced` is noted before its file is written, and becomes `segment` once the file stands. So the newest segment
-    of a writer that was killed at any moment is one of the two; after a power cut it may be neither.
-    """
+    """What a writer noted outside its segments, as paths relative to the ledger. `announced` is noted before its file
+    is written, and becomes `segment` once the file stands. So the newest segment after a kill at any moment is one of
+    the two. After a power cut it may be neither."""
 
     segment: str | None = None
     announced: str | None = None
@@ -67,25 +56,21 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where a writer stands: what its next segment must say."""
+    """The end of a writer's chain: what its next segment must continue."""
 
     writer: str
     epoch: int
     next_index: int
     next_seq: int
     sha256: str
-    #: The newest segment's link in the chain of content, and the key that signed it; both empty where it has none.
     link: str = ""
     signed_by: str = ""
-    #: What the next segment is signed with; None where this user has no key.
     key: Key | None = None
 
 
 def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
-    """Write `table`, whose seqs go up from `tail.next_seq`, as the next segment; on disk when this returns.
-
-    Raises OSError if the disk refuses it; then `recover` says whether the segment stands.
-    """
+    """Write `table`, whose seqs go up from `tail.next_seq`, as the next segment, on disk when this returns. Raises
+    OSError if the disk refuses it. `recover` then says whether the segment stands."""
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     _register(root, tail)
@@ -96,10 +81,8 @@ def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
 
 
 def put(root: Path, path: str, content: bytes) -> None:
-    """Write a segment at its path, announced; on disk when this returns. Its writer's folder stands. Raises OSError.
-
-    The first of an epoch comes with its folder, as a whole: DuckDB fails on a folder without a segment.
-    """
+    """Announce a segment and write it at its path, in its writer's folder; on disk when this returns. Raises OSError.
+    The first of an epoch comes with its whole folder, because DuckDB fails on a folder without a segment."""
     target = root / path
     folder = target.parent
     if place(path)[1] > 0:
@@ -116,10 +99,8 @@ def put(root: Path, path: str, content: bytes) -> None:
 
 
 def recover(root: Path, writer: str) -> Tail | None:
-    """Where `writer` stands on disk; None if it never wrote.
-
-    Raises LedgerError if its newest segment is damaged or gone: a new one would hide that, or use a seq twice.
-    """
+    """Return where `writer` stands on disk; None if it never wrote. Raises LedgerError if its newest segment is damaged
+    or gone: a new one would hide that, or use a seq twice."""
     way_out = "Run `rose ledger verify`, put the file back, or go on under another writer name"
     head = read_head(root, writer).segment
     if not (numbers := layout.epochs(root, writer)):
@@ -152,15 +133,12 @@ def recover(root: Path, writer: str) -> Tail | None:
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
-    """Open the epoch after `tail.epoch` with a segment that has every column and no row.
-
-    DuckDB errors on a pattern that matches no file, and a column added by a new version must be in some file of each
-    epoch. Raises OSError.
-    """
+    """Open the epoch after `tail.epoch` with a segment that has every column and no row. Raises OSError. DuckDB fails
+    on a pattern without a file, and a column of a new version must be in some file of each epoch."""
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
     if tail.epoch == 0:
-        # Later it stands: one that is gone was moved away, and its chain does not go on in an empty folder.
+        # Later epochs need the folder: a chain does not continue in an empty one.
         home.parent.mkdir(exist_ok=True)
         home.mkdir(exist_ok=True)
     else:
@@ -168,13 +146,12 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
     tail, path, content = _next(tail, rows.schema().empty_table())
     put(root, path, content)
     _write_head(root, tail.writer, path)
-    # Only now: a writer that is named and has no segment is one whose segments were removed.
+    # Last: a writer in the registry without a segment counts as one whose segments were removed.
     registry.note(root, tail.writer, tail.signed_by, tail.key)
     return tail
 
 
 def check_key(tail: Tail) -> None:
-    """Raises LedgerError if what `tail` goes on from is signed, and this user has no key."""
     if tail.signed_by and tail.key is None:
         raise LedgerError(
             f"writer {tail.writer!r} signs what it writes, with the key {tail.signed_by}, and that key is not here: "
@@ -183,11 +160,8 @@ def check_key(tail: Tail) -> None:
 
 
 def announce(root: Path, writer: str, segment: str) -> None:
-    """Note the path of the segment that `writer` is about to write; empty for none. Raises OSError.
-
-    In place, within one page: a kill leaves the note before or this one, and no disk is waited for. A new file in the
-    place of the old one would be brought to disk together with the segment, for as much as the segment costs.
-    """
+    """Note the path of the segment that `writer` is about to write; empty for none. Raises OSError. Written in place,
+    within one page, so that a kill leaves the note before or this one, and no disk is waited for."""
     path = _announcement(root, writer)
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -198,24 +172,21 @@ def announce(root: Path, writer: str, segment: str) -> None:
 
 
 def first_epoch(root: Path, writer: str) -> Tail:
-    """Open a writer's first epoch. Raises OSError."""
     return begin_epoch(root, Tail(writer, epoch=-1, next_index=0, next_seq=0, sha256="", key=keys.load_or_make()))
 
 
 def has_every_column(root: Path, tail: Tail) -> bool:
-    """Whether the epoch of `tail` was opened by a version that knew every column this one knows."""
     folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
     opened_with = pq.read_schema(folder / segment_names(folder)[0])
     return set(rows.schema().names) <= set(opened_with.names)
 
 
 def segment_names(folder: Path) -> list[str]:
-    """Names of the segments in an epoch's folder, in the order they were written."""
     return sorted(path.name for path in folder.iterdir() if layout.SEGMENT_NAME.fullmatch(path.name))
 
 
 def end_seq(root: Path, part: Part) -> int:
-    """The seq after the last event of a part, as far as it is written now. Raises LedgerError or OSError."""
+    """Return the seq after a part's last event, as written now. Raises LedgerError or OSError."""
     if part.state != "live":
         return int(json.loads((root / part.manifest).read_bytes())["last_seq"]) + 1
     folder = root / part.folder
@@ -223,12 +194,11 @@ def end_seq(root: Path, part: Part) -> int:
 
 
 def sha256_in(name: str) -> str:
-    """The SHA-256 that a segment's name says its bytes have."""
     return name.removesuffix(".parquet").rpartition("-")[2]
 
 
 def read_header(content: bytes) -> Header:
-    """The header of a segment's bytes. Raises LedgerError if they are not a segment."""
+    """Raises LedgerError for bytes that are not a segment."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(content)).metadata
         header = Header(**json.loads(metadata[_METADATA_KEY]))
@@ -246,36 +216,21 @@ def read_header(content: bytes) -> Header:
 
 
 def link(header: Header, sha256: str) -> Link:
-    """What a segment whose file has this SHA-256 says of its content."""
-    return Link(
-        header.writer,
-        f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet",
-        sha256,
-        header.previous_sha256,
-        header.first_seq,
-        header.last_seq,
-        header.rows_sha256,
-        header.chain_sha256,
-        header.key,
-        header.signature,
-    )
+    file = f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet"
+    signed = (header.rows_sha256, header.chain_sha256, header.key, header.signature)
+    return Link(header.writer, file, sha256, header.previous_sha256, header.first_seq, header.last_seq, *signed)
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
-    """Those of `columns` that a Parquet file has.
-
-    In this thread alone: with the reader's own pool of threads, one process in ten to forty aborted at its exit
-    (pyarrow 26: "terminate called without an active exception").
-    """
+    """Return those of `columns` that a Parquet file has. In this thread alone: with the reader's own threads, one
+    process in ten to forty aborted at its exit (pyarrow 26: "terminate called without an active exception")."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)
 
 
 def read_head(root: Path, writer: str) -> Head:
-    """What `writer` noted as its newest segment, and as its next. Raises LedgerError if the first is damaged.
-
-    Neither is forced to disk, so they may lag, or be empty, after a power cut; never after a kill.
-    """
+    """Return what `writer` noted as its newest segment, and as its next. Raises LedgerError if the first is damaged.
+    Neither is forced to disk, so they may lag, or be empty, after a power cut; never after a kill."""
     content, announced = b"", b""
     try:
         with suppress(FileNotFoundError):
@@ -292,12 +247,11 @@ def read_head(root: Path, writer: str) -> Head:
                 raise ValueError(segment)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"heads/{writer}.json is damaged; delete it once `rose ledger verify` is clean") from error
-    # It may be read while it is written; what is damaged names no segment that stands.
     return Head(segment, announced.decode(errors="replace") or None)
 
 
 def place(segment: str) -> tuple[int, int]:
-    """What orders the segments of one writer: epoch and index. Raises ValueError for what is no segment's path."""
+    """Return epoch and index, the order of a writer's segments. Raises ValueError for another path."""
     if not segment:
         return -1, -1
     _, _, epoch, name = segment.split("/")
@@ -305,7 +259,6 @@ def place(segment: str) -> tuple[int, int]:
 
 
 def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
-    """The tail after `table` was appended to `tail`, and the path and the bytes of its segment."""
     last_seq = tail.next_seq + table.num_rows - 1
     table = table.combine_chunks()
     digest = rows_sha256(table)
@@ -316,7 +269,7 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
         header = replace(header, key=tail.key.public, signature=tail.key.sign(link_message(chain)))
     fields = {name: getattr(header, name) for name in Header.__slots__}
     buffer = io.BytesIO()
-    # In a file of a few rows a dictionary costs more than it saves, and so does one of numbers in any.
+    # A dictionary costs more than it saves in a file of a few rows, and for numbers in any.
     texts = [column.name for column in table.schema if pa.types.is_string(column.type)]
     dictionary = texts if table.num_rows > 1000 else []
     with pq.ParquetWriter(
@@ -332,7 +285,7 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
 
 
 def _register(root: Path, tail: Tail) -> None:
-    """Name the key in the registry before anything is signed with it. Raises LedgerError or OSError."""
+    """Name the key in the registry before it signs anything. Raises LedgerError or OSError."""
     check_key(tail)
     if tail.key is not None and tail.key.public != tail.signed_by:
         registry.note(root, tail.writer, tail.key.public, tail.key)
@@ -343,7 +296,7 @@ def _announcement(root: Path, writer: str) -> Path:
 
 
 def _write_head(root: Path, writer: str, segment: str) -> None:
-    """Note the newest segment. Not forced to disk: that would cost as much as the segment itself."""
+    """Note the newest segment. Not forced to disk, which would cost as much as the segment itself."""
     path = root / "heads" / f"{writer}.json"
     path.parent.mkdir(exist_ok=True)
     layout.write_file(path, json.dumps({"segment": segment}).encode(), sync=False)

@@ -1,9 +1,5 @@
-"""What the views read: the segments of every part, those that no roll-up counts yet, and the roll-ups.
-
-All by their whole path, so that any DuckDB client finds them from any working directory.
-"""
-
-from __future__ import annotations
+"""What the views read: the segments of every part, those that no roll-up counts yet, and the roll-ups. Paths are
+absolute, so that any DuckDB client finds them from any working directory."""
 
 import functools
 import itertools
@@ -22,13 +18,13 @@ from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
 from rose.ledger.layout import Part
 
-#: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
+#: How far a roll-up goes: the coverage before it, and for each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
-#: The generation of sums, and of each writer the parts, that views read; and the part whose columns they take.
+#: The generation of sums and the parts of each writer that views read; and the part that gives the columns.
 Files = tuple[Coverage | None, Mapping[str, Sequence[Part]], Part | None]
-#: From so many merged files on, what a union reads of each before a query begins takes longer than naming all columns.
+#: From this many merged files on, naming all columns takes less time than reading them from each file.
 _MERGED_MANY = 64
-#: A file or pattern in a definition, and the folder of its ledger before it.
+#: A file or pattern in a definition, after the folder of its ledger.
 _FILE = re.compile(
     r"'(?P<place>/(?:[^']|'')*)/(?:live/(?P<live>[^/']+)/(?P<epoch>\d+)/[^/']+|"
     r"compacted/(?P<compacted>[^/']+)/(?P<first>\d+)-(?P<last>\d+)\.parquet)'"
@@ -37,27 +33,19 @@ _GENERATION = re.compile(rf"/{rolled.FOLDER}/(\d+)/")
 
 
 def quoted(text: str) -> str:
-    """`text` as a SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def names() -> tuple[str, ...]:
-    """Views whose text depends on the files that lie in a ledger."""
-    return (
-        "writer_order",
-        "stored_event",
-        "unrolled_stored_event",
-        *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS)),
-    )
+def of_nothing() -> dict[str, str]:
+    """Return what each source view selects in a ledger without events."""
+    return selects(Path(), files=(None, {}, None))
 
 
 def selects(
     root: Path, until: Span | None = None, place: Path | None = None, files: Files | None = None
 ) -> dict[str, str]:
-    """What each source view selects, in the order in which they can be made; with `place` as if it lay there.
-
-    `files` are those that lie in the ledger now, if not given.
-    """
+    """Return what each source view selects, in an order in which they can be made, as if the ledger lay at `place`.
+    `files` are those in the ledger now, if not given."""
     place = place or root
     newest, parts, whole = files or _lying(root)
     if until is None:
@@ -85,22 +73,17 @@ def selects(
                 apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
     sources = {
         "writer_order": writer_order(root, sorted(parts)),
-        "stored_event": events(place, patterns, whole and whole.pattern),
-        "unrolled_stored_event": events(place, unrolled, whole and whole.pattern, apart),
+        "stored_event": events(place, patterns, whole.pattern if whole else None),
+        "unrolled_stored_event": events(place, unrolled, whole.pattern if whole else None, apart),
     }
     rolled_up = coverage if covered else None
-    sources[f"rolled_{CLIENT_ID}"] = client_ids(place, () if rolled_up is None else rolled_up.ids)
-    for name in ROLLUPS:
-        sources[f"rolled_{name}"] = (
-            no_roll_up(f"rolled_{name}")
-            if rolled_up is None
-            else parquet(place, [f"{rolled_up.folder}/{name}.parquet"])
-        )
+    files_of = {name: [f"{rolled_up.folder}/{name}.parquet"] if rolled_up else [] for name in ROLLUPS}
+    for name, paths in {CLIENT_ID: [*rolled_up.ids] if rolled_up else [], **files_of}.items():
+        sources[f"rolled_{name}"] = parquet(place, paths) if paths else no_roll_up(f"rolled_{name}")
     return sources
 
 
 def _lying(root: Path) -> Files:
-    """The files that lie in the ledger now."""
     newest = rolled.newest(root)
     parts = {writer: layout.parts(root, writer) for writer in layout.writers(root)}
     live = (part for writer in sorted(parts) for part in parts[writer] if part.state == "live")
@@ -109,10 +92,8 @@ def _lying(root: Path) -> Files:
 
 
 def writer_order(root: Path, writers: Sequence[str]) -> str:
-    """A SELECT of these writers, each with its place: the order in which they came to the ledger.
-
-    The registry has it, to which nobody adds but at its end; a writer that it does not name yet comes last.
-    """
+    """Return a SELECT of these writers, each with its place in the order in which they came to the ledger. The registry
+    has that order, since lines are added only at its end. A writer that it does not name yet comes last."""
     lines = registry.sound_lines(root) if writers else ()
     came = {writer: place for place, writer in enumerate(dict.fromkeys(line.writer for line in lines))}
     ordered = sorted(writers, key=lambda writer: (came.get(writer, len(came)), writer))
@@ -121,23 +102,19 @@ def writer_order(root: Path, writers: Sequence[str]) -> str:
 
 
 def client_ids(root: Path, paths: Iterable[str]) -> str:
-    """A SELECT of the ids in these files of roll-ups: ids that clients chose, each with the record that counts."""
     return parquet(root, paths) if (paths := list(paths)) else no_roll_up(f"rolled_{CLIENT_ID}")
 
 
 def new_client_ids() -> str:
-    """A SELECT of the ids that clients chose of the events that no generation counts yet, in a ledger's catalog."""
     return sql.read(f"rollups/{CLIENT_ID}.sql").strip().strip(";")
 
 
 def parquet(root: Path, paths: Sequence[str]) -> str:
-    """A SELECT of all rows of these files of a ledger, which have the same columns."""
     files = ", ".join(quoted(f"{root}/{path}") for path in paths)
     return f"FROM read_parquet([{files}], hive_partitioning = false)"
 
 
 def no_roll_up(name: str) -> str:
-    """What a view of a roll-up selects before there is one."""
     if name == f"rolled_{CLIENT_ID}":
         columns = ("run_id", "kind", "event_id", "writer")
         return f"SELECT {', '.join(f'NULL::VARCHAR AS {name}' for name in columns)}, NULL::BIGINT AS seq WHERE false"
@@ -145,12 +122,10 @@ def no_roll_up(name: str) -> str:
 
 
 def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
-    """A SELECT of the events in these files of a ledger, but for rows of which a condition of `apart` holds.
-
-    It has every column of the ledger, with its type, whatever the files have. `whole` is a pattern whose first file
-    has them all: if it is among the patterns, a plan is a tenth shorter. Where many files were merged, none is opened
-    to make a view of them, and columns that this version does not know are left out.
-    """
+    """Return a SELECT of the events in these files of a ledger, except rows that meet a condition of `apart`. It has
+    every column of the ledger, whatever the files have. `whole` is a pattern whose first file has them all: if it is
+    among the patterns, a plan is a tenth shorter. With many merged files none is opened to make a view, and columns
+    that this version does not know are left out."""
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if sum(pattern.startswith("compacted/") for pattern in patterns) >= _MERGED_MANY:
         return _read(root, patterns, _known_columns()) + where
@@ -166,7 +141,7 @@ def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart:
 
 @functools.cache
 def _known_columns() -> str:
-    """The option of `read_parquet` that names every column, which is NULL where a file does not have it."""
+    """Return the option of `read_parquet` that names every column, which is NULL where a file lacks it."""
     columns = (
         f"{quoted(name)}: {{name: {quoted(name)}, type: {quoted(sql_type)}, default_value: NULL}}"
         for name, sql_type in all_columns().items()
@@ -175,7 +150,6 @@ def _known_columns() -> str:
 
 
 def _has_the_columns(epoch: Path) -> bool:
-    """Whether a live epoch was opened with exactly the columns that this version knows."""
     try:
         return _column_names(epoch / min(segments.segment_names(epoch))) == tuple(rows.schema().names)
     except (OSError, ValueError, pa.ArrowException):
@@ -188,21 +162,19 @@ def _column_names(segment: Path) -> tuple[str, ...]:
 
 
 def place(definition: str) -> Path | None:
-    """Where the ledger lies that the view `stored_event` of this definition reads; None if it names no file."""
+    """Return the folder of the ledger that a definition of `stored_event` reads; None if it names no file."""
     match = _FILE.search(definition)
     return None if match is None else Path(match["place"].replace("''", "'"))
 
 
 def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
-    """The files that the source views of these definitions read, as they lay once in the ledger at `root`.
-
-    None if they cannot have lain so: of each writer the first epochs are read without a gap, and a generation of sums
-    that stands. Raises LedgerError for a damaged generation.
-    """
+    """Return the files that the source views of these definitions read, as they once lay in the ledger at `root`. None
+    if that cannot be: each writer's first epochs must be read without a gap, and the generation of sums must stand.
+    Raises LedgerError for a damaged generation."""
     parts: dict[str, list[Part]] = {}
     for part in _parts(definitions.get("stored_event", "")):
         parts.setdefault(part.writer, []).append(part)
-    # A part whose columns were taken comes first. Which one it is depends on when the views were made.
+    # A part that gave the columns comes first. Which one depends on when the views were made.
     taken = (definitions.get(name, "") for name in ("stored_event", "unrolled_stored_event"))
     firsts = (
         next(_parts(text), None) for text in taken if "UNION ALL BY NAME" not in text and '"schema" =' not in text
@@ -220,7 +192,6 @@ def shown(root: Path, definitions: Mapping[str, str]) -> Files | None:
 
 
 def _parts(definition: str) -> Iterator[Part]:
-    """The parts that a source view of this definition reads, in its order."""
     for match in _FILE.finditer(definition):
         if match["live"]:
             yield Part(match["live"], int(match["epoch"]), int(match["epoch"]), "live")
@@ -229,11 +200,10 @@ def _parts(definition: str) -> Iterator[Part]:
 
 
 def stored(root: Path, patterns: Sequence[str]) -> str:
-    """A SELECT of all rows in these files of a ledger, paths or patterns, with the columns of all of them."""
     return _read(root, patterns, "union_by_name = true")
 
 
 def _read(root: Path, patterns: Sequence[str], columns: str) -> str:
     files = ", ".join(quoted(f"{root}/{pattern}") for pattern in patterns)
-    # What lies above the ledger is none of its business, also where a folder there is named `year=2026`.
+    # Folders above the ledger do not count, even one named `year=2026`.
     return f"SELECT * FROM read_parquet([{files}], {columns}, hive_partitioning = false)"

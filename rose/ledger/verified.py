@@ -1,14 +1,11 @@
-"""Up to when a ledger was verified: the record that `verify` leaves, and what it saw, for one that goes on from there.
+"""Up to when a ledger was verified: the record that `verify` leaves, and its findings for the next verification.
 
-verified/state.json      when, by whom, up to which segment of each writer, and whether anything was wrong
-verified/files.json      what each file said, and the size, inode and times it had then
+verified/state.json      when, by whom, up to which segment of each writer, and the problems
+verified/files.json      the findings on each file, and the size, inode and times it had then
 
-Whoever may write to the ledger may write these too. A full verification trusts neither, but for asking that the
-segments of the last one still be there; an incremental one takes a file for the one it saw by its size, inode and
-times.
+Whoever may write to the ledger may write these too. A full verification trusts neither: it only requires the segments
+of state.json to be there. An incremental one identifies a file by its size, inode and times.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import getpass
@@ -22,16 +19,14 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from rose.clock import iso, utc_us
 from rose.ledger import layout
-from rose.ledger.examine import Manifest, Rows, Seen, Segment
+from rose.ledger.examine import Manifest, Seen, Segment
 from rose.ledger.layout import LedgerError
 
 FOLDER = "verified"
-#: Of each file; another version's is as good as none.
-_FORMAT, _FILES_FORMAT = 1, 5
-#: What a look at a file returns that is no plain value, by the first word of its kind.
+_FORMAT, _FILES_FORMAT = 1, 6
 _FACTS: dict[str, TypeAdapter[Any]] = {
     "segment": TypeAdapter(Segment),
-    "rows": TypeAdapter(Rows),
+    "rows": TypeAdapter(Segment),
     "manifest": TypeAdapter(Manifest),
     "events": TypeAdapter(list[tuple[int, str, Any]]),
 }
@@ -42,27 +37,20 @@ class State(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    #: When it began: what was on disk then is covered.
     until_us: int
-    #: When the last one began that read every byte; None if none has.
     full_until_us: int | None
     problems: int
     events: int
-    #: Who ran it, as user@host.
     by: str
-    #: The newest segment of each writer that was sound.
     heads: dict[str, str]
-    #: Structures that could not be checked.
     unchecked: int = 0
 
     @property
     def sound(self) -> bool:
-        """Whether everything was checked and nothing was wrong."""
         return self.problems == 0 and self.unchecked == 0
 
     @property
     def text(self) -> str:
-        """One line for people."""
         outcome = "sound" if self.sound else f"NOT CHECKED, {self.unchecked} structures that this version cannot read"
         if self.problems:
             outcome = f"NOT SOUND, {self.problems} problems"
@@ -75,13 +63,12 @@ class State(BaseModel):
         return f"verified until {iso(self.until_us)}: {outcome} ({how})"
 
     def to_json(self) -> dict[str, Any]:
-        """For documents that show figures of the ledger."""
         full = None if self.full_until_us is None else iso(self.full_until_us)
         return {"until": iso(self.until_us), "sound": self.sound, "problems": self.problems, "every_byte_until": full}
 
 
 def state(root: Path | str) -> State | None:
-    """The outcome of the last verification of the ledger at `root`; None if there is none that can be read."""
+    """Return the outcome of the last verification of the ledger at `root`; None if none can be read."""
     try:
         content = json.loads((Path(root) / FOLDER / "state.json").read_bytes())
         return State.model_validate(content) if content.pop("format") == _FORMAT else None
@@ -90,17 +77,15 @@ def state(root: Path | str) -> State | None:
 
 
 def text(root: Path | str) -> str:
-    """One line on up to when the ledger at `root` was verified."""
     return "never verified; run `rose ledger verify`" if (last := state(root)) is None else last.text
 
 
 def leave(root: Path, result: State) -> None:
-    """Leave the outcome of a verification. A folder that may not be written stays as it is."""
     _write(root, "state.json", {"format": _FORMAT, **result.model_dump()})
 
 
 def save(root: Path | str, seen: Seen) -> None:
-    """Keep what a verification saw for the next one. A folder that may not be written stays as it is."""
+    """Keep the findings of a verification for the next one. A read-only folder is left alone."""
     root = layout.check(root)
     with seen.lock:
         known = [
@@ -113,7 +98,7 @@ def save(root: Path | str, seen: Seen) -> None:
 
 
 def load(root: Path | str) -> Seen:
-    """What the last verification saw; nothing if that cannot be read. Raises LedgerError if `root` is no ledger."""
+    """Return the last verification's findings, empty if unreadable. Raises LedgerError if `root` is no ledger."""
     root = layout.check(root)
     seen = Seen()
     with suppress(OSError, ValueError, KeyError, TypeError, LedgerError):
@@ -138,7 +123,6 @@ def _write(root: Path, name: str, content: dict[str, Any]) -> None:
 
 
 def user_at_host() -> str:
-    """Who runs this process, as user@host."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):

@@ -1,13 +1,8 @@
-"""Verification: every byte, every link of the chain and every seq of a ledger, while its writers write.
-
-And that readers read nothing else: the names of the files, the views over them, and what events of one writer say of
-the files of another.
-"""
-
-from __future__ import annotations
+"""Verification: every byte, every link of the chain and every seq of a ledger, while its writers write; and the names,
+the views and the upkeep events, which decide what readers read."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,64 +12,60 @@ import pyarrow as pa
 
 from rose.clock import utc_us
 from rose.ledger import examine, layout, verified
-from rose.ledger.checks import names, registry, roll_ups, views
+from rose.ledger.checks import registry, views
 from rose.ledger.checks.chain import Chain, WriterReport
-from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, Expected, Records
-from rose.ledger.checks.roll_ups import ROLL_UP_WRITER
+from rose.ledger.checks.expected import (
+    ARCHIVE_WRITER,
+    COMPACTION_WRITER,
+    ROLL_UP_WRITER,
+    Expected,
+    Records,
+    roll_up_faults,
+)
 from rose.ledger.examine import Seen
+from rose.ledger.growth import rolled
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 
-#: Writers at once: decoding and hashing leave the interpreter to another thread, and one's file takes some 200 MB.
+#: Writers at once. Decoding and hashing free the interpreter, and one writer's file takes some 200 MB.
 _THREADS = 2
-#: Its events prove what was frozen of closed periods.
+#: Its events prove the frozen charges of closed periods.
 CLOSING_WRITER = "closing"
 
 
 @dataclass(slots=True)
 class Report:
-    """The outcome of `verify`."""
-
     root: Path
     writers: list[WriterReport]
-    #: Problems of the roll-ups.
     roll_ups: list[str] = field(default_factory=list)
-    #: Problems of what is no writer's: names, the registry, the schema file, the views.
     folder: list[str] = field(default_factory=list)
-    #: What is no problem and worth knowing.
     notes: list[str] = field(default_factory=list)
-    #: The bytes of the registry of writers that the others were held against.
     registry: bytes = b""
 
     @property
     def problems(self) -> list[str]:
-        """All problems; empty for a sound ledger."""
         return [*(problem for writer in self.writers for problem in writer.problems), *self.roll_ups, *self.folder]
 
     @property
     def unchecked(self) -> list[str]:
-        """Structures that this version cannot read, each with its file."""
         return [structure for writer in self.writers for structure in writer.unchecked]
 
     @property
     def doubts(self) -> list[str]:
-        """All that keeps figures from being trusted; empty for a ledger that was checked whole and is sound."""
+        """Return all reasons not to trust figures."""
         return [*self.problems, *(f"{structure}: not checked" for structure in self.unchecked)]
 
     @property
     def ok(self) -> bool:
-        """Whether everything was checked and nothing is wrong."""
         return not self.doubts
 
 
 def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Sequence[int]] | None = None) -> Report:
-    """Check the ledger at `root`, and leave a record of it (see `rose.ledger.verified`).
-
-    Finds a changed byte; a missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views that
-    are not this version's. Writers, compaction and the archive may go on meanwhile; what is written later is not
-    looked at. Reads every byte, or with `seen` every file that is new or changed since by its size and times.
-    `marks` are seqs of writers at which the report is to have the links. Raises LedgerError if `root` is no ledger.
-    """
+    """Check the ledger at `root`, and leave a record of it (see `rose.ledger.verified`). Finds a changed byte; a
+    missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views that are not this version's.
+    Writers, compaction and the archive may work meanwhile; what they add is not looked at. Reads every byte, or with
+    `seen` the files that are new or changed since by size and times. `marks` are seqs of writers at which the report
+    must have the links. Raises LedgerError if `root` is no ledger."""
     root = layout.check(root)
     began_us = utc_us()
     seen = seen or Seen()
@@ -85,7 +76,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         if full:
             seen.full_until_us = began_us
         elif seen.full_until_us < (last_full_us or 0):
-            # A file that decayed on the disk looks unchanged: what that one found is what counts.
+            # A file that decayed on the disk looks unchanged, so the full verification's findings count.
             seen.forget_where_other(verified.load(root))
             seen.full_until_us = last_full_us or 0
         records = Records(root, seen)
@@ -95,21 +86,18 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
             walk = functools.partial(_verify_writer, root, expected, records, seen, marks or {})
             writers = list(pool.map(walk, expected.writers))
         finally:
-            # Whoever interrupts it waits for the file that is being read, and not for the rest.
             pool.shutdown(cancel_futures=True)
-            # Some 300 MB are kept for more files otherwise, and whoever goes on to price would miss them.
+            # Otherwise some 300 MB stay allocated, which pricing may need next.
             pa.default_memory_pool().release_unused()
         edited, moved = views.faults(root, seen)
         reports = [writer_report for writer_report, _ in writers]
-        # A key that was endorsed since is read here.
         misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
         folder = [*_folder(root, expected, seen), *edited, *misused]
         notes = [*moved, *first_used]
-        report = Report(root, reports, roll_ups.faults(root, seen), folder, notes, expected.registry)
+        report = Report(root, reports, roll_up_faults(root, seen), folder, notes, expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
     if full:
-        # Before it is said that there was one.
         verified.save(root, seen)
     outcome = verified.State(
         until_us=began_us,
@@ -118,7 +106,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         unchecked=len(report.unchecked),
         events=sum(writer_report.events for writer_report in report.writers),
         by=verified.user_at_host(),
-        # What was there once is asked for again, until it is back.
+        # A segment that was there once is required until it is back.
         heads={**({} if before is None else before.heads), **heads},
     )
     verified.leave(root, outcome)
@@ -126,11 +114,8 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
 
 
 def verify_changed(root: Path | str) -> Report:
-    """Check the ledger at `root` as `verify` does, but reads only files that are new or changed.
-
-    One is taken for the one that was read before by its size, inode and times. Raises LedgerError if `root` is no
-    ledger.
-    """
+    """Check the ledger at `root` as `verify` does, but read only files that are new or changed by size, inode and
+    times. Raises LedgerError if `root` is no ledger."""
     seen = verified.load(root)
     report = verify(root, seen=seen)
     verified.save(root, seen)
@@ -138,8 +123,7 @@ def verify_changed(root: Path | str) -> Report:
 
 
 def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
-    """What is wrong with everything that is no writer's, no roll-up and no view."""
-    problems = names.faults(root)
+    problems = _foreign_names(root)
     for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
         problems += examine.detail_faults(root, writer, seen)
     if expected.problem is not None:
@@ -156,7 +140,6 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
 
 
 def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) -> tuple[list[str], list[str]]:
-    """Return problems with the keys that writers sign with, and notes on them."""
     standing = registry.endorsements(known)
     problems, notes = [], []
     first_use: dict[str, list[str]] = {}
@@ -167,7 +150,6 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
             if signer.key in endorsed_for:
                 continue
             if endorsed_for and not spool.is_upkeep(report.writer):
-                # Upkeep of one folder is done by whoever has it.
                 problems.append(
                     f"{signer.segment}: from seq {signer.first_seq} on, writer {report.writer} is signed by "
                     f"{signer.key}, which is not endorsed for this writer, while another key is: it was forged, or its "
@@ -191,7 +173,7 @@ def _signers(known: Sequence[registry.Line], writers: Sequence[WriterReport]) ->
 def _verify_writer(
     root: Path, expected: Expected, records: Records, seen: Seen, marks: Mapping[str, Sequence[int]], writer: str
 ) -> tuple[WriterReport, str]:
-    """The report, and the path of the newest segment. What was merged or moved meanwhile is read where it went."""
+    """Return the report and the newest segment's path. Parts that moved meanwhile are read again."""
     while True:
         before = layout.chain(root, writer)
         chain = Chain(root, writer, records, seen, expected, marks.get(writer, ()))
@@ -199,3 +181,47 @@ def _verify_writer(
         chain.check_expected()
         if not report.problems or set(before) <= set(layout.chain(root, writer)):
             return report, chain.newest
+
+
+def _foreign_names(root: Path) -> list[str]:
+    """Return foreign names in the ledger's folders, except those in an epoch, which `Chain` checks."""
+    problems = [*_foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)]
+    for writer in layout.names(root / "live"):
+        problems += _foreign(root, f"live/{writer}", layout.is_number, folders=True)
+    for state, is_own in (("compacted", _is_compacted), ("archived", layout.manifest_span)):
+        problems += _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
+        for writer in layout.names(root / state):
+            problems += _foreign(root, f"{state}/{writer}", is_own)
+    problems += _foreign(root, "heads", _is_head)
+    ids = rolled.ID_FOLDER.rpartition("/")[2]
+    problems += _foreign(root, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
+    problems += _foreign(root, rolled.ID_FOLDER, rolled.is_id_file)
+    for generation in layout.names(root / rolled.FOLDER):
+        if layout.is_number(generation):
+            problems += _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
+    return problems
+
+
+def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> list[str]:
+    problems = []
+    for name in sorted(layout.names(root / folder)):
+        path = root / folder / name
+        own = is_own(name) and path.is_dir() == folders
+        # A file that is gone by now was a leftover, or was merged.
+        if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
+            problems.append(f"{folder}/{name}: a foreign name: no file of a ledger has it")
+    return problems
+
+
+def _is_compacted(name: str) -> bool:
+    return layout.manifest_span(name.replace(".parquet", ".json")) is not None
+
+
+def _is_head(name: str) -> bool:
+    stem, _, suffix = name.rpartition(".")
+    return suffix in ("json", "next") and layout.WRITER_NAME.fullmatch(stem) is not None
+
+
+def _is_rolled(name: str) -> bool:
+    stem, _, suffix = name.partition(".")
+    return name == "coverage.json" or (suffix == "parquet" and stem.replace("_", "").isalnum())

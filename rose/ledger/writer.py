@@ -1,7 +1,5 @@
 """The writer: a bounded queue, one thread that makes segments of it, and acknowledgements that mean "on disk"."""
 
-from __future__ import annotations
-
 import atexit
 import errno
 import os
@@ -10,30 +8,26 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Self, get_args
 
 from rose.events import Event, Ledger, Provenance
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.layout import LedgerError
 from rose.ledger.overflow import Overflow
 
-#: A flush starts early once this many events wait: half as many cost an eighth more each, twice as many save nothing.
+#: A flush starts early at this many events: half as many cost an eighth more each, twice as many save nothing.
 _BATCH_EVENTS = 16384
-#: How long a flush waits, where several callers want one, for more of them to share its file; a file costs more.
+#: How long a flush waits for further callers to share its file, where several wait already.
 _LINGER_S = 0.001
 
 
 class LedgerWriter:
-    """Appends the events of one process to a ledger. Safe to share between threads; use it as a context manager.
-
-    Each process needs a writer name of its own and nothing else: writers do not wait for one another. A process
-    that died is succeeded by one that opens the same name, which goes on at the exact next seq.
-    """
+    """Appends the events of one process to a ledger. Safe to share between threads; use it as a context manager. Each
+    process needs a writer name of its own. Writers do not wait for one another. After a process died, another one that
+    opens the same name continues at the exact next seq."""
 
     def __init__(
         self,
-        *,
         root: Path,
         writer: str,
         run_id: str,
@@ -43,7 +37,6 @@ class LedgerWriter:
         lock: int,
         tail: segments.Tail,
     ) -> None:
-        """Use `LedgerWriter.open`."""
         self.root = root
         self.writer = writer
         self.run_id = run_id
@@ -54,14 +47,13 @@ class LedgerWriter:
 
         #: Where the next segment goes; None after a failed write, until it is read from disk again.
         self._tail: segments.Tail | None = tail
-        #: The newest epoch that the catalog in place reads: what is acknowledged lies in it, or in one before.
+        #: The newest epoch that the catalog reads. What is acknowledged lies in it, or in one before.
         self._shown_epoch = tail.epoch
-        # Everything below is guarded by one mutex. Two conditions, so that a waiting caller never wakes another.
+        # One mutex guards all below. There are two conditions, so that a waiting caller never wakes another.
         self._mutex = mutex = threading.Lock()
         self._work = threading.Condition(mutex)
         self._progress = threading.Condition(mutex)
         self._pending: list[rows.Row] = []
-        #: Those in the queue, and in the batch that is being written.
         self._pending_events = 0
         self._next_seq = tail.next_seq
         self._written_seq = tail.next_seq
@@ -88,11 +80,9 @@ class LedgerWriter:
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
-        """Open the ledger at `root`, made if there is none, for writing as `writer`.
-
-        `queue_max` bounds the events that wait to be written. Raises LedgerError if `root` is no ledger, if a live
-        writer has this name, or if this name's newest segment is damaged.
-        """
+        """Open the ledger at `root`, made if there is none, for writing as `writer`. `queue_max` bounds the waiting
+        events. Raises LedgerError if `root` is no ledger, if a live writer has this name, or if its newest segment is
+        damaged."""
         root = layout.create(root)
         layout.check_writer_name(writer)
         if not run_id:
@@ -116,18 +106,9 @@ class LedgerWriter:
                 tail = segments.begin_epoch(root, tail)
             segments.check_key(tail)
             catalog.refresh(root)
-            # Arrow imports pandas, if it is there, at its first table: 200 ms that no caller of `record` should feel.
+            # Arrow imports pandas at its first table: 200 ms that no caller of `record` should feel.
             rows.table(writer, 0, run_id, provenance, [(Ledger.kind, rows.encode(Ledger(action="opened")))])
-            return cls(
-                root=root,
-                writer=writer,
-                run_id=run_id,
-                provenance=provenance,
-                flush_interval_s=flush_interval_s,
-                queue_max=queue_max,
-                lock=lock,
-                tail=tail,
-            )
+            return cls(root, writer, run_id, provenance, flush_interval_s, queue_max, lock, tail)
         except OSError as error:
             os.close(lock)
             raise layout.refused(f"cannot write to the ledger at {root}", error) from error
@@ -137,24 +118,21 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Events since this writer was opened that were merged or counted because the queue was full."""
+        """Return the events since opening that were merged or counted because the queue was full."""
         return self._dropped
 
     @property
     def failure(self) -> str | None:
-        """Why the disk refuses what was recorded; None while all is well."""
+        """Return why the disk refuses events; None while it does not."""
         return None if self._error is None else str(self._error)
 
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
-        """Append an event; returns its seq, or None if it was merged or only counted because the queue was full.
-
-        With `durable` (by default what the kind says) it is on disk and in every view when this returns; otherwise
-        within the flush interval. Events of durable kinds are never dropped: the caller waits for room.
-
-        Raises LedgerError if a field does not fit its column or the writer is closed; and for an event of a durable
-        kind while the disk refuses writes. It then stays in the queue and is written when the disk recovers, so
-        retry only under the same event_id. Other events never raise for the disk's sake.
-        """
+        """Append an event and return its seq, or None if it was merged or only counted because the queue was full. With
+        `durable` (by default what the kind says) it is on disk and in every view when this returns, else within the
+        flush interval. Events of durable kinds are never dropped: the caller waits for room. Raises LedgerError if a
+        field does not fit its column or the writer is closed; and for an event of a durable kind while the disk refuses
+        writes. That event stays in the queue and is written when the disk recovers, so retry only under the same
+        event_id. Other events never raise because of the disk."""
         values = rows.encode(event)
         wait = event.durable if durable is None else durable
         control = wait or event.durable
@@ -178,11 +156,9 @@ class LedgerWriter:
         return seq
 
     def record_all(self, events: Sequence[Event]) -> None:
-        """Append events, all of them or none, and return when they are on disk. The caller waits for room.
-
-        Raises LedgerError if a field does not fit its column, if the writer is closed, or while the disk refuses
-        writes. Of what is tried again meanwhile, under the same event_ids, the queue has one copy at most.
-        """
+        """Append events, all of them or none, and return when they are on disk. The caller waits for room. Raises
+        LedgerError if a field does not fit its column, if the writer is closed, or while the disk refuses writes. Retry
+        under the same event_ids: the queue then has one copy at most."""
         values = [(event.kind, rows.encode(event)) for event in events]
         with self._mutex:
             if self._pending_events >= self._queue_max:
@@ -202,7 +178,7 @@ class LedgerWriter:
             self._wait_written(self._next_seq + bool(self._overflow))
 
     def close(self) -> None:
-        """Write what waits, and let go of the writer's name. Raises LedgerError if events could not be written."""
+        """Write the queue, and free the writer's name. Raises LedgerError if events could not be written."""
         with self._mutex:
             self._closing = True
             self._wake()
@@ -218,17 +194,14 @@ class LedgerWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
+    def __exit__(self, *_: object) -> None:
         self.close()
-        return False
 
     def _closed(self) -> LedgerError:
         return LedgerError(f"writer {self.writer!r} is closed; open it again to record events")
 
     def _make_room(self, control: bool) -> bool:
-        """Whether an event may join a full queue: control events wait for room, and join anyway if none can come."""
+        """Return whether an event may join a full queue. Control events wait for room, and join in any case."""
         if control:
             self._wake()
             self._progress.wait_for(
@@ -252,7 +225,6 @@ class LedgerWriter:
             raise LedgerError(str(self._error)) from self._error
 
     def _run(self) -> None:
-        """The writing thread: it ends when the writer is closed, after one last attempt to write."""
         while True:
             with self._work:
                 self._work.wait_for(self._has_work, timeout=self._flush_interval_s)
@@ -273,7 +245,7 @@ class LedgerWriter:
 
     def _take(self) -> list[rows.Row]:
         self._urgent = False
-        # While the disk refuses, what overflows stays merged: the queue must not grow by it.
+        # While the disk refuses, merged events stay merged, so that the queue does not grow.
         if self._overflow and self._error is None:
             late = list(self._overflow.drain())
             self._pending += late
@@ -282,12 +254,11 @@ class LedgerWriter:
         return items
 
     def _write(self, first_seq: int, items: list[rows.Row]) -> None:
-        """Write a batch that begins at `first_seq`, or put it back at the head of the queue and say why."""
         error = None
         next_seq = first_seq
         try:
             next_seq = self._append_segment(first_seq, items)
-        # Whatever it is (a full disk, a lost folder, no memory), callers must hear of it and no event may vanish.
+        # Callers must hear of any error (a full disk, a lost folder, no memory), and no event may vanish.
         except Exception as caught:
             self._tail = None
             way_out = f"; {layout.way_out(caught)}" if isinstance(caught, OSError) else ""
@@ -303,17 +274,14 @@ class LedgerWriter:
             self._progress.notify_all()
 
     def _begin_epoch_if_full(self) -> None:
-        """Between two writes, since the catalog takes its time and callers wait for a write."""
         if self._tail is not None and self._tail.next_index > segments.SEGMENTS_PER_EPOCH:
-            # Nothing waits to be written; the next write tries again and, whatever it is, says so.
+            # The next write tries again and reports the error.
             with suppress(Exception):
                 self._open_epoch()
 
     def _open_epoch(self) -> segments.Tail:
-        """Where the next segment goes: an epoch that has room, and that the catalog in place reads.
-
-        Raises OSError if the disk refuses, and LedgerError if a damaged file keeps the catalog from being replaced.
-        """
+        """Return where the next segment goes: an epoch that has room, and that the catalog in place reads. Raises
+        OSError if the disk refuses, and LedgerError if a damaged file keeps the catalog from being replaced."""
         tail, self._tail = self._tail, None
         if tail is None and (tail := segments.recover(self.root, self.writer)) is None:
             raise LedgerError(f"its segments are gone; {layout.way_out(FileNotFoundError(errno.ENOENT, ''))}")
@@ -326,11 +294,10 @@ class LedgerWriter:
         return tail
 
     def _append_segment(self, first_seq: int, items: list[rows.Row]) -> int:
-        """Write a batch; returns the seq after its last event."""
         table = rows.table(self.writer, first_seq, self.run_id, self.provenance, items)
         next_seq = first_seq + int(table.num_rows)
         tail = self._open_epoch()
-        # The segment of a failed write may stand after all (its name was not yet on disk): those events are written.
+        # The segment of a failed write may stand after all. Its events are not written again.
         unwritten = table.slice(tail.next_seq - first_seq)
         if unwritten.num_rows == 0:
             return next_seq
@@ -339,10 +306,8 @@ class LedgerWriter:
 
 
 def take_name(root: Path, writer: str) -> int:
-    """Take the name `writer` for this process; the kernel frees it when the process ends in any way.
-
-    Raises LedgerError if a live process has it, or if the disk refuses.
-    """
+    """Take the name `writer` for this process. The kernel frees it when the process ends in any way. Raises LedgerError
+    if a live process has it, or if the disk refuses."""
     try:
         return layout.take(root / "locks" / f"{writer}.lock")
     except layout.TakenError as error:

@@ -1,28 +1,25 @@
 """Strategies and helpers that the ledger's tests share."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
-from rose.events import BUCKETS, KINDS, NOT_MEASURED, Event, Lease, Request
-from rose.ledger import layout, rows, segments, verified
+from rose.events import BUCKETS, KINDS, NOT_MEASURED, Lease, Request
+from rose.ledger import catalog, layout, rows, segments, verified
+from rose.ledger.evidence import keys
+from rose.ledger.writer import LedgerWriter
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _ID = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
-def _values(field: rows.Field) -> st.SearchStrategy[Any]:
-    """Anything that a field may hold."""
+def _values(field):
     if field.optional:
         return st.none() | _values(dataclasses.replace(field, optional=False))
     if field.allowed:
@@ -36,7 +33,7 @@ def _values(field: rows.Field) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def _of(draw: st.DrawFn, kind: str) -> Event:
+def _of(draw, kind):
     values = {each.name: draw(_values(each)) for each in rows.fields_of(kind) if each.name != "event_id"}
     if kind == "device_slice":
         parts = draw(st.lists(st.integers(0, 10**15), min_size=len(BUCKETS), max_size=len(BUCKETS)))
@@ -52,19 +49,17 @@ def _of(draw: st.DrawFn, kind: str) -> Event:
 
 
 #: Any event of any kind, without an event_id of its own.
-events: st.SearchStrategy[Event] = st.sampled_from(sorted(KINDS)).flatmap(_of)
+events = st.sampled_from(sorted(KINDS)).flatmap(_of)
 
 
 @pytest.fixture(scope="session")
-def any_event() -> st.SearchStrategy[Event]:
+def any_event():
     return events
 
 
 @pytest.fixture(scope="session")
-def lease() -> Callable[..., Lease]:
-    """Makes a lease event; any field can be given."""
-
-    def make(action: str = "granted", **fields: Any) -> Lease:
+def lease():
+    def make(action="granted", **fields):
         usual = {"lease_id": "l", "kv_budget_bytes": 100, "compute_share": 1.0, "expires_at_us": 10_000_000}
         return Lease(**{"action": action, **usual, **fields})
 
@@ -72,42 +67,52 @@ def lease() -> Callable[..., Lease]:
 
 
 @pytest.fixture(scope="session")
-def request_event() -> Callable[..., Request]:
-    """Makes a serving request's event; any field can be given."""
-
-    def make(**fields: Any) -> Request:
-        usual: dict[str, Any] = {
-            "request_id": "q",
-            "outcome": "completed",
-            "prompt_tokens": 10,
-            "output_tokens": 5,
-            "ttft_ns": 100,
-            "tpot_mean_ns": 10,
-            "tpot_max_ns": 20,
-            "e2e_ns": 140,
-            "ttft_budget_ns": 100,
-            "tpot_budget_ns": 10,
-            "send_delay_ns": 0,
-        }
-        return Request(**{**usual, **fields})
+def request_event():
+    def make(**fields):
+        usual = {"request_id": "q", "outcome": "completed", "prompt_tokens": 10, "output_tokens": 5}
+        times = {"ttft_ns": 100, "tpot_mean_ns": 10, "tpot_max_ns": 20, "e2e_ns": 140, "send_delay_ns": 0}
+        return Request(**{**usual, **times, "ttft_budget_ns": 100, "tpot_budget_ns": 10, **fields})
 
     return make
 
 
-def copied(made: Path, root: Path) -> Path:
+@pytest.fixture
+def other_key(tmp_path):
+    return keys.load_or_make(tmp_path / "other.key")
+
+
+@pytest.fixture(scope="session")
+def one_lease(tmp_path_factory, lease):
+    root = tmp_path_factory.mktemp("one_lease") / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
+        writer.record(lease())
+    return root
+
+
+@pytest.fixture
+def root(one_lease, tmp_path):
+    """A copy of a ledger with one lease."""
+    return copied(one_lease, tmp_path / "ledger")
+
+
+def copied(made, root):
     """A copy of a ledger, at `root`. Who reads it makes its catalog, which holds the path of its folder."""
     return Path(shutil.copytree(made, root, ignore=shutil.ignore_patterns(layout.CATALOG)))
 
 
-def close_epochs(root: Path) -> None:
+def ask(root, query, values=()):
+    """The rows of a query on the views."""
+    with catalog.connect(root) as connection:
+        return connection.execute(query, values or None).fetchall()
+
+
+def close_epochs(root):
     """Begin a new epoch of every writer, so that a roll-up counts all events there are."""
     for writer in layout.writers(root):
-        tail = segments.recover(root, writer)
-        assert tail is not None
-        segments.begin_epoch(root, tail)
+        segments.begin_epoch(root, segments.recover(root, writer))
 
 
-def decay(path: Path, root: Path) -> None:
+def decay(path, root):
     """Change a bit of a file that `verified/files.json` knows, as a disk does: its size, inode and times stay."""
     content = path.read_bytes()
     path.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
@@ -121,7 +126,7 @@ def decay(path: Path, root: Path) -> None:
     memory.write_text(json.dumps(seen))
 
 
-def run_on_small_disk(tmp_path: Path, size: str, code: str, *arguments: object) -> str:
+def run_on_small_disk(tmp_path, size, code, *arguments):
     """Run Python code with a new file system of `size` in `sys.argv[1]`, in a mount namespace; returns its output."""
     script, disk = tmp_path / "program.py", tmp_path / "disk"
     script.write_text(code)

@@ -1,7 +1,5 @@
 """What commands on a folder leave in its access log, where ROSE_LOG_ACCESS asks for one."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,15 +10,11 @@ from rose import cli
 from rose.ledger import access
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
-from rose.ledger.writer import LedgerWriter
 
 
-@pytest.fixture
-def root(tmp_path, lease, monkeypatch):
+@pytest.fixture(autouse=True)
+def log_queries(monkeypatch):
     monkeypatch.setenv(access.VARIABLE, "queries")
-    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
-        writer.record(lease())
-    return tmp_path / "ledger"
 
 
 def rose(root, *arguments):

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -14,28 +11,28 @@ from rose.event_columns import all_columns
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 
 
 @pytest.fixture
-def root(tmp_path: Path, lease: Any) -> Path:
+def root(tmp_path, lease):
     with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
         writer.record(lease())
     return tmp_path / "ledger"
 
 
-def test_the_event_view_has_every_column_of_every_kind(root: Path) -> None:
-    with catalog.connect(root) as connection:
-        named = [row[0] for row in connection.execute("DESCRIBE event").fetchall()]
+def test_the_event_view_has_every_column_of_every_kind(root):
+    named = [row[0] for row in ask(root, "DESCRIBE event")]
     assert named == [*all_columns(), "event_time"]
 
 
-def test_a_ledger_without_events_has_all_views(tmp_path: Path) -> None:
+def test_a_ledger_without_events_has_all_views(tmp_path):
     with catalog.connect(layout.create(tmp_path)) as connection:
         for view in catalog.VIEWS:
             assert connection.execute(f"SELECT * FROM {view}").fetchall() == []
 
 
-def test_new_segments_show_without_a_refresh(root: Path, lease: Any) -> None:
+def test_new_segments_show_without_a_refresh(root, lease):
     with LedgerWriter.open(root, "w", "r") as writer, catalog.connect(root) as connection:
         made = (root / layout.CATALOG).stat().st_ino
         for count in range(2, 5):
@@ -44,36 +41,32 @@ def test_new_segments_show_without_a_refresh(root: Path, lease: Any) -> None:
         assert (root / layout.CATALOG).stat().st_ino == made
 
 
-def test_a_client_that_holds_the_catalog_for_writing_does_not_stop_readers(root: Path) -> None:
+def test_a_client_that_holds_the_catalog_for_writing_does_not_stop_readers(root):
     code = "import duckdb, sys; c = duckdb.connect('ledger.duckdb'); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
         with pytest.raises(duckdb.IOException, match="lock"):
             duckdb.connect(root / layout.CATALOG, read_only=True)
-        with catalog.connect(root) as connection:
-            assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+        assert ask(root, "SELECT count(*) FROM lease")[0] == (1,)
         holder.communicate()
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"not a database" * 1000])
-def test_a_missing_or_damaged_catalog_is_made_again(root: Path, damage: bytes | None) -> None:
+def test_a_missing_or_damaged_catalog_is_made_again(root, damage):
     (root / layout.CATALOG).unlink()
     if damage is not None:
         (root / layout.CATALOG).write_bytes(damage)
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+    assert ask(root, "SELECT count(*) FROM lease")[0] == (1,)
 
 
 @pytest.fixture
-def another_process(root: Path) -> None:
-    """As in one that did not make the catalog of the ledger."""
+def another_process(root):
     catalog._compared.clear()
 
 
-def test_a_catalog_that_shows_the_ledger_as_it_is_is_not_made_again(root: Path, lease: Any) -> None:
+def test_a_catalog_that_shows_the_ledger_as_it_is_is_not_made_again(root, lease):
     before = (root / layout.CATALOG).stat().st_ino
     LedgerWriter.open(root, "w", "r").close()
     assert (root / layout.CATALOG).stat().st_ino == before
@@ -82,11 +75,11 @@ def test_a_catalog_that_shows_the_ledger_as_it_is_is_not_made_again(root: Path, 
 
 
 @pytest.mark.usefixtures("another_process")
-def test_a_refresh_that_fails_leaves_the_old_catalog(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refresh_that_fails_leaves_the_old_catalog(root, monkeypatch):
     before = (root / layout.CATALOG).read_bytes()
     real = Path.write_bytes
 
-    def cut_short(path: Path, content: bytes) -> int:
+    def cut_short(path, content):
         """Neither the disk nor the system says so: a network file system may, or a failing one."""
         return real(path, content[:-1] if root in path.parents else content)
 
@@ -98,7 +91,7 @@ def test_a_refresh_that_fails_leaves_the_old_catalog(root: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("another_process")
-def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way_out(root: Path) -> None:
+def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way_out(root):
     segment = min(root.glob("live/w/000000/*.parquet"))
     content = segment.read_bytes()
     segment.write_bytes(b"no Parquet")
@@ -114,14 +107,12 @@ def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way
         catalog.refresh_sound(root)
 
 
-def test_what_is_made_of_the_code_alone_is_made_once_and_anew_where_code_or_file_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_made_of_the_code_alone_is_made_once_and_anew_where_code_or_file_is_another(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    made: list[bytes] = []
+    made = []
 
-    def kept(code: str, content: bytes = b"made", source: Path = tmp_path / "code.py") -> bytes:
-        return catalog.kept("thing", str(source), code, lambda: made.append(content) or content)  # type: ignore[func-returns-value]
+    def kept(code, content=b"made", source=tmp_path / "code.py"):
+        return catalog.kept("thing", str(source), code, lambda: made.append(content) or content)
 
     assert [kept("code") for _ in range(3)] == [b"made"] * 3
     assert kept("other code", b"other") == kept("other code") == b"other"
@@ -139,14 +130,14 @@ def test_what_is_made_of_the_code_alone_is_made_once_and_anew_where_code_or_file
     assert not path.exists()
 
 
-def test_nothing_else_opens_duckdb() -> None:
+def test_nothing_else_opens_duckdb():
     opens = re.compile(r"\bduckdb\.connect\(")
     home = Path(__file__).parents[2]
     sources = [*home.glob("rose/**/*.py"), *home.glob("dashboard/**/*.py")]
     assert [path.name for path in sources if opens.search(path.read_text())] == ["database.py"]
 
 
-def test_a_child_that_is_forked_makes_a_catalog_and_ends(tmp_path: Path) -> None:
+def test_a_child_that_is_forked_makes_a_catalog_and_ends(tmp_path):
     catalog.refresh(layout.create(tmp_path / "parent"))
     child = os.fork()
     if child == 0:
@@ -157,5 +148,4 @@ def test_a_child_that_is_forked_makes_a_catalog_and_ends(tmp_path: Path) -> None
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    with catalog.connect(tmp_path / "child") as connection:
-        assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
+    assert ask(tmp_path / "child", "SELECT count(*) FROM event") == [(0,)]

@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import hashlib
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +18,7 @@ _seqs_of_rows = st.lists(st.integers(0, 12), max_size=12)
 
 
 @given(_seqs_of_rows, st.integers(0, 12), st.integers(-1, 12), st.booleans())
-def test_rows_are_exactly_what_they_should_be(seqs: list[int], first: int, last: int, foreign: bool) -> None:
+def test_rows_are_exactly_what_they_should_be(seqs, first, last, foreign):
     writers = ["b" if foreign and n == 0 else "a" for n in range(len(seqs))]
     table = pa.table({"writer": pa.array(writers, pa.string()), "seq": pa.array(seqs, pa.int64())})
     buffer = pa.BufferOutputStream()
@@ -33,7 +29,7 @@ def test_rows_are_exactly_what_they_should_be(seqs: list[int], first: int, last:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_too_strange_for_a_segment_or_a_manifest(content: bytes) -> None:
+def test_no_bytes_are_too_strange_for_a_segment_or_a_manifest(content):
     found = examine.segment(content, hashlib.sha256(content).hexdigest())
     assert found.header is None
     assert (found.fault or "").startswith("a foreign file: ")
@@ -41,10 +37,10 @@ def test_no_bytes_are_too_strange_for_a_segment_or_a_manifest(content: bytes) ->
     assert examine.manifest(content).said == {}
 
 
-def test_a_manifest_is_checked_within_itself() -> None:
+def test_a_manifest_is_checked_within_itself():
     chain = ""
 
-    def entry(first: int, last: int, previous: str, sha256: str) -> dict[str, Any]:
+    def entry(first, last, previous, sha256):
         nonlocal chain
         chain = chain_sha256(chain, "w", first, last, "0")
         places = {"file": f"live/w/{sha256}", "first_seq": first, "last_seq": last, "previous_sha256": previous}
@@ -58,7 +54,7 @@ def test_a_manifest_is_checked_within_itself() -> None:
     assert found.said == said
 
 
-def test_a_file_is_read_again_when_it_changed_and_not_otherwise(tmp_path: Path) -> None:
+def test_a_file_is_read_again_when_it_changed_and_not_otherwise(tmp_path):
     path, seen = tmp_path / "file", Seen()
     path.write_bytes(b"one")
     assert [seen.facts(path, "content", bytes) for _ in range(2)] == [b"one"] * 2
@@ -69,7 +65,7 @@ def test_a_file_is_read_again_when_it_changed_and_not_otherwise(tmp_path: Path) 
     assert seen.facts(path, "length", len) == 3
 
 
-def test_what_a_writer_recorded_is_read_in_order_also_after_compaction(tmp_path: Path, monkeypatch: Any) -> None:
+def test_what_a_writer_recorded_is_read_in_order_also_after_compaction(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     root = layout.create(tmp_path / "ledger")
     with LedgerWriter.open(root, "archive", "r") as writer:

@@ -2,14 +2,10 @@
 error. A plain DuckDB client looks: it reads the catalog as it lies there, and mends none.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -102,23 +98,19 @@ with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02) as writer:
 """
 
 
-def _seen(root: Path) -> list[str]:
-    """Leases in the order of their events, as a client sees them that changes nothing."""
+def _seen(root):
     with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         return [name for (name,) in client.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall()]
 
 
-def _wait_until_written(writer: LedgerWriter) -> None:
-    """It tries again at each flush interval, by itself."""
+def _wait_until_written(writer):
     while writer.failure is not None:
         time.sleep(0.005)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("free_kib", usual([40, 330, 540], long=[40, 100, 330, 480, 540]))
-def test_what_is_acknowledged_at_an_epochs_end_is_seen_however_little_room_there_is(
-    tmp_path: Path, free_kib: int
-) -> None:
+def test_what_is_acknowledged_at_an_epochs_end_is_seen_however_little_room_there_is(tmp_path, free_kib):
     outcome = json.loads(run_on_small_disk(tmp_path, "8m", _EPOCH_END, free_kib))
     assert outcome["hidden"] == []
     assert outcome["read"] == outcome["acknowledged"] >= 98, "whoever reads needs no room on that disk"
@@ -128,7 +120,7 @@ def test_what_is_acknowledged_at_an_epochs_end_is_seen_however_little_room_there
 
 
 @pytest.mark.parametrize("limit_kib", usual([100], long=[100, 250, 300, 500]))
-def test_a_catalog_that_cannot_be_written_whole_replaces_none(tmp_path: Path, limit_kib: int) -> None:
+def test_a_catalog_that_cannot_be_written_whole_replaces_none(tmp_path, limit_kib):
     code, output = programs.run(_FILE_SIZE, tmp_path / "ledger", limit_kib * 1024)
     assert code == 0
     assert output.splitlines() == ["hidden: [] refused: True", "seen later: 8"]
@@ -137,11 +129,11 @@ def test_a_catalog_that_cannot_be_written_whole_replaces_none(tmp_path: Path, li
 class _Disk:
     """What lies under `root` may be written until `writes` are done; the next is cut short, and more are refused."""
 
-    def __init__(self, root: Path, writes: int, refusals: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root, writes, refusals, monkeypatch):
         self.writes, self.refusals = writes, refusals
         real = Path.write_bytes
 
-        def write(path: Path, content: bytes) -> int:
+        def write(path, content):
             if root not in path.parents:
                 return real(path, content)
             self.writes -= 1
@@ -155,13 +147,11 @@ class _Disk:
 
 
 @pytest.mark.parametrize("writes", range(0, 16, usual(6, long=1)))
-def test_a_disk_that_fills_at_any_write_hides_nothing_that_was_acknowledged(
-    tmp_path: Path, lease: Callable[..., Any], writes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_at_any_write_hides_nothing_that_was_acknowledged(tmp_path, lease, writes, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     root = tmp_path / "ledger"
     LedgerWriter.open(root, "w", "r").close()
-    acknowledged: list[str] = []
+    acknowledged = []
     disk = _Disk(root, writes, 4, monkeypatch)
     for life in range(5):
         try:
@@ -184,13 +174,11 @@ def test_a_disk_that_fills_at_any_write_hides_nothing_that_was_acknowledged(
     assert not list(root.glob(".*"))
 
 
-def test_an_epoch_that_the_catalog_does_not_read_yet_acknowledges_nothing(
-    tmp_path: Path, lease: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_that_the_catalog_does_not_read_yet_acknowledges_nothing(tmp_path, lease, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     real, refusing = catalog.refresh, True
 
-    def refresh(root: Path) -> None:
+    def refresh(root):
         if refusing:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(root)
@@ -210,9 +198,7 @@ def test_an_epoch_that_the_catalog_does_not_read_yet_acknowledges_nothing(
     assert all(len(list(folder.iterdir())) <= 3 for folder in root.glob("live/w/*")), "no epoch outgrows its length"
 
 
-def test_a_damaged_file_that_keeps_the_catalog_from_an_epoch_is_heard_of(
-    tmp_path: Path, lease: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_file_that_keeps_the_catalog_from_an_epoch_is_heard_of(tmp_path, lease, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     root = tmp_path / "ledger"
     LedgerWriter.open(root, "other", "r").close()

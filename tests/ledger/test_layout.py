@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import errno
-import json
-from pathlib import Path
 
 import pytest
 
@@ -10,14 +6,14 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError, LockError
 
 
-def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path: Path) -> None:
+def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path):
     for folder in (tmp_path / "deep" / "new", tmp_path / "deep" / "new"):
         assert layout.create(folder) == layout.check(folder) == folder
     (tmp_path / "empty").mkdir()
     layout.create(tmp_path / "empty")
 
 
-def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(LedgerError, match=r"not a ledger and not empty \(it holds 'thesis.txt'\)"):
         layout.create(tmp_path)
@@ -32,23 +28,21 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     ("marker", "says"),
     [
         (
-            json.dumps({"rose_ledger": 2}),
-            "format 2 and this version of ROSE reads format 1; use the version of ROSE that wrote it, or a newer one",
+            '{"rose_ledger": 2}',
+            "format 2 and this version of ROSE reads format 1; use the version of ROSE",
         ),
         ("[", "damaged"),
         ("{}", "damaged"),
     ],
 )
-def test_a_newer_or_damaged_marker_is_refused(tmp_path: Path, marker: str, says: str) -> None:
+def test_a_newer_or_damaged_marker_is_refused(tmp_path, marker, says):
     layout.create(tmp_path)
     (tmp_path / layout.MARKER).write_text(marker)
     with pytest.raises(LedgerError, match=says):
         layout.create(tmp_path)
 
 
-def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused_and_a_name_that_does_not_do_for_a_folder(
-    tmp_path: Path,
-) -> None:
+def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused_and_a_name_that_does_not_do_for_a_folder(tmp_path):
     for character in "*?[],":
         with pytest.raises(LedgerError, match="for a pattern"):
             layout.create(tmp_path / f"a{character}b")
@@ -57,7 +51,7 @@ def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused_and_a_name_that_
             layout.check_writer_name(name)
 
 
-def test_what_was_archived_is_in_the_chain_and_not_read(tmp_path: Path) -> None:
+def test_what_was_archived_is_in_the_chain_and_not_read(tmp_path):
     root = layout.create(tmp_path / "ledger")
     for name in ("live/w/000001/", "live/w/000004/", "compacted/w/000000-000001.json", "archived/w/000002-000003.json"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +62,7 @@ def test_what_was_archived_is_in_the_chain_and_not_read(tmp_path: Path) -> None:
     assert layout.writers(root) == ["w"]
 
 
-def test_the_widest_part_of_each_epoch_is_read(tmp_path: Path) -> None:
+def test_the_widest_part_of_each_epoch_is_read(tmp_path):
     root = layout.create(tmp_path / "ledger")
     for epoch in range(6):
         (root / f"live/w/{epoch:06d}").mkdir(parents=True)
@@ -83,7 +77,7 @@ def test_the_widest_part_of_each_epoch_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_a_lock_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_written_is_named_with_the_way_out(tmp_path):
     root = layout.create(tmp_path / "ledger")
     path = root / "locks" / ".closing.lock"
     path.mkdir(parents=True)

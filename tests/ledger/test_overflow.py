@@ -1,20 +1,18 @@
-from __future__ import annotations
-
 import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.events import BUCKETS, DeviceSlice, Event, Power
+from rose.events import BUCKETS, DeviceSlice, Power
 from rose.ledger import overflow, rows
 from rose.ledger.overflow import Overflow
 
 
-def _names(kind: str) -> list[str]:
+def _names(kind):
     return [each.name for each in rows.fields_of(kind)]
 
 
-def _add(into: Overflow, event: Event) -> None:
+def _add(into, event):
     into.add(event, rows.encode(event))
 
 
@@ -29,11 +27,9 @@ def _add(into: Overflow, event: Event) -> None:
         max_size=40,
     )
 )
-def test_merged_slices_hold_every_nanosecond_of_each_bucket_device_and_lease(
-    parts: list[tuple[str, str | None, list[int], int]],
-) -> None:
+def test_merged_slices_hold_every_nanosecond_of_each_bucket_device_and_lease(parts):
     into, ends = Overflow(), {"a": 0, "b": 10**6}
-    given_ns: dict[tuple[object, ...], int] = {}
+    given_ns = {}
     for device, lease, buckets, gap in parts:
         named = {f"{bucket}_ns": ns for bucket, ns in zip(BUCKETS, buckets, strict=True)}
         t0 = ends[device] + gap
@@ -41,7 +37,7 @@ def test_merged_slices_hold_every_nanosecond_of_each_bucket_device_and_lease(
         _add(into, DeviceSlice(device_id=device, lease_id=lease, t0_ns=t0, t1_ns=ends[device], **named))
         for name, ns in named.items():
             given_ns[device, lease, name] = given_ns.get((device, lease, name), 0) + ns
-    kept_ns: dict[tuple[object, ...], int] = {}
+    kept_ns = {}
     drained = list(into.drain())
     for kind, values in drained:
         fields = dict(zip(_names(kind), values, strict=True))
@@ -55,15 +51,12 @@ def test_merged_slices_hold_every_nanosecond_of_each_bucket_device_and_lease(
     assert not into
 
 
-def test_power_is_averaged_over_time() -> None:
+def test_power_is_averaged_over_time_and_not_merged_with_what_was_not_measured():
     into = Overflow()
     _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=100, source="rapl"))
     _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, power_mw=200, source="rapl"))
     ((kind, values),) = into.drain()
     assert dict(zip(_names(kind), values, strict=True))["power_mw"] == (100 * 10 + 200 * 30) // 40
-
-
-def test_what_was_not_measured_stays_so_and_is_not_merged_with_what_was() -> None:
     into = Overflow()
     _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=None, source="not measured", busy_share=0.5))
     _add(into, Power(device_id="d", t0_ns=10, t1_ns=20, power_mw=None, source="not measured"))
@@ -73,7 +66,7 @@ def test_what_was_not_measured_stays_so_and_is_not_merged_with_what_was() -> Non
     assert merged[0]["busy_share"] is None
 
 
-def test_beyond_its_bound_slices_are_counted_with_their_nanoseconds() -> None:
+def test_beyond_its_bound_slices_are_counted_with_their_nanoseconds():
     into = Overflow()
     for n in range(overflow.MERGED_MAX + 5):
         _add(into, Power(device_id=f"d{n}", t0_ns=0, t1_ns=10, power_mw=100, source="rapl"))

@@ -1,20 +1,14 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 import tempfile
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.event_columns import all_columns
-from rose.events import Event
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, rows_sha256
@@ -22,7 +16,7 @@ from rose.ledger.layout import LedgerError
 from tests.long_form import usual
 
 
-def _same(left: Any, right: Any) -> bool:
+def _same(left, right):
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
         return math.isnan(right)
     return bool(left == right and type(left) is type(right))
@@ -30,7 +24,7 @@ def _same(left: Any, right: Any) -> bool:
 
 @settings(max_examples=usual(6, long=50), deadline=None)
 @given(st.data())
-def test_any_events_come_back_as_they_were_recorded(any_event: st.SearchStrategy[Event], data: st.DataObject) -> None:
+def test_any_events_come_back_as_they_were_recorded(any_event, data):
     batches = data.draw(st.lists(st.lists(any_event, min_size=1, max_size=8), min_size=1, max_size=4))
     with tempfile.TemporaryDirectory() as folder:
         root = layout.create(folder)
@@ -56,11 +50,11 @@ def test_any_events_come_back_as_they_were_recorded(any_event: st.SearchStrategy
             assert _same(row[name], given.get(name)), name
 
 
-def _one(seq: int, lease: Any) -> pa.Table:
+def _one(seq, lease):
     return rows.table("w", seq, "r", "live", [("lease", rows.encode(lease()))])
 
 
-def test_each_segment_names_the_one_before_it_across_epochs(tmp_path: Path, lease: Any) -> None:
+def test_each_segment_names_the_one_before_it_across_epochs(tmp_path, lease):
     root = layout.create(tmp_path)
     tail = segments.first_epoch(root, "w")
     tail = segments.append(root, tail, _one(0, lease))
@@ -74,7 +68,7 @@ def test_each_segment_names_the_one_before_it_across_epochs(tmp_path: Path, leas
     assert [header.previous_sha256 for header in headers] == ["", *named[:-1]]
 
 
-def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) -> None:
+def test_each_segment_signs_the_link_of_its_content(tmp_path, lease):
     root = layout.create(tmp_path)
     tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
     with pytest.raises(LedgerError, match="put its file back"):
@@ -88,7 +82,6 @@ def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) 
         link = chain_sha256(link, "w", header.first_seq, header.last_seq, header.rows_sha256)
         assert (header.chain_sha256, segments.link(header, "").signature_fault()) == (link, None)
     key = keys.load_or_make()
-    assert key is not None
     assert [header.key for header in headers] == [key.public, key.public, ""]
     assert (tail.link, tail.signed_by) == (link, "")
     for forged in (
@@ -99,24 +92,23 @@ def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) 
         assert "its signature is not by the key" in str(segments.link(forged, "").signature_fault())
 
 
-def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path: Path, lease: Any) -> None:
+def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path, lease):
     root = layout.create(tmp_path)
     tail = segments.first_epoch(root, "w")
-    assert tail.key is not None
 
     @dataclasses.dataclass(frozen=True)
     class Forger:
         public: str
 
-        def sign(self, message: bytes) -> str:
+        def sign(self, message):
             return "00" * 64
 
-    segments.append(root, replace(tail, key=Forger(tail.key.public)), _one(0, lease))  # type: ignore[arg-type]
+    segments.append(root, replace(tail, key=Forger(tail.key.public)), _one(0, lease))
     with pytest.raises(LedgerError, match="its signature is not by the key"):
         segments.recover(root, "w")
 
 
-def test_a_writer_is_found_where_it_stood(tmp_path: Path, lease: Any) -> None:
+def test_a_writer_is_found_where_it_stood(tmp_path, lease):
     root = layout.create(tmp_path)
     assert segments.recover(root, "w") is None
     tail = segments.first_epoch(root, "w")
@@ -131,7 +123,7 @@ def test_a_writer_is_found_where_it_stood(tmp_path: Path, lease: Any) -> None:
     assert segments.read_head(root, "w") is not None
 
 
-def test_a_segment_is_announced_before_it_is_written(tmp_path: Path, lease: Any) -> None:
+def test_a_segment_is_announced_before_it_is_written(tmp_path, lease):
     root = layout.create(tmp_path)
     tail, table = segments.first_epoch(root, "w"), _one(0, lease)
     (first,) = root.glob("live/w/*/*.parquet")
@@ -149,7 +141,7 @@ def test_a_segment_is_announced_before_it_is_written(tmp_path: Path, lease: Any)
 
 
 @pytest.mark.parametrize("fault", ["newest changed", "newest gone", "all gone"])
-def test_a_writer_does_not_write_over_a_fault(tmp_path: Path, lease: Any, fault: str) -> None:
+def test_a_writer_does_not_write_over_a_fault(tmp_path, lease, fault):
     root = layout.create(tmp_path)
     tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
     first, newest = sorted(root.glob("live/w/*/*.parquet"))

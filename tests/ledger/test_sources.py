@@ -1,55 +1,42 @@
 """Where a catalog looks for the files of its ledger: in any client, from any working directory, after a move."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import catalog, layout, rows, segments, sources
+from rose.ledger import catalog, layout, rows, sources
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import ask, close_epochs, copied
 from tests.long_form import usual
 
 NAMES = ["plain", 'it\'s "quoted"', "台帳 für alle", "year=2026", "{braces} $HOME %20", "live/w/000000"]
 ALL_NAMES = "/".join(NAMES)
-#: A DuckDB client that knows nothing of this project.
 _CLIENT = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).sql('from lease').fetchall()[0][6])"
 
 
-def _client(path: Path, folder: Path) -> str:
+def _client(path, folder):
     run = subprocess.run([sys.executable, "-c", _CLIENT, path], cwd=folder, capture_output=True, text=True, check=False)
     return run.stdout.strip() + run.stderr
 
 
-def _close_epoch(root: Path, writer: str) -> None:
-    tail = segments.recover(root, writer)
-    assert tail is not None
-    segments.begin_epoch(root, tail)
-
-
-def _columns(root: Path) -> list[str]:
-    with catalog.connect(root) as connection:
-        return [column for column, *_ in connection.execute("DESCRIBE event").fetchall()]
+def _columns(root):
+    return [column for column, *_ in ask(root, "DESCRIBE event")]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, lease: Callable[..., Any]) -> Path:
-    """A ledger with live, merged and rolled-up parts."""
+def made(tmp_path_factory, lease):
     root = tmp_path_factory.mktemp("made") / "ledger"
     with LedgerWriter.open(root, "w", "r") as writer:
         writer.record(lease())
-    _close_epoch(root, "w")
+    close_epochs(root)
     compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
     assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
@@ -57,10 +44,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, lease: Callable[..., Any]) ->
 
 
 @pytest.fixture
-def make(made: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Makes that ledger in a folder of this name."""
-
-    def run(name: str) -> Path:
+def make(made, tmp_path):
+    def run(name):
         root = copied(made, tmp_path / name / "ledger")
         catalog.refresh(root)
         return root
@@ -68,7 +53,7 @@ def make(made: Path, tmp_path: Path) -> Callable[[str], Path]:
     return run
 
 
-def _reads_well(root: Path, elsewhere: Path) -> None:
+def _reads_well(root, elsewhere):
     assert _client(root / layout.CATALOG, elsewhere) == "l"
     assert query(root, "SELECT lease_id FROM lease").rows == [("l",)]
     assert "year" not in _columns(root)
@@ -78,23 +63,20 @@ def _reads_well(root: Path, elsewhere: Path) -> None:
     assert sources.place(definition) == root
 
 
-def test_any_client_reads_from_any_working_directory(make: Callable[[str], Path], tmp_path: Path) -> None:
+def test_any_client_reads_from_any_working_directory(make, tmp_path):
     root = make(ALL_NAMES)
     _reads_well(root, tmp_path)
     assert _client(Path(layout.CATALOG), root) == "l"
 
 
-def test_many_merged_files_are_read_as_few_are(
-    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, lease: Callable[..., Any]
-) -> None:
-    """Also files that lack a column."""
+def test_many_merged_files_are_read_as_few_are(make, monkeypatch, lease):
     root, schema = make("plain"), rows.schema()
     fewer = schema.remove(schema.get_field_index("power_mw"))
     with monkeypatch.context() as patch:
         patch.setattr(rows, "schema", lambda: fewer)
         with LedgerWriter.open(root, "fewer", "r") as writer:
             writer.record(lease())
-        _close_epoch(root, "fewer")
+        close_epochs(root)
     assert compaction.compact(root).files_written
     (merged,) = root.glob("compacted/fewer/*.parquet")
     assert "power_mw" not in pq.read_schema(merged).names
@@ -113,9 +95,7 @@ def test_many_merged_files_are_read_as_few_are(
     assert answers[0][1]
 
 
-def test_many_merged_files_are_not_opened_to_make_a_catalog(
-    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, lease: Callable[..., Any]
-) -> None:
+def test_many_merged_files_are_not_opened_to_make_a_catalog(make, monkeypatch, lease):
     """Each writer makes one with each epoch; so a damaged one keeps none of them out, and whoever reads it is told."""
     root = make("plain")
     monkeypatch.setattr(sources, "_MERGED_MANY", 1)
@@ -127,9 +107,7 @@ def test_many_merged_files_are_not_opened_to_make_a_catalog(
         connection.execute("SELECT lease_id FROM lease").fetchall()
 
 
-def test_a_ledger_that_was_moved_is_sound_and_the_next_reader_puts_it_right(
-    make: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_ledger_that_was_moved_is_sound_and_the_next_reader_puts_it_right(make, tmp_path):
     root = make("old")
     assert verify(root).notes == []
     for name in usual([ALL_NAMES], long=NAMES):
@@ -145,7 +123,7 @@ def test_a_ledger_that_was_moved_is_sound_and_the_next_reader_puts_it_right(
         assert verify(root).notes == []
 
 
-def test_an_edit_of_a_moved_catalog_is_no_move(make: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_edit_of_a_moved_catalog_is_no_move(make, tmp_path):
     root = tmp_path / "moved"
     shutil.move(make("old"), root)
     with duckdb.connect(root / layout.CATALOG) as client:

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +13,7 @@ from tests.ledger.conftest import copied
 
 
 @pytest.fixture(scope="module")
-def root_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+def root_made(tmp_path_factory, lease):
     root = tmp_path_factory.mktemp("made") / "ledger"
     for _ in range(2):
         with LedgerWriter.open(root, "w", "r") as writer:
@@ -27,21 +24,20 @@ def root_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
 
 
 @pytest.fixture
-def root(root_made: Path, tmp_path: Path) -> Path:
+def root(root_made, tmp_path):
     return copied(root_made, tmp_path / "ledger")
 
 
-def _newest(root: Path) -> Path:
+def _newest(root):
     return sorted((root / "live/w/000000").iterdir())[-1]
 
 
-def test_a_verification_leaves_when_and_up_to_where_it_was_sound(root: Path) -> None:
+def test_a_verification_leaves_when_and_up_to_where_it_was_sound(root):
     assert verified.state(root) is None
     assert verified.text(root).startswith("never verified")
     began_us = utc_us()
     verify(root)
     state = verified.state(root)
-    assert state is not None
     assert began_us <= state.until_us <= utc_us()
     assert (state.sound, state.problems, state.full_until_us) == (True, 0, state.until_us)
     assert "@" in state.by
@@ -50,7 +46,7 @@ def test_a_verification_leaves_when_and_up_to_where_it_was_sound(root: Path) -> 
     assert state.to_json()["sound"] is True
 
 
-def test_what_is_wrong_shows_and_what_was_there_is_asked_for_until_it_is_back(root: Path) -> None:
+def test_what_is_wrong_shows_and_what_was_there_is_asked_for_until_it_is_back(root):
     verify(root)
     head, content = (root / "heads/w.json").read_bytes(), _newest(root).read_bytes()
     path = _newest(root)
@@ -65,9 +61,7 @@ def test_what_is_wrong_shows_and_what_was_there_is_asked_for_until_it_is_back(ro
     assert ": sound" in verified.text(root)
 
 
-def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_files_only(
-    root: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_files_only(root, lease, monkeypatch):
     seen = Seen()
     first = verify(root, seen=seen)
     assert verified.load(root).entries == seen.entries
@@ -75,7 +69,7 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
         writer.record(lease())
     read, read_bytes = list[str](), Path.read_bytes
 
-    def counted(path: Path) -> bytes:
+    def counted(path):
         read.append(path.name)
         return read_bytes(path)
 
@@ -83,18 +77,14 @@ def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_
     report = verify_changed(root)
     assert report.problems == first.problems == []
     assert [name for name in read if layout.SEGMENT_NAME.fullmatch(name)] == [_newest(root).name]
-    assert (
-        sum(of_writer.events for of_writer in report.writers)
-        == sum(of_writer.events for of_writer in first.writers) + 1
-    )
+    before, after = (sum(writer.events for writer in each.writers) for each in (first, report))
+    assert after == before + 1
     state = verified.state(root)
-    assert state is not None
-    assert state.full_until_us is not None
     assert state.full_until_us < state.until_us
     assert "every byte read until" in state.text
 
 
-def test_a_damaged_record_is_as_good_as_none(root: Path) -> None:
+def test_a_damaged_record_is_as_good_as_none(root):
     verify(root)
     files = json.loads((root / "verified/files.json").read_bytes())
     for content in ("", "{", '{"format": 1, "known": [["segment"]]}', json.dumps({**files, "format": 1})):

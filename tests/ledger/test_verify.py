@@ -1,10 +1,5 @@
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +17,7 @@ from tests.long_form import usual
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     root = layout.create(tmp_path_factory.mktemp("made") / "ledger")
     ledgers.write(root, "a", epochs=2, per_epoch=3)
     ledgers.write(root, "b", per_epoch=1)
@@ -30,13 +25,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def root(made: Path, tmp_path: Path) -> Path:
+def root(made, tmp_path):
     return copied(made, tmp_path / "ledger")
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger with live and compacted parts, never changed but for a moment."""
+def sound(tmp_path_factory):
     root = layout.create(tmp_path_factory.mktemp("sound") / "ledger")
     ledgers.write(root, "a", epochs=3)
     compaction.compact(root, grace_s=0)
@@ -46,7 +40,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_sound_ledger_is_counted(root: Path) -> None:
+def test_a_sound_ledger_is_counted(root):
     report = verify(root)
     assert report.ok
     found = [(w.writer, w.segments, w.events, w.first_seq, w.last_seq) for w in report.writers]
@@ -57,7 +51,7 @@ def test_a_sound_ledger_is_counted(root: Path) -> None:
 
 @settings(max_examples=usual(12, long=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_flipped_bit_anywhere_in_any_file_of_the_chain_is_found(sound: Path, data: st.DataObject) -> None:
+def test_a_flipped_bit_anywhere_in_any_file_of_the_chain_is_found(sound, data):
     files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
     path = data.draw(st.sampled_from(files))
     content = path.read_bytes()
@@ -71,11 +65,11 @@ def test_a_flipped_bit_anywhere_in_any_file_of_the_chain_is_found(sound: Path, d
     assert any(str(path.relative_to(sound)) in problem for problem in problems), problems
 
 
-def _names(root: Path, epoch: int) -> list[Path]:
+def _names(root, epoch):
     return sorted((root / f"live/a/{epoch:06d}").iterdir())
 
 
-def _swap(root: Path) -> None:
+def _swap(root):
     _, first, second, _ = _names(root, 0)
     one, two = segments.sha256_in(first.name), segments.sha256_in(second.name)
     first.rename(first.with_name(f"000001-{two}.parquet.new"))
@@ -86,18 +80,17 @@ def _swap(root: Path) -> None:
         path.write_bytes(content)
 
 
-def _folder(root: Path) -> None:
+def _folder(root):
     path = _names(root, 0)[1]
     path.unlink()
     path.mkdir()
 
 
-def _foreign_segment(root: Path) -> None:
+def _foreign_segment(root):
     shutil.copy(next(root.glob("live/b/000000/000001-*")), root / "live/a/000001")
 
 
-def _foreign_chain(root: Path) -> None:
-    """A whole epoch of another ledger's writer of the same name, sound in itself."""
+def _foreign_chain(root):
     other = layout.create(root.parent / "other")
     ledgers.write(other, "a", epochs=2, per_epoch=3, power_mw=lambda _: 8)
     shutil.rmtree(root / "live/a/000001")
@@ -123,16 +116,16 @@ def _foreign_chain(root: Path) -> None:
         (lambda root: (root / "heads/a.json").write_text("{"), "heads/a.json", "damaged"),
     ],
 )
-def test_a_fault_is_found_and_its_place_named(root: Path, fault: Callable[[Path], Any], where: str, what: str) -> None:
+def test_a_fault_is_found_and_its_place_named(root, fault, where, what):
     fault(root)
     problems = verify(root).problems
     assert any(problem.startswith(where) and what in problem for problem in problems), problems
 
 
-def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root, monkeypatch):
     real = Chain._live
 
-    def merged_at_once(chain: Chain, part: layout.Part) -> None:
+    def merged_at_once(chain, part):
         real(chain, part)
         if part.folder == "live/a/000000":
             # It stays for a while beside what it was merged to, for those who read it.
@@ -147,7 +140,7 @@ def test_an_epoch_that_is_merged_while_it_is_read_is_no_problem(root: Path, monk
 
 @settings(max_examples=usual(6, long=100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound: Path, data: st.DataObject) -> None:
+def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound, data):
     seen = Seen()
     assert verify(sound, seen=seen).ok
     files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
@@ -164,9 +157,7 @@ def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound: Path, da
 
 
 @pytest.mark.parametrize("state", ["gone", "empty", "one behind"])
-def test_a_head_that_does_not_name_the_newest_segment_is_a_fault_until_its_writer_is_opened(
-    root: Path, state: str
-) -> None:
+def test_a_head_that_does_not_name_the_newest_segment_is_a_fault_until_its_writer_is_opened(root, state):
     head = root / "heads/a.json"
     if state == "gone":
         head.unlink()
@@ -181,7 +172,7 @@ def test_a_head_that_does_not_name_the_newest_segment_is_a_fault_until_its_write
 
 
 @pytest.mark.parametrize("stands", [False, True])
-def test_a_writer_that_was_killed_beside_its_newest_segment_left_no_fault(root: Path, stands: bool) -> None:
+def test_a_writer_that_was_killed_beside_its_newest_segment_left_no_fault(root, stands):
     head, newest = root / "heads/a.json", _names(root, 1)[-1]
     before = newest.with_name(_names(root, 1)[-2].name)
     head.write_text(json.dumps({"segment": str(before.relative_to(root))}))

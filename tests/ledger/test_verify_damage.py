@@ -1,14 +1,10 @@
 """Files that no `rose` command wrote: each is a problem that names it, and never a traceback."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,7 +19,7 @@ from tests.ledger.evidence import ledgers
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory):
     root = layout.create(tmp_path_factory.mktemp("sound") / "ledger")
     ledgers.write(root, "a", epochs=3)
     compaction.compact(root, grace_s=0)
@@ -34,7 +30,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def root(sound: Path, tmp_path: Path) -> Path:
+def root(sound, tmp_path):
     # A copy in its place would do, but for the catalog, which names where it lies.
     return Path(shutil.copytree(sound, tmp_path / "ledger"))
 
@@ -50,7 +46,7 @@ def root(sound: Path, tmp_path: Path) -> Path:
         "compacted/a/000000-000001.json",
     ],
 )
-def test_a_folder_in_the_place_of_a_file_is_named(root: Path, name: str) -> None:
+def test_a_folder_in_the_place_of_a_file_is_named(root, name):
     (root / name).unlink()
     (root / name).mkdir()
     problems = verify(root).problems
@@ -60,7 +56,7 @@ def test_a_folder_in_the_place_of_a_file_is_named(root: Path, name: str) -> None
 UNSIGNED = {"rows_sha256": "0" * 64, "chain_sha256": "0" * 64, "key": "", "signature": ""}
 
 
-def test_a_header_that_cannot_be_is_named(root: Path) -> None:
+def test_a_header_that_cannot_be_is_named(root):
     for changed, says in (
         ({"first_seq": "x"}, "not a segment"),
         ({"first_seq": 0, "last_seq": 10**12}, "its rows are not seq 0 to"),
@@ -84,7 +80,7 @@ def test_a_header_that_cannot_be_is_named(root: Path) -> None:
     ("writer", "action"),
     [("compaction", "compacted"), ("archive", "archived"), ("archive", "restored"), ("rollup", "rolled_up")],
 )
-def test_an_event_of_upkeep_that_does_not_say_what_was_done_is_named(root: Path, writer: str, action: str) -> None:
+def test_an_event_of_upkeep_that_does_not_say_what_was_done_is_named(root, writer, action):
     with LedgerWriter.open(root, writer, layout.UPKEEP_RUN_ID) as log:
         for detail in ("{}", "[]", "5", '{"manifest_sha256": 5, "coverage_sha256": []}'):
             log.record(Ledger(action=action, detail_json=detail), durable=False)
@@ -93,18 +89,16 @@ def test_an_event_of_upkeep_that_does_not_say_what_was_done_is_named(root: Path,
     assert all(problem.startswith(f"live/{writer}: seq ") for problem in named)
 
 
-def _without_seqs(said: dict[str, Any]) -> None:
+def _without_seqs(said):
     del said["first_seq"]
 
 
-def _text_for_a_seq(said: dict[str, Any]) -> None:
+def _text_for_a_seq(said):
     said["segments"][0]["first_seq"] = "0"
 
 
 @pytest.mark.parametrize("change", [_without_seqs, _text_for_a_seq, dict.clear])
-def test_a_manifest_that_cannot_be_is_named_though_an_event_names_it(
-    root: Path, change: Callable[[dict[str, Any]], object]
-) -> None:
+def test_a_manifest_that_cannot_be_is_named_though_an_event_names_it(root, change):
     path = root / "compacted/a/000000-000001.json"
     said = json.loads(path.read_bytes())
     change(said)

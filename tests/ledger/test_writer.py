@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -7,8 +5,6 @@ import shutil
 import signal
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,9 +14,9 @@ from rose.ledger import catalog, segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.long_form import usual
 
-#: Records events for ever and prints the seq of each that is on disk.
 _ENDLESS = """
 import sys
 from rose.events import Lease, Power
@@ -35,23 +31,21 @@ while True:
 """
 
 
-def _power(n: int = 0) -> Power:
+def _power(n=0):
     return Power(t0_ns=n, t1_ns=n + 1, power_mw=1, source="rapl")
 
 
-def _slice(n: int) -> DeviceSlice:
-    """100 ns of which serving took n."""
+def _slice(n):
     rest = dict.fromkeys(("rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
     return DeviceSlice(device_id="d", t0_ns=100 * n, t1_ns=100 * n + 100, serving_ns=n, idle_ns=100 - n, **rest)
 
 
-def _seqs(root: Path, writer: str = "w") -> list[int]:
-    with catalog.connect(root) as connection:
-        rows = connection.execute("SELECT seq FROM event WHERE writer = ? ORDER BY seq", [writer]).fetchall()
+def _seqs(root, writer="w"):
+    rows = ask(root, "SELECT seq FROM event WHERE writer = ? ORDER BY seq", [writer])
     return [seq for (seq,) in rows]
 
 
-def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path: Path) -> None:
+def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path):
     root, last = tmp_path / "ledger", -1
     luck = random.Random(7)
     for _ in range(usual(2, long=20)):
@@ -69,7 +63,7 @@ def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path: Path) -> None:
         last = seqs[-1]
 
 
-def test_a_live_writers_name_is_refused_and_free_after_its_close(tmp_path: Path) -> None:
+def test_a_live_writers_name_is_refused_and_free_after_its_close(tmp_path):
     with LedgerWriter.open(tmp_path, "w", "r"):
         with pytest.raises(LedgerError, match=f"writer 'w' of .* is open in the process with pid {os.getpid()}"):
             LedgerWriter.open(tmp_path, "w", "r")
@@ -79,7 +73,7 @@ def test_a_live_writers_name_is_refused_and_free_after_its_close(tmp_path: Path)
         assert writer.record(_power()) == 0
 
 
-def test_durable_is_on_disk_at_once_and_the_rest_at_the_flush(tmp_path: Path, lease: Any) -> None:
+def test_durable_is_on_disk_at_once_and_the_rest_at_the_flush(tmp_path, lease):
     with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=1000) as writer:
         assert writer.record(_power()) == 0
         assert _seqs(tmp_path) == []
@@ -96,12 +90,12 @@ def test_durable_is_on_disk_at_once_and_the_rest_at_the_flush(tmp_path: Path, le
     assert len(_seqs(tmp_path)) == 6
 
 
-def test_threads_share_files_and_every_event_is_there_once(tmp_path: Path, lease: Any) -> None:
+def test_threads_share_files_and_every_event_is_there_once(tmp_path, lease):
     threads, each = 8, 25
-    given: list[int | None] = []
+    given = []
     with LedgerWriter.open(tmp_path, "w", "r") as writer:
 
-        def record() -> None:
+        def record():
             for _ in range(each):
                 given.append(writer.record(lease()))
 
@@ -110,21 +104,18 @@ def test_threads_share_files_and_every_event_is_there_once(tmp_path: Path, lease
             worker.start()
         for worker in workers:
             worker.join()
-    assert sorted(given) == list(range(threads * each)) == _seqs(tmp_path)  # type: ignore[type-var]
+    assert sorted(given) == list(range(threads * each)) == _seqs(tmp_path)
     assert len(list(tmp_path.glob("live/w/*/*.parquet"))) < threads * each, "a file was shared at least once"
 
 
-def test_a_full_queue_counts_what_it_cannot_take_but_never_drops_control_events(
-    tmp_path: Path, lease: Any, request_event: Any
-) -> None:
+def test_a_full_queue_counts_what_it_cannot_take_but_never_drops_control_events(tmp_path, lease, request_event):
     with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=1000, queue_max=3) as writer:
         assert [writer.record(request_event(output_tokens=n)) for n in range(5)] == [0, 1, 2, None, None]
         assert writer.dropped == 2
         # No room, but it may not be dropped: it waits for a flush, by which the loss is written down.
         assert writer.record(lease(), durable=False) is not None
         writer.flush()
-    with catalog.connect(tmp_path) as connection:
-        kinds = connection.execute("SELECT kind, detail_json FROM event ORDER BY seq").fetchall()
+    kinds = ask(tmp_path, "SELECT kind, detail_json FROM event ORDER BY seq")
     assert sorted(kind for kind, _ in kinds) == ["lease", "ledger", "request", "request", "request"]
     dropped = next(json.loads(detail) for kind, detail in kinds if kind == "ledger")
     assert dropped["count"] == 2
@@ -132,21 +123,18 @@ def test_a_full_queue_counts_what_it_cannot_take_but_never_drops_control_events(
     assert dropped["kinds"]["request"]["output_tokens"] == 3 + 4
 
 
-def test_a_full_queue_loses_no_nanosecond_of_a_device(tmp_path: Path) -> None:
+def test_a_full_queue_loses_no_nanosecond_of_a_device(tmp_path):
     slices = 50
     with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=1000, queue_max=3) as writer:
         for n in range(slices):
             writer.record(_slice(n))
         assert writer.dropped == slices - 3
-    with catalog.connect(tmp_path) as connection:
-        total = "SELECT count(*), min(t0_ns), max(t1_ns), sum(ns), sum(serving_ns), sum(idle_ns) FROM device_slice"
-        found = connection.execute(total).fetchone()
+    total = "SELECT count(*), min(t0_ns), max(t1_ns), sum(ns), sum(serving_ns), sum(idle_ns) FROM device_slice"
+    found = ask(tmp_path, total)[0]
     assert found == (4, 0, 100 * slices, 100 * slices, sum(range(slices)), 100 * slices - sum(range(slices)))
 
 
-def test_an_epoch_ends_after_its_segments_and_the_readers_follow(
-    tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_ends_after_its_segments_and_the_readers_follow(tmp_path, lease, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     with LedgerWriter.open(tmp_path, "w", "r") as writer:
         for count in range(1, 9):
@@ -157,9 +145,7 @@ def test_an_epoch_ends_after_its_segments_and_the_readers_follow(
     assert verify.verify(tmp_path).problems == []
 
 
-def test_an_epoch_is_shared_by_processes_but_not_by_versions(
-    tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_is_shared_by_processes_but_not_by_versions(tmp_path, lease, monkeypatch):
     for _ in range(2):
         with LedgerWriter.open(tmp_path, "w", "r") as writer:
             writer.record(lease())
@@ -169,11 +155,10 @@ def test_an_epoch_is_shared_by_processes_but_not_by_versions(
     with LedgerWriter.open(tmp_path, "w", "r") as writer:
         writer.record(lease())
     assert len(list(tmp_path.glob("live/w/*"))) == 2
-    with catalog.connect(tmp_path) as connection:
-        assert connection.execute("SELECT count(new_column), count(*) FROM stored_event").fetchone() == (0, 3)
+    assert ask(tmp_path, "SELECT count(new_column), count(*) FROM stored_event")[0] == (0, 3)
 
 
-def test_a_disk_that_refuses_is_heard_of_and_nothing_is_lost_when_it_recovers(tmp_path: Path, lease: Any) -> None:
+def test_a_disk_that_refuses_is_heard_of_and_nothing_is_lost_when_it_recovers(tmp_path, lease):
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02) as writer:
         writer.record(lease())
@@ -192,9 +177,7 @@ def test_a_disk_that_refuses_is_heard_of_and_nothing_is_lost_when_it_recovers(tm
     assert verify.verify(root).problems == []
 
 
-def test_events_that_come_together_take_no_room_from_others_however_often_they_are_tried(
-    tmp_path: Path, lease: Any
-) -> None:
+def test_events_that_come_together_take_no_room_from_others_however_often_they_are_tried(tmp_path, lease):
     root = tmp_path / "ledger"
     several = [lease(event_id=f"lease-{number}") for number in range(4)]
     with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02, queue_max=10) as writer:
@@ -214,13 +197,11 @@ def test_events_that_come_together_take_no_room_from_others_however_often_they_a
         assert connection.execute("SELECT count(*) FROM stored_event WHERE kind = 'lease'").fetchone() == (8,)
 
 
-def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(
-    tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(tmp_path, lease, monkeypatch):
     """The folder's fsync may fail after the rename: the segment is there, although its writer was told otherwise."""
     real, failures = segments.append, [OSError(5, "Input/output error")]
 
-    def fails_once(*arguments: Any) -> segments.Tail:
+    def fails_once(*arguments):
         tail = real(*arguments)
         if failures:
             raise failures.pop()
@@ -242,7 +223,7 @@ def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(
     assert verify.verify(tmp_path).problems == []
 
 
-def test_closing_says_how_many_events_it_could_not_write(tmp_path: Path, lease: Any) -> None:
+def test_closing_says_how_many_events_it_could_not_write(tmp_path, lease):
     root = tmp_path / "ledger"
     writer = LedgerWriter.open(root, "w", "r", flush_interval_s=1000)
     writer.record(lease(), durable=False)
@@ -263,6 +244,6 @@ def test_closing_says_how_many_events_it_could_not_write(tmp_path: Path, lease: 
         ({"flush_interval_s": 0}, "flush_interval_s 0"),
     ],
 )
-def test_opening_names_what_is_wrong(tmp_path: Path, arguments: dict[str, Any], says: str) -> None:
+def test_opening_names_what_is_wrong(tmp_path, arguments, says):
     with pytest.raises(LedgerError, match=says):
         LedgerWriter.open(tmp_path, **{"writer": "w", "run_id": "r", **arguments})

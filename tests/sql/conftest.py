@@ -1,10 +1,8 @@
 """A small run whose numbers can be worked out by hand, and a copy of the recorded one."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import asdict
 from pathlib import Path
@@ -14,10 +12,10 @@ import duckdb
 import pytest
 
 from rose import events
-from rose.ledger import layout, segments
 from rose.ledger.growth import compaction
 from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import close_epochs
 
 ROOT = Path(__file__).parents[2]
 SECOND = 1_000_000_000
@@ -27,22 +25,21 @@ START_S = 1_793_613_600
 ByHand = Callable[..., list[dict[str, Any]]]
 
 
-def at(seconds: float) -> int:
+def at(seconds):
     """`seconds` into the run, in UTC microseconds."""
     return START_S * 1_000_000 + round(seconds * 1e6)
 
 
-def ns(seconds: float) -> int:
-    """`seconds` into the run, in UTC nanoseconds."""
+def ns(seconds):
     return at(seconds) * 1000
 
 
-def _slice(device: str, t0: int, t1: int, lease_id: str | None = None, **seconds: int) -> events.DeviceSlice:
+def _slice(device, t0, t1, lease_id=None, **seconds):
     named = {f"{bucket}_ns": seconds.get(bucket, 0) * SECOND for bucket in events.BUCKETS}
     return events.DeviceSlice(at_us=at(t1), device_id=device, lease_id=lease_id, t0_ns=ns(t0), t1_ns=ns(t1), **named)
 
 
-def _lease(lease_id: str, action: Any, seconds: float, step: int, **fields: Any) -> events.Lease:
+def _lease(lease_id, action, seconds, step, **fields):
     usual = {"kv_budget_bytes": 100, "compute_share": 1.0, "expires_at_us": at(seconds + 3)}
     return events.Lease(
         at_us=at(seconds),
@@ -55,26 +52,15 @@ def _lease(lease_id: str, action: Any, seconds: float, step: int, **fields: Any)
     )
 
 
-def _taken(action: Any, seconds: float, lease_id: str, **fields: Any) -> events.Preemption:
+def _taken(action, seconds, lease_id, **fields):
     where = {"device_id": "s0", "engine_id": "s0-rollout", "lease_id": lease_id}
     return events.Preemption(at_us=at(seconds), action=action, **where, **fields)
 
 
-def _turn(trajectory: str, seconds: float, place: tuple[str, str | None, str], **fields: Any) -> events.Turn:
+def turn(trajectory, seconds, place, **fields):
     device, lease_id, placement = place
-    usual = {
-        "step": 0,
-        "turn": 0,
-        "attempt": 0,
-        "outcome": "completed",
-        "prompt_tokens": 10,
-        "cached_tokens": 0,
-        "output_tokens": 0,
-        "answer_tokens": 1,
-        "queue_ns": 0,
-        "duration_ns": SECOND,
-        "policy_version": 0,
-    }
+    zeros = ("step", "turn", "attempt", "cached_tokens", "output_tokens", "queue_ns", "policy_version")
+    usual = dict.fromkeys(zeros, 0) | {"prompt_tokens": 10, "answer_tokens": 1, "duration_ns": SECOND}
     return events.Turn(
         at_us=at(seconds),
         trajectory_id=trajectory,
@@ -83,11 +69,11 @@ def _turn(trajectory: str, seconds: float, place: tuple[str, str | None, str], *
         engine_id=f"{device}-rollout",
         lease_id=lease_id,
         placement=placement,
-        **{**usual, **fields},
+        **{"outcome": "completed", **usual, **fields},
     )
 
 
-def _trajectory(name: str, version: int, step: int, tokens: int, **fields: Any) -> events.Trajectory:
+def _trajectory(name, version, step, tokens, **fields):
     usual = {"task": "t", "outcome": "finished", "turns": 1, "prompt_tokens": 10, "answer_tokens": 1, "staleness": 0}
     return events.Trajectory(
         at_us=at(45 + 50 * step),
@@ -101,7 +87,7 @@ def _trajectory(name: str, version: int, step: int, tokens: int, **fields: Any) 
     )
 
 
-def _verdict(name: str, step: int, *, accepted: bool, **fields: Any) -> events.Verdict:
+def _verdict(name, step, *, accepted, **fields):
     return events.Verdict(
         at_us=at(49 + 50 * step),
         trajectory_id=name,
@@ -115,7 +101,7 @@ def _verdict(name: str, step: int, *, accepted: bool, **fields: Any) -> events.V
     )
 
 
-def _request(name: str, seconds: float, e2e: int, ttft_ns: int | None, **fields: Any) -> events.Request:
+def _request(name, seconds, e2e, ttft_ns, **fields):
     usual = {"outcome": "completed", "tpot_mean_ns": 10, "tpot_max_ns": 10}
     return events.Request(
         at_us=at(seconds),
@@ -133,7 +119,7 @@ def _request(name: str, seconds: float, e2e: int, ttft_ns: int | None, **fields:
     )
 
 
-def _sync(device: str, seconds: float, wire: int, **fields: Any) -> events.Sync:
+def _sync(device, seconds, wire, **fields):
     usual = {"ok": True, "base_version": 0, "encoding": "delta", "policy_version": 1, "pause_ns": SECOND // 100}
     return events.Sync(
         at_us=at(seconds),
@@ -149,36 +135,23 @@ def _sync(device: str, seconds: float, wire: int, **fields: Any) -> events.Sync:
     )
 
 
-def _engine(engine: str, action: Any, seconds: float, **fields: Any) -> events.Engine:
+def _engine(engine, action, seconds, **fields):
     device, _, role = engine.partition("-")
     return events.Engine(
         at_us=at(seconds), device_id=device, engine_id=engine, action=action, role=role, model="m", **fields
     )
 
 
-def _step(step: int) -> events.Step:
-    return events.Step(
-        at_us=at(50 + 50 * step),
-        step=step,
-        policy_version=step + 1,
-        groups=1,
-        trajectories=2 + step,
-        trajectories_accepted=1,
-        reward_mean=0.5,
-        loss=0.0,
-        entropy=None,
-        kl=None,
-        grad_norm=None,
-        tokens_trained=30,
-        rollout_ns=40 * SECOND,
-        train_ns=8 * SECOND,
-        sync_ns=SECOND,
-        total_ns=50 * SECOND,
-    )
+def _step(step):
+    counts = {"groups": 1, "trajectories": 2 + step, "trajectories_accepted": 1, "tokens_trained": 30}
+    training = {"reward_mean": 0.5, "loss": 0.0, "entropy": None, "kl": None, "grad_norm": None}
+    seconds = {"rollout_ns": 40, "train_ns": 8, "sync_ns": 1, "total_ns": 50}
+    times = {name: length * SECOND for name, length in seconds.items()}
+    return events.Step(at_us=at(50 + 50 * step), step=step, policy_version=step + 1, **counts, **training, **times)
 
 
-def _devices() -> list[events.Event]:
-    found: list[events.Event] = []
+def _devices():
+    found = []
     for device, pool in (("s0", "serving"), ("d0", "rollout")):
         for action, seconds in (("joined", 0), ("left", 100)):
             found.append(
@@ -189,7 +162,7 @@ def _devices() -> list[events.Event]:
     return found
 
 
-def small_run() -> list[events.Event]:
+def small_run():
     """Two devices for 100 s, three leases, five trajectories, four requests: every kind of event."""
     traffic = {"trace": "bursty", "trace_keep_share": 0.5, "trace_length_scale": 0.1, "trace_time_scale": 1.0}
     dropped = {"count": 4, "kinds": {"turn": {"count": 3, "output_tokens": 9}, "request": {"count": 1}}}
@@ -254,12 +227,12 @@ def small_run() -> list[events.Event]:
             verify_ns=3,
             acknowledge_ns=2,
         ),
-        _turn("t1", 30, ("s0", "L1", "lease"), output_tokens=20, queue_ns=SECOND // 10),
-        _turn("t1", 35, ("s0", "L1", "prefix"), turn=1, prompt_tokens=30, cached_tokens=24, output_tokens=10),
-        _turn("t4", 40, ("d0", None, "least_loaded"), output_tokens=30),
-        _turn("t3", 80, ("d0", None, "least_loaded"), step=1, outcome="failed", output_tokens=4),
-        _turn("t5", 85, ("d0", None, "least_loaded"), step=1, output_tokens=20),
-        _turn(
+        turn("t1", 30, ("s0", "L1", "lease"), output_tokens=20, queue_ns=SECOND // 10),
+        turn("t1", 35, ("s0", "L1", "prefix"), turn=1, prompt_tokens=30, cached_tokens=24, output_tokens=10),
+        turn("t4", 40, ("d0", None, "least_loaded"), output_tokens=30),
+        turn("t3", 80, ("d0", None, "least_loaded"), step=1, outcome="failed", output_tokens=4),
+        turn("t5", 85, ("d0", None, "least_loaded"), step=1, output_tokens=20),
+        turn(
             "t2",
             95,
             ("s0", "L2", "lease"),
@@ -269,7 +242,7 @@ def small_run() -> list[events.Event]:
             queue_ns=SECOND // 2,
             duration_ns=4 * SECOND,
         ),
-        _turn(
+        turn(
             "t2",
             95,
             ("d0", None, "queue"),
@@ -304,8 +277,7 @@ def small_run() -> list[events.Event]:
     ]
 
 
-def _record(root: Path, recorded: list[events.Event], provenance: Any = "live") -> Path:
-    """Write events under a writer of their provenance; returns the ledger's folder."""
+def _record(root, recorded, provenance="live"):
     with LedgerWriter.open(root, f"w-{provenance}", "r", provenance) as writer:
         for event in recorded:
             writer.record(event, durable=False)
@@ -313,19 +285,17 @@ def _record(root: Path, recorded: list[events.Event], provenance: Any = "live") 
 
 
 @pytest.fixture(scope="session")
-def record() -> Callable[..., Path]:
-    """Makes a ledger of events."""
+def record():
     return _record
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ledger of `small_run`."""
+def small(tmp_path_factory):
     return _record(tmp_path_factory.mktemp("small") / "ledger", small_run())
 
 
 @pytest.fixture(scope="session")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mixed(tmp_path_factory):
     """The same run twice, live and simulated, under one run_id and with other numbers in the simulated one."""
     root = _record(tmp_path_factory.mktemp("mixed") / "ledger", small_run())
     later = []
@@ -339,36 +309,33 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sample(tmp_path_factory):
     """A copy of the recorded sample ledger, its epochs closed and merged: some 25 files are read faster than 345."""
     recorded = ROOT / "sample_traces" / "ledger"
     if not recorded.exists():
         pytest.skip("sample_traces/ledger is not recorded yet; CONTRIBUTING.md says how")
     root = tmp_path_factory.mktemp("sample") / "ledger"
     shutil.copytree(recorded, root)
-    for writer in layout.writers(root):
-        tail = segments.recover(root, writer)
-        assert tail is not None
-        segments.begin_epoch(root, tail)
+    close_epochs(root)
     compaction.compact(root, grace_s=0)
     compaction.compact(root, grace_s=0)
     return root
 
 
 @pytest.fixture(scope="session")
-def by_hand() -> Iterator[ByHand]:
+def by_hand():
     """Runs a named query as a user would by hand: in the ledger's folder, after SET VARIABLE and nothing else."""
-    opened: dict[Path, duckdb.DuckDBPyConnection] = {}
-    whole: dict[tuple[Path, str], list[dict[str, Any]]] = {}
+    opened = {}
+    whole = {}
 
-    def run(root: Path, name: str, **variables: str) -> list[dict[str, Any]]:
+    def run(root, name, **variables):
         if not variables:
             # No ledger changes here any more: several tests read all rows of a query.
             whole[root, name] = whole.get((root, name)) or ask(root, name)
             return whole[root, name]
         return ask(root, name, **variables)
 
-    def ask(root: Path, name: str, **variables: str) -> list[dict[str, Any]]:
+    def ask(root, name, **variables):
         with chdir(root):
             if root not in opened:
                 opened[root] = duckdb.connect("ledger.duckdb", read_only=True)

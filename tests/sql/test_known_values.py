@@ -1,23 +1,19 @@
 """What the named queries say of the small run in conftest.py, worked out by hand. Times there are in seconds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rose.events import Device, DeviceSlice, Run, Turn
-from tests.sql.conftest import SECOND, at, ns
+from rose.events import Device, DeviceSlice, Run
+from tests.sql.conftest import SECOND, at, ns, turn
 
 DAY = date(2026, 11, 2)
 START = datetime(2026, 11, 2, 10, tzinfo=UTC)
 
 
-def time(seconds: float) -> datetime:
+def time(seconds):
     return START.replace(tzinfo=None) + timedelta(seconds=seconds)
 
 
@@ -25,7 +21,7 @@ def time(seconds: float) -> datetime:
 def rows(small, by_hand):
     """Rows of a query on the small run, of the columns named, in order."""
 
-    def select(name: str, *columns: str, **variables: str) -> list[Any]:
+    def select(name, *columns, **variables):
         found = by_hand(small, name, **variables)
         picked = [tuple(row[column] for column in columns) for row in found]
         return picked if len(columns) > 1 else [row[0] for row in picked]
@@ -33,7 +29,7 @@ def rows(small, by_hand):
     return select
 
 
-def seconds(*lengths: float) -> tuple[int, ...]:
+def seconds(*lengths):
     return tuple(round(length * SECOND) for length in lengths)
 
 
@@ -43,24 +39,20 @@ def test_device_time_sums_slices_of_a_day(rows):
         (DAY, "d0", "rollout", *seconds(0, 60, 30, 0, 0, 0, 10, 100)),
         (DAY, "s0", "serving", *seconds(38, 20, 0, 1, 4, 10, 27, 100)),
     ]
-    # [50, 100) of s0 begins at 50: the slices of 50, 60 and 90.
     since = f"make_timestamp({at(50)})"
     assert rows("device_time_by_bucket_and_day", "ns", since=since, device_id="'s0'") == [50 * SECOND]
 
 
-def test_unused_time_is_what_no_lease_had(rows):
+def test_unused_time_is_what_no_lease_had_or_idle_under_a_lease(rows):
     columns = ("hour", "device_id", "idle_ns", "headroom_ns", "unused_ns", "unlent_ns", "ns")
     # Without a lease: [0, 20), [50, 60), [90, 100).
     assert rows("idle_that_could_have_been_lent", *columns) == [(time(0), "s0", *seconds(24, 3, 27, 40, 100))]
-
-
-def test_time_leased_and_not_used_is_idle_under_a_lease(rows):
     # Under a lease: [20, 50), [60, 90).
     columns = ("device_id", "unused_ns", "held_ns", "leased_ns", "unused_share")
     assert rows("leased_but_unused", *columns) == [("s0", *seconds(3, 7, 60), 0.05)]
 
 
-def test_an_rl_run_did_not_use_what_was_idle_while_it_had_the_lease(tmp_path: Path, record, by_hand):
+def test_an_rl_run_did_not_use_what_was_idle_while_it_had_the_lease(tmp_path, record, by_hand):
     made = [_device("joined", 0)]
     for t0, rl_run_id in ((0, "a"), (3, "b"), (10, "a")):
         made.append(replace(_idle(t0, t0 + 2), lease_id="L", rollout_run_id=rl_run_id))
@@ -72,13 +64,10 @@ def test_an_rl_run_did_not_use_what_was_idle_while_it_had_the_lease(tmp_path: Pa
     assert unused == {"r": [6 * SECOND], "a": [4 * SECOND], "b": [2 * SECOND]}
 
 
-def test_harvested_is_rollout_time_of_what_serving_left(rows):
+def test_harvested_is_rollout_time_of_what_serving_left_in_the_run_its_steps_and_rollouts(rows):
     (found,) = rows("harvest_share_by_day", "devices", "rollout_ns", "harvested_share", "lent_share")
     assert found == (1, 20 * SECOND, pytest.approx(20 / 57), 0.6)
     assert rows("serving_load_by_hour", "serving_share", "rollout_share", "unused_share") == [(0.38, 0.2, 0.37)]
-
-
-def test_harvested_is_told_of_the_run_its_steps_and_their_rollouts(rows):
     # Rollouts were played in [0, 40) and [50, 90): two thirds of the slice of [20, 50) count.
     assert rows("harvest_share_of_run", "period", "rollout_ns", "idle_ns", "ns", "harvested_share") == [
         ("run", *seconds(20, 27, 100), pytest.approx(20 / 57)),
@@ -99,23 +88,8 @@ def test_tokens_are_wasted_by_one_cause_each(rows):
     ]
 
 
-def test_what_an_rl_run_made_on_a_shared_fleet_has_the_pool_of_the_fleets_device(tmp_path: Path, record, by_hand):
-    made = Turn(
-        at_us=at(2),
-        run_id="grpo",
-        fleet_run_id="r",
-        device_id="s0",
-        trajectory_id="t",
-        turn=0,
-        attempt=0,
-        outcome="completed",
-        placement="lease",
-        prompt_tokens=10,
-        cached_tokens=0,
-        output_tokens=7,
-        queue_ns=0,
-        duration_ns=SECOND,
-    )
+def test_what_an_rl_run_made_on_a_shared_fleet_has_the_pool_of_the_fleets_device(tmp_path, record, by_hand):
+    made = turn("t", 2, ("s0", None, "lease"), run_id="grpo", fleet_run_id="r", output_tokens=7)
     root = record(tmp_path / "ledger", [_device("joined", 0), made])
     (found,) = by_hand(root, "borrowed_share_by_day", run_id="'grpo'")
     assert (found["borrowed_tokens"], found["tokens"], found["borrowed_share"]) == (7, 7, 1.0)
@@ -129,10 +103,7 @@ def test_device_time_is_shared_over_the_versions_of_a_step_to_the_nanosecond(row
     counts = ("policy_version", "trajectories", "accepted", "audited", "correct", "output_tokens", "device_ns")
     assert rows(name, *counts) == [(0, 3, 2, 1, 1, 80, older), (1, 2, 0, 0, 0, 24, newer)]
     each = ("device_s_per_accepted", "device_s_per_correct", "tokens_per_accepted", "tokens_per_correct", "nano_usd")
-    assert rows(name, *each) == [
-        (pytest.approx(older / 2e9), pytest.approx(older / 1e9), 40, 80, None),
-        (None,) * 5,
-    ]
+    assert rows(name, *each) == [(pytest.approx(older / 2e9), pytest.approx(older / 1e9), 40, 80, None), (None,) * 5]
     money = ("nano_usd", "nano_usd_per_accepted", "nano_usd_per_correct")
     # 2.35 dollars an hour for 61.363636363 s and 19.636363637 s.
     usd = [round(Fraction(235, 100) * spent * 10**9 / (3600 * SECOND)) for spent in (older, newer)]
@@ -188,10 +159,7 @@ def test_a_revocation_takes_until_the_lease_is_closed(rows):
 
 def test_promises_are_counted_lent_and_not(rows):
     columns = ("lent", "requests", "failed", "ttft_kept", "slo_kept", "slo_share", "trace_length_scale")
-    assert rows("slo_attainment_by_lease", *columns) == [
-        (False, 1, 0, 1, 1, 1.0, 0.1),
-        (True, 3, 1, 1, 1, 1 / 3, 0.1),
-    ]
+    assert rows("slo_attainment_by_lease", *columns) == [(False, 1, 0, 1, 1, 1.0, 0.1), (True, 3, 1, 1, 1, 1 / 3, 0.1)]
     assert rows("ttft_tpot_percentiles_by_hour", "hour", "lent", "ttft_p99_ns") == [
         (time(0), False, 100),
         (time(0), True, 500),
@@ -248,14 +216,8 @@ def test_engines_have_lives_and_starting_them_a_price(rows):
         ("s0-serving", time(0), 4 * SECOND, None, None, None),
         ("d0-rollout", time(65), 3 * SECOND, "stopped", None, 35 * SECOND),
     ]
-    assert rows("engine_lives", *columns)[0] == (
-        "d0-rollout",
-        time(0),
-        2 * SECOND,
-        "died",
-        "the process ended",
-        60 * SECOND,
-    )
+    first = ("d0-rollout", time(0), 2 * SECOND, "died", "the process ended", 60 * SECOND)
+    assert rows("engine_lives", *columns)[0] == first
     columns = ("device_id", "starts", "deaths", "activation_ns", "activation_share")
     assert rows("activation_overhead", *columns) == [("d0", 2, 1, 0, 0), ("s0", 2, 0, 4 * SECOND, 0.04)]
 
@@ -282,28 +244,14 @@ def test_staleness_and_steps_are_told(rows):
 
 
 def test_a_run_is_told_in_one_row(rows):
-    columns = (
-        "status",
-        "devices",
-        "leases",
-        "preemptions",
-        "yields",
-        "syncs",
-        "syncs_failed",
-        "steps",
-        "trajectories",
-        "accepted",
-        "accepted_share",
-        "output_tokens",
-        "requests",
-        "slo_share",
-    )
+    columns = ("status", "devices", "leases", "preemptions", "yields", "syncs", "syncs_failed", "steps", "trajectories")
+    columns += ("accepted", "accepted_share", "output_tokens", "requests", "slo_share")
     # Of t1, t2 and t5, which are judged and not stale, t1 and t5 are accepted.
     assert rows("run_overview", *columns) == [("ended", 2, 3, 2, 5, 3, 1, 2, 5, 2, 2 / 3, 104, 4, 0.5)]
 
 
-def test_a_run_that_was_resumed_has_the_reason_of_its_last_end(tmp_path: Path, record, by_hand):
-    actions: Any = (("started", None), ("ended", "not heard of"), ("started", None), ("ended", None))
+def test_a_run_that_was_resumed_has_the_reason_of_its_last_end(tmp_path, record, by_hand):
+    actions = (("started", None), ("ended", "not heard of"), ("started", None), ("ended", None))
     made = [Run(at_us=at(n), action=action, name="grpo", reason=reason) for n, (action, reason) in enumerate(actions)]
     (found,) = by_hand(record(tmp_path / "ledger", made), "run_overview")
     assert (found["status"], found["reason"]) == ("ended", None)
@@ -325,19 +273,19 @@ def test_what_was_dropped_is_listed_by_kind(rows):
     assert rows("late_writers", "writer", "newest_at", "behind_ns") == [("w-live", time(100), 0)]
 
 
-def _device(action: Any, seconds: float, **fields: Any) -> Device:
-    usual: dict[str, Any] = {"device_id": "s0", "pool": "serving", "device_class": "c"}
+def _device(action, seconds, **fields):
+    usual = {"device_id": "s0", "pool": "serving", "device_class": "c"}
     return Device(at_us=at(seconds), action=action, t_ns=ns(seconds), **{**usual, **fields})
 
 
-def _idle(t0: float, t1: float, device_id: str = "s0", **fields: Any) -> DeviceSlice:
+def _idle(t0, t1, device_id="s0", **fields):
     rest = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
     times = {"at_us": at(t1), "t0_ns": ns(t0), "t1_ns": ns(t1), "idle_ns": ns(t1) - ns(t0)}
     return DeviceSlice(device_id=device_id, **times, **rest, **fields)
 
 
 #: Slices of a device that joined at 0, how it ended, and what is wrong with its time.
-ACCOUNTS: list[tuple[list[tuple[float, float]], str | None, list[tuple[float, float, str]]]] = [
+ACCOUNTS = [
     ([(0, 10), (10, 30)], "left", []),
     ([(0, 10)], None, []),
     ([], None, []),
@@ -356,14 +304,14 @@ ACCOUNTS: list[tuple[list[tuple[float, float]], str | None, list[tuple[float, fl
 ]
 
 
-def test_a_gap_and_an_overlap_of_slices_are_found(tmp_path: Path, record, by_hand):
+def test_a_gap_and_an_overlap_of_slices_are_found(tmp_path, record, by_hand):
     """Each case is a device, in the run that goes on or in the one that failed."""
-    made: list[Any] = []
+    made = []
     for run_id in ("r", "failed"):
         made.append(Run(at_us=at(0), action="started", name="n", run_id=run_id))
     made.append(Run(at_us=at(30), action="failed", name="n", run_id="failed"))
     for number, (slices, end, _) in enumerate(ACCOUNTS):
-        own: dict[str, Any] = {"device_id": f"d{number:02}", "run_id": "failed" if end == "failed" else "r"}
+        own = {"device_id": f"d{number:02}", "run_id": "failed" if end == "failed" else "r"}
         ends = {"left": [("left", 30)], "away": [("left", 10), ("joined", 20), ("left", 30)]}
         begins = [] if end == "never joined" else [("joined", 0)]
         made += [_device(action, seconds, **own) for action, seconds in (*begins, *ends.get(end or "", []))]

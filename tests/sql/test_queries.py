@@ -1,11 +1,7 @@
 """Every named query runs by hand and by `rose query`, keeps provenances apart, and says what it reads."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -27,20 +23,18 @@ NONE_IN_SAMPLE = {
 }
 #: These count what a ledger wrote about itself too: the merging of the copied sample, under a run of its own.
 OWN_EVENTS = {"late_writers", "ledger_growth"}
-#: A time that passes between two runs of a query.
 VOLATILE = {"age_ns"}
 names = pytest.mark.parametrize("name", named.names())
 
 
-def rose(root: Path, name: str, *options: str) -> list[dict[str, Any]]:
+def rose(root, name, *options):
     done = CliRunner().invoke(app, ["query", name, "--ledger", str(root), "--json", *options])
     assert done.exit_code == 0, done.output
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    rows = json.loads(done.stdout)
     return rows
 
 
-def steady(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what changes with the clock, and as `rose` prints it in JSON."""
+def steady(rows):
     kept = [{column: cell for column, cell in row.items() if column not in VOLATILE} for row in rows]
     return [json.loads(json.dumps(row, default=cell_text)) for row in kept]
 

@@ -1,11 +1,7 @@
-from __future__ import annotations
-
 import hashlib
-from pathlib import Path
-from typing import Any
 
-from rose.events import BUCKETS, DeviceSlice, Event, Hold, Holdout, Lease
-from rose.ledger import catalog
+from rose.events import BUCKETS, DeviceSlice, Hold, Holdout, Lease
+from tests.ledger.conftest import ask
 from tests.sql.conftest import SECOND, at, ns
 
 WINDOW_NS = 100 * SECOND
@@ -13,13 +9,13 @@ WINDOW_NS = 100 * SECOND
 SHARE = 0.4
 
 
-def drawn(number: int) -> float:
+def drawn(number):
     return int(hashlib.sha256(f"5/s0/{number}".encode()).hexdigest()[:13], 16) / 2**52
 
 
-def window(index: int, **changes: Any) -> Holdout:
+def window(index, **changes):
     number = ns(0) // WINDOW_NS + index
-    fields: dict[str, Any] = {
+    fields = {
         "draw": drawn(number),
         "withheld": drawn(number) < SHARE,
         "t0_ns": number * WINDOW_NS,
@@ -36,7 +32,7 @@ def window(index: int, **changes: Any) -> Holdout:
     )
 
 
-def test_the_draw_is_made_again_and_compliance_is_seen(record, by_hand, tmp_path: Path) -> None:
+def test_the_draw_is_made_again_and_compliance_is_seen(record, by_hand, tmp_path):
     windows = [window(index) for index in range(10)]
     withheld = [index for index, event in enumerate(windows) if event.withheld]
     assert 2 <= len(withheld) <= 8
@@ -46,9 +42,9 @@ def test_the_draw_is_made_again_and_compliance_is_seen(record, by_hand, tmp_path
     assert tuple(row[column] for column in columns) == (10, len(withheld), 0, 0, 0)
     assert row["withheld_share"] == len(withheld) / 10
     # Another draw than the seed gives, one that was not kept to, and a lease that lived on in a withheld window.
-    terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0", "lease_id": "L"}
+    terms = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0", "lease_id": "L"}
     late_us = windows[withheld[0]].t1_ns // 1000 - 9
-    wrong: list[Event] = [
+    wrong = [
         window(10, draw=0.5 * drawn(ns(0) // WINDOW_NS + 10)),
         window(11, withheld=not window(11).withheld),
         Lease(at_us=late_us, action="granted", expires_at_us=late_us + 8, **terms),
@@ -61,7 +57,7 @@ def test_the_draw_is_made_again_and_compliance_is_seen(record, by_hand, tmp_path
     assert row["windows"] == 12
 
 
-def test_a_lease_that_nothing_closed_was_in_force_up_to_the_last_slice_that_names_it(record, by_hand, tmp_path) -> None:
+def test_a_lease_that_nothing_closed_was_in_force_up_to_the_last_slice_that_names_it(record, by_hand, tmp_path):
     """Its agent was killed before the withheld window, which begins before the lease would have expired."""
     windows = [window(0, withheld=False), window(1, withheld=True)]
     granted = Lease(
@@ -74,7 +70,7 @@ def test_a_lease_that_nothing_closed_was_in_force_up_to_the_last_slice_that_name
         lease_id="L",
     )
     for last_s, lent in ((90, 0), (150, 1)):
-        spent: dict[str, Any] = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
+        spent = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
         spent["idle_ns"] = ns(last_s) - ns(5)
         named = DeviceSlice(at_us=at(90), device_id="s0", lease_id="L", t0_ns=ns(5), t1_ns=ns(last_s), **spent)
         root = record(tmp_path / f"{last_s}", [*windows, granted, named])
@@ -82,9 +78,8 @@ def test_a_lease_that_nothing_closed_was_in_force_up_to_the_last_slice_that_name
         assert (row["withheld"], row["lent_windows"]) == (1, lent)
 
 
-def test_a_window_knows_of_the_one_before_it(record, tmp_path: Path) -> None:
+def test_a_window_knows_of_the_one_before_it(record, tmp_path):
     windows = [window(0, withheld=True), window(1, withheld=False), window(3, withheld=False), window(4)]
-    with catalog.connect(record(tmp_path / "ledger", windows)) as connection:
-        rows = connection.execute("SELECT number, after_withheld FROM holdout ORDER BY number").fetchall()
+    rows = ask(record(tmp_path / "ledger", windows), "SELECT number, after_withheld FROM holdout ORDER BY number")
     first = ns(0) // WINDOW_NS
     assert rows == [(first, None), (first + 1, True), (first + 3, None), (first + 4, False)]

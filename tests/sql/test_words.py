@@ -1,8 +1,7 @@
-"""Heads of views against the events: every word that a column may hold is named."""
-
-from __future__ import annotations
+"""The text of the SQL files: every word that a column may hold is named, and no line is too long."""
 
 import re
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -22,3 +21,16 @@ from rose import events
 def test_a_head_names_the_words_of_a_column(view, column, event):
     head = next(line for line in sql.view(view).splitlines() if line.startswith(f"-- {column}: "))
     assert tuple(re.findall(r"`(\w+)`", head)) == get_args(get_type_hints(event)[column])
+
+
+def test_no_line_is_too_long():
+    root = Path(sql.__file__).parent
+    files = list(root.rglob("*.sql"))
+    assert len(files) > 100
+    too_long = [
+        f"{path.relative_to(root)}:{number}"
+        for path in sorted(files)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert not too_long

@@ -1,1 +1,1 @@
-"""What `verify` holds a ledger against besides the chain of each writer."""
+"""What `verify` checks besides the chain of each writer."""

@@ -1,7 +1,6 @@
-"""The walk along one writer's segments, from its first to its newest, wherever their rows lie by now."""
+"""The walk along one writer's segments, from its first to its newest, wherever their rows are now."""
 
-from __future__ import annotations
-
+import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,12 +11,12 @@ from typing import TypeVar
 from rose.ledger import examine, layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.checks.expected import Expected, Records
-from rose.ledger.evidence.link import Link
+from rose.ledger.evidence.content import Link
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.segments import Head
 
-#: How often, and how long apart, something is looked at that a writer at work is about to put right.
+#: How often, and how many seconds apart, to look at what a working writer is about to correct.
 _LOOKS, _LOOK_S = 3, 0.05
 
 _T = TypeVar("_T")
@@ -25,45 +24,35 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A run of segments that one key signed, or nobody."""
-
-    #: Public; empty where nobody signed.
     key: str
-    #: Path of the first segment as it was written, and its first seq.
     segment: str
     first_seq: int
 
 
 @dataclass(slots=True)
 class WriterReport:
-    """What stands of one writer. `problems` name the file and what is wrong with it."""
+    """The findings on one writer. Each of `problems` begins with the file."""
 
     writer: str
-    #: Segments as they were written, whether still live, or merged or archived since.
+    #: Segments as written: live, merged or archived since.
     segments: int = 0
     events: int = 0
     first_seq: int | None = None
     last_seq: int | None = None
-    #: Those of `events` whose rows were archived: their chain is proved, the rows are elsewhere or gone on purpose.
+    #: Those of `events` whose rows were archived. Their chain is proved, and the rows are elsewhere or gone on purpose.
     archived_events: int = 0
-    #: Those of `events` that are signed.
     signed_events: int = 0
-    #: Who signed, in order.
     signers: list[Signer] = field(default_factory=list)
-    #: The seq of the next event, and the link of the newest segment that it goes on from.
+    #: The seq of the next event, and the newest link, which it continues.
     next_seq: int = 0
     chain_sha256: str = ""
-    #: The links at each seq that was asked for: of the segments before which it was the next. Several, where some have
-    #: no rows; none where no segment ends there.
+    #: By marked seq: the links of the segments that end just before it. Several, where some segments have no rows.
     links: dict[int, tuple[str, ...]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    #: Structures that this version cannot read, each with its file.
     unchecked: list[str] = field(default_factory=list)
 
 
 class Chain:
-    """The walk along one writer's segments, from its first to its newest."""
-
     def __init__(
         self, root: Path, writer: str, records: Records, seen: Seen, expected: Expected, marks: Sequence[int]
     ) -> None:
@@ -75,7 +64,7 @@ class Chain:
         self.keys = registry.keys_of(expected.lines, writer)
         self.report = WriterReport(writer)
         self.next_epoch = 0
-        #: What the next segment must say; None where damage makes it unknowable.
+        #: What the next segment must say; None where damage hides it.
         self.next_seq: int | None = 0
         self.sha256: str | None = ""
         self.link: str | None = ""
@@ -84,7 +73,7 @@ class Chain:
         self.head_names_one = False
 
     def walk(self, parts: list[Part]) -> WriterReport:
-        # Read first: a head never runs ahead of its segment, so what it names must be found.
+        # First, since a head never runs ahead of its segment: what it names must exist.
         head = self._head()
         self.parts = parts
         for part in parts:
@@ -104,7 +93,6 @@ class Chain:
         return self.report
 
     def check_expected(self) -> None:
-        """Hold what was found of the writer against what others say of it."""
         writer, report, expected = self.report.writer, self.report, self.expected
         if writer not in layout.writers(self.root) and (self.head_names_one or writer in (expected.registered or ())):
             self._problem(f"live/{writer}", "every segment of the writer is missing")
@@ -127,7 +115,6 @@ class Chain:
             return None
 
     def _check_head(self, head: Head) -> None:
-        """The head names a segment that stands and is the newest; or one was announced, and that is."""
         path = f"heads/{self.report.writer}.json"
         self.head_names_one = head.segment is not None
         if head.segment is not None and not self._stands(head.segment):
@@ -136,13 +123,11 @@ class Chain:
         for look in range(_LOOKS):
             if not self.newest or self.newest in (head.segment, head.announced):
                 return
-            # Written on meanwhile.
             later = head.segment is not None and segments.place(head.segment) > segments.place(self.newest)
             if head.segment is not None and later and self._stands(head.segment):
                 return
             time.sleep(_LOOK_S if look else 0)
-            again = self._head()
-            if again is None:
+            if (again := self._head()) is None:
                 return
             head = again
         self._problem(
@@ -152,7 +137,7 @@ class Chain:
         )
 
     def _stands(self, segment: str) -> bool:
-        """Whether a segment is where it was written, or among those that a manifest says were merged."""
+        """Return whether a segment is in its place, or in the manifest of a merge."""
         try:
             epoch, _ = segments.place(segment)
         except ValueError:
@@ -169,21 +154,19 @@ class Chain:
         return False
 
     def _superseded(self) -> None:
-        """What was merged and awaits its removal is read like the rest: a query that began before still reads it."""
+        """Check merged parts that await their removal: a query that began earlier still reads them."""
         chain = self.parts
         for part, superseded in layout.all_parts(self.root, self.report.writer):
-            # One that was merged since the walk began was read as what it was.
             if not superseded or part in chain:
                 continue
             wider = next((one for one in chain if one.first <= part.first and part.last <= one.last), None)
             problems = len(self.report.problems)
             if part.state == "live":
                 self._merged_epoch(part, wider)
-            else:
-                self._merged_part(part)
+            elif (manifest := self._manifest(part)) is not None and part.state == "compacted":
+                self._rows(part, manifest)
             faulty = len(self.report.problems) > problems
             if faulty and (part, True) not in layout.all_parts(self.root, self.report.writer):
-                # Removed at this moment.
                 del self.report.problems[problems:]
 
     def _merged_epoch(self, part: Part, wider: Part | None) -> None:
@@ -194,20 +177,8 @@ class Chain:
                 continue
             if merged is not None and path not in merged:
                 self._problem(path, "a foreign file: it is not among those that were merged")
-                continue
-            sha256 = segments.sha256_in(name)
-            looked = self._facts(path, "segment", lambda content, sha256=sha256: examine.segment(content, sha256))  # type: ignore[misc]
-            if looked is not None:
-                self._found(path, looked)
-
-    def _merged_part(self, part: Part) -> None:
-        manifest = self._facts(part.manifest, "manifest", examine.manifest)
-        if manifest is None:
-            return
-        if (fault := self._lack(part, manifest)) is not None:
-            self._problem(part.manifest, fault)
-        elif part.state == "compacted":
-            self._rows(part, manifest)
+            else:
+                self._examine_segment(path)
 
     def _live(self, part: Part) -> None:
         relative = part.folder
@@ -229,13 +200,11 @@ class Chain:
         sha256 = segments.sha256_in(path)
         self.report.segments += 1
         self.newest = path
-        segment_facts = self._facts(path, "segment", lambda content: examine.segment(content, sha256))
-        if segment_facts is not None:
-            self._found(path, segment_facts)
-        if segment_facts is None or segment_facts.changed:
-            # Its own words cannot be trusted, but its successor still names the SHA-256 it had.
+        segment = self._examine_segment(path)
+        if segment is None or segment.changed:
+            # Its header cannot be trusted, but its successor still names the SHA-256 it had.
             self.sha256, self.next_seq, self.link = sha256, None, None
-        if segment_facts is None or (header := segment_facts.header) is None:
+        if segment is None or (header := segment.header) is None:
             return
         if (header.writer, header.epoch) != (self.report.writer, epoch):
             self._problem(path, f"a foreign segment, of writer {header.writer!r} and epoch {header.epoch}")
@@ -249,16 +218,10 @@ class Chain:
         self.link = link.chain_sha256
 
     def _merged(self, part: Part) -> None:
-        manifest = self._facts(part.manifest, "manifest", examine.manifest)
-        fault = None if manifest is None else self._lack(part, manifest)
-        if manifest is None or fault is not None:
-            if fault is not None:
-                self._problem(part.manifest, fault)
-            # Nothing it says can be trusted, so there is nothing to hold the next segment against.
+        if (manifest := self._manifest(part)) is None:
             self.sha256, self.next_seq, self.link = None, None, None
             return
-        content = manifest.said
-        first_seq, last_seq = content["first_seq"], content["last_seq"]
+        first_seq, last_seq = manifest.said["first_seq"], manifest.said["last_seq"]
         self.report.segments += manifest.segments
         where = f"{part.manifest}: {manifest.first.file}"
         self._link(where, first_seq, last_seq, manifest.first.previous_sha256, manifest.last.sha256)
@@ -275,30 +238,44 @@ class Chain:
         self.link = manifest.last.chain_sha256
         if part.state == "archived":
             self.report.archived_events += last_seq - first_seq + 1
-            return
-        self._rows(part, manifest)
+        else:
+            self._rows(part, manifest)
 
-    def _lack(self, part: Part, manifest: examine.Manifest) -> str | None:
-        """Why nothing that a manifest says can be trusted; None if it can."""
-        if (fault := self.records.lack(part, manifest.sha256)) is not None:
-            return fault
-        return None if manifest.said else "an event of the compaction names it, and it is not a manifest: it was forged"
+    def _manifest(self, part: Part) -> examine.Manifest | None:
+        """Return the manifest; None, with a problem, if it cannot be trusted."""
+        if (manifest := self._facts(part.manifest, "manifest", examine.manifest)) is None:
+            return None
+        fault = self.records.lack(part, manifest.sha256)
+        if fault is None and not manifest.said:
+            fault = "an event of the compaction names it, and it is not a manifest: it was forged"
+        if fault is not None:
+            self._problem(part.manifest, fault)
+        return manifest if fault is None else None
 
     def _rows(self, part: Part, manifest: examine.Manifest) -> None:
-        # What is right depends on the manifest, so a new one means a new look.
         kind = f"rows {manifest.sha256}"
 
-        def look(content: bytes) -> examine.Rows:
+        def look(content: bytes) -> examine.Segment:
             listed = (self.root / part.manifest).read_bytes()
             if examine.sha256_of(listed) != manifest.sha256:
-                return examine.Rows("its manifest was changed meanwhile")
+                return examine.Segment(None, "its manifest was changed meanwhile")
             return examine.rows(content, listed)
 
-        if (rows := self._facts(part.pattern, kind, look)) is not None:
-            self._found(part.pattern, rows)
+        self._examine(part.pattern, kind, look)
+
+    def _examine_segment(self, path: str) -> examine.Segment | None:
+        return self._examine(path, "segment", functools.partial(examine.segment, sha256=segments.sha256_in(path)))
+
+    def _examine(self, path: str, kind: str, look: Callable[[bytes], examine.Segment]) -> examine.Segment | None:
+        examined = self._facts(path, kind, look)
+        if examined is not None:
+            if examined.fault is not None:
+                self._problem(path, examined.fault)
+            self.report.unchecked += (f"{path}: {structure}" for structure in examined.unchecked)
+        return examined
 
     def _facts(self, path: str, kind: str, look: Callable[[bytes], _T]) -> _T | None:
-        """What `look` says of the file; None, and a problem, if it cannot be read."""
+        """Return the findings of `look` on the file; None, with a problem, if it cannot be read."""
         try:
             return self.seen.facts(self.root / path, kind, look)
         except FileNotFoundError:
@@ -308,7 +285,6 @@ class Chain:
         return None
 
     def _link(self, path: str, first_seq: int, last_seq: int, previous_sha256: str, sha256: str) -> None:
-        """Check one or more segments against the one before them, and make the last the one before the next."""
         for fault in examine.link_faults(self.sha256, self.next_seq, previous_sha256, first_seq):
             self._problem(path, fault)
         self.report.next_seq = last_seq + 1
@@ -327,7 +303,6 @@ class Chain:
             self.report.links[next_seq] = (*self.report.links.get(next_seq, ()), link.chain_sha256)
 
     def _signed(self, signer: Signer, events: int) -> None:
-        """Note who signed some events, and hold it against who signed before and who may."""
         last = self.report.signers[-1] if self.report.signers else None
         if last is None or last.key != signer.key:
             self.report.signers.append(signer)
@@ -339,7 +314,7 @@ class Chain:
                 self._problem(signer.segment, f"{what} writer's key was missing")
         if signer.key:
             self.report.signed_events += events
-            # The first segment, which has no events, stands a moment before the registry names its key.
+            # The first segment, which has no events, appears just before the registry names its key.
             if events:
                 self._check_key(signer)
 
@@ -347,18 +322,12 @@ class Chain:
         if signer.key not in self.keys:
             self.keys |= registry.keys_of(registry.sound_lines(self.root), self.report.writer)
         if signer.key not in self.keys:
-            # Once is enough.
             self.keys.add(signer.key)
             self._problem(
                 signer.segment,
                 f"it is signed by the key {signer.key}, which {registry.FILE} does not name for this writer: it was "
                 "forged, or the registry was changed",
             )
-
-    def _found(self, path: str, examined: examine.Segment | examine.Rows) -> None:
-        if examined.fault is not None:
-            self._problem(path, examined.fault)
-        self.report.unchecked += (f"{path}: {structure}" for structure in examined.unchecked)
 
     def _problem(self, path: str, what: str) -> None:
         self.report.problems.append(f"{path}: {what}")

@@ -1,25 +1,23 @@
 """What the files of a ledger say of one another: its writers, their keys, how far each goes, and what was moved."""
 
-from __future__ import annotations
-
+import hashlib
 import threading
 from pathlib import Path
 
 from rose.ledger import examine, layout, verified
-from rose.ledger.checks import registry, roll_ups
+from rose.ledger.checks import registry
 from rose.ledger.examine import Seen
+from rose.ledger.growth import rolled
+from rose.ledger.growth.rolled import Coverage
 from rose.ledger.layout import LedgerError, Part
 
-#: The writers through which upkeep records what it did, and the words for it.
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
+ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
 ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "restored"
 
 
 class Records:
-    """The records of compaction and archive as they are on disk; read again where one seems to be missing.
-
-    Threads may share it.
-    """
+    """The records of compaction and archive on disk, read again if one seems to be missing. Threads may share it."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root = root
@@ -30,11 +28,9 @@ class Records:
     def _read(self) -> None:
         merged = examine.recorded(self._root, COMPACTION_WRITER, COMPACTED_ACTION, self._seen)
         self._compacted = {detail["manifest_sha256"] for detail in merged}
-        #: The last seq of each writer that is known to have been merged.
         self.last_seqs: dict[str, int] = {}
         for detail in merged:
             self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
-        #: Whether each manifest was archived last, or brought back.
         self._archived: dict[str, bool] = {}
         self._last = ""
         for action, detail in examine.all_recorded(self._root, ARCHIVE_WRITER, self._seen):
@@ -43,7 +39,7 @@ class Records:
                 self._archived[self._last] = action == ARCHIVED_ACTION
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Which event is missing for `part` to stand where it does. Events are on disk before what they allow."""
+        """Return which event is missing for `part` to be where it is. Events are on disk before what they allow."""
         with self._mutex:
             if (fault := self._lack(part, manifest_sha256)) is not None:
                 self._read()
@@ -56,18 +52,15 @@ class Records:
         archived = self._archived.get(manifest_sha256)
         if part.state == "archived" and archived is None:
             return "no event of the archive says that its file was to leave the ledger"
-        # An archiving that was killed records the last part that it meant to move, and has not moved it.
+        # A killed archiving may have recorded its last part without moving it.
         if archived is None or manifest_sha256 == self._last or archived == (part.state == "archived"):
             return None
         return f"the last event of the archive says that it was {'archived' if archived else 'brought back'}"
 
 
 class Expected:
-    """What the files say of which writers there are, and of how far each must go at least."""
-
     def __init__(self, root: Path, records: Records, before: verified.State | None) -> None:
         self.problem: str | None = None
-        #: The bytes and the lines of the registry; no lines where it is damaged.
         self.registry = b""
         self.lines: tuple[registry.Line, ...] = ()
         try:
@@ -75,12 +68,66 @@ class Expected:
             self.lines = registry.parse(self.registry)
         except LedgerError as error:
             self.problem = str(error)
-        #: Writers that the registry names; None where it is damaged.
         self.registered = None if self.problem else {line.writer for line in self.lines}
-        self.ends = roll_ups.ends(root)
+        self.ends = _roll_up_ends(root)
         for writer, last_seq in records.last_seqs.items():
             self.ends[writer] = max(last_seq, self.ends.get(writer, -1))
         self.verified = {} if before is None else before.heads
         heads = {path.stem for path in (root / "heads").glob("*.json") if layout.WRITER_NAME.fullmatch(path.stem)}
         named = {*heads, *(self.registered or ()), *self.ends, *self.verified}
         self.writers = sorted({*layout.writers(root), *named})
+
+
+def roll_up_faults(root: Path, seen: Seen) -> list[str]:
+    while True:
+        try:
+            coverage = rolled.newest(root)
+        except LedgerError as error:
+            return [str(error)]
+        problems = _roll_up_faults(root, coverage, seen)
+        if not problems or rolled.newest(root) == coverage:
+            return problems
+
+
+def _roll_up_ends(root: Path) -> dict[str, int]:
+    """Return the last seq of each writer that the newest generation counts; empty if none can be read."""
+    try:
+        coverage = rolled.newest(root)
+    except LedgerError:
+        return {}
+    return {} if coverage is None else {writer: seq - 1 for writer, (_, seq) in coverage.writers.items()}
+
+
+def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str]:
+    recorded = [detail["coverage_sha256"] for detail in examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION, seen)]
+    problems = []
+    for generation in rolled.generations(root):
+        try:
+            coverage = rolled.read(root, generation)
+        except LedgerError as error:
+            problems.append(str(error))
+            continue
+        if coverage is None:
+            continue
+        problems += rolled.faults(root, coverage, seen)
+        if coverage.sha256 not in recorded:
+            problems.append(f"{coverage.folder}/coverage.json: no event of a roll-up says so; it was changed")
+    if recorded and (newest is None or newest.sha256 != recorded[-1]) and recorded[-1] not in _unfinished(root):
+        problems.append(f"{rolled.FOLDER}: the newest generation that an event of a roll-up names is missing")
+    for writer in layout.writers(root):
+        covered = -1 if newest is None else newest.writers.get(writer, (-1, 0))[0]
+        for part in layout.chain(root, writer):
+            if part.state == "archived" and part.last > covered:
+                problems.append(f"{part.manifest}: its events were archived, and no roll-up counts them")
+    return problems
+
+
+def _unfinished(root: Path) -> set[str]:
+    """Return the SHA-256 of coverage that a killed roll-up was about to put in place. The next one does it again."""
+    unfinished = set()
+    for path in (root / rolled.FOLDER).glob(".*.tmp/coverage.json"):
+        try:
+            unfinished.add(hashlib.sha256(path.read_bytes()).hexdigest())
+        except FileNotFoundError:
+            continue
+    return unfinished

@@ -1,12 +1,8 @@
-"""The registry: the names of all writers that ever wrote, so that one that is gone is missed, and their keys.
-
-`writers.jsonl` has a line for each writer and each key that it signs with, in the order in which they came, with the
-SHA-256 of the line before it. The key `by` signs the line: it endorses that the writer signs with `key`. That counts if
-`by` may endorse, or is itself endorsed for this writer. The first key of a ledger may endorse, and so may each key that
-such a key marked. Lines of writers that do not sign have no key. The first writer of a ledger makes the file.
-"""
-
-from __future__ import annotations
+"""The registry: the names of all writers that ever wrote, so that a missing one is noticed, and their keys.
+`writers.jsonl` has a line for each writer and each of its keys, in order of arrival, with the SHA-256 of the line
+before. The key `by` signs the line: it endorses that the writer signs with `key`. That counts if `by` may endorse, or
+is itself endorsed for this writer. The first key of a ledger may endorse, and so may each key that such a key marked.
+Writers that do not sign have a line without a key."""
 
 import hashlib
 import json
@@ -27,40 +23,34 @@ _TAG = "rose writer 1"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """That `writer` signs with `key`, endorsed by the key `by`; without a key that it wrote here."""
+    """`writer` signs with `key`, endorsed by the key `by`. Without a key: `writer` wrote here."""
 
     writer: str
     previous_sha256: str
     key: str = ""
     by: str = ""
     signature: str = ""
-    #: Whether `key` may endorse keys of any writer.
     endorses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Endorsements:
-    """Which endorsements of a registry count."""
-
-    #: Keys that may endorse keys of any writer.
     endorsers: frozenset[str]
-    #: Each writer with each key that was endorsed for it.
     pairs: frozenset[tuple[str, str]]
 
     def may_endorse(self, by: str, writer: str) -> bool:
-        """Whether an endorsement of a key for `writer` counts if `by` signs it."""
         return by in self.endorsers or (writer, by) in self.pairs
 
     @property
     def keys(self) -> set[str]:
-        """All keys that were endorsed for some writer, or may endorse."""
         return {*self.endorsers, *(key for _, key in self.pairs)}
 
 
 def endorsements(
     registered: Sequence[Line], endorsers: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()
 ) -> Endorsements:
-    """The endorsements that count, of which some may be given: else the key that signed the first line may endorse."""
+    """Return the endorsements that count. The key that signed the first line may endorse, if no `endorsers` are
+    given."""
     signed = [line for line in registered if line.key and line.by]
     counted = Endorsements(frozenset(endorsers) or frozenset(line.by for line in signed[:1]), frozenset(pairs))
     while True:
@@ -73,26 +63,21 @@ def endorsements(
 
 
 def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
-    """Make sure that the registry names `writer` and its key, endorsed by `by`; a damaged one is left to `verify`.
-
-    Raises OSError.
-    """
-    # A writer must not stop for it.
+    """Make sure that the registry names `writer` and its key, endorsed by `by`, unless it is damaged. Raises
+    OSError."""
+    # A damaged registry must not stop a writer.
     with suppress(LedgerError):
         ledger_id = layout.give_id(root)
         if not _names(lines(root), writer, key):
-            # No writer's name begins with a dot.
             with layout.locked(root / "locks" / ".writers.lock"):
                 if not _names(lines(root), writer, key):
                     _write(root, [(writer, key, by, False)], ledger_id)
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorses: bool = False) -> list[str]:
-    """Endorse that `writer`, or each that the registry names with it, signs with `key`; returns their names.
-
-    With `endorses`, the key may endorse others from then on. Raises LedgerError if `by` may not endorse this, or if the
-    registry does not name the writer; OSError.
-    """
+    """Endorse that `writer`, or each writer of this key in the registry, signs with `key`; return their names. With
+    `endorses`, the key may endorse others from then on. Raises LedgerError if `by` may not endorse this, or if the
+    registry does not name the writer; OSError."""
     if not keys.is_public(key):
         raise LedgerError(
             f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger verify` lists them"
@@ -117,7 +102,7 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None, *, endorse
 
 
 def described(registered: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
-    """Each key with its writers and the key that endorsed it, None for nobody; `own` is this user's."""
+    """Return each key with its writers and the key that endorsed it, or None. `own` is this user's key."""
     standing = endorsements(registered)
     root = next((line.by for line in registered if line.key and line.by), None)
     signers: dict[str, dict[str, Any]] = {}
@@ -142,7 +127,6 @@ def described(registered: Sequence[Line], own: str | None) -> list[dict[str, Any
 
 
 def _write(root: Path, entries: Sequence[tuple[str, str, Key | None, bool]], ledger_id: str) -> None:
-    """Write the file: lines as they were, and new ones behind them."""
     texts = read(root).splitlines()
     for writer, key, by, endorses in entries:
         line: dict[str, Any] = {"writer": writer, "previous_sha256": _sha256(texts[-1]) if texts else ""}
@@ -160,12 +144,12 @@ def _names(registered: Sequence[Line], writer: str, key: str) -> bool:
 
 
 def lines(root: Path) -> tuple[Line, ...]:
-    """The lines of the registry, their signatures unchecked. Raises LedgerError if it is damaged."""
+    """Return the lines of the registry, their signatures unchecked. Raises LedgerError if it is damaged."""
     return parse(read(root))
 
 
 def read(root: Path) -> bytes:
-    """The bytes of the registry; none if there is no registry. Raises LedgerError if a folder lies there."""
+    """Return the bytes of the registry, empty if there is none. Raises LedgerError if a folder lies there."""
     try:
         return (root / FILE).read_bytes()
     except FileNotFoundError:
@@ -175,7 +159,7 @@ def read(root: Path) -> bytes:
 
 
 def parse(content: bytes) -> tuple[Line, ...]:
-    """The lines of a registry's bytes, in order. Raises LedgerError if they are damaged."""
+    """Return the lines of a registry's bytes, in order. Raises LedgerError if they are damaged."""
     parsed, sha256 = [], ""
     for number, text in enumerate(content.splitlines(), start=1):
         try:
@@ -194,7 +178,6 @@ def parse(content: bytes) -> tuple[Line, ...]:
 
 
 def sound_lines(root: Path) -> tuple[Line, ...]:
-    """The lines; none of a damaged registry."""
     try:
         return lines(root)
     except LedgerError:
@@ -202,17 +185,15 @@ def sound_lines(root: Path) -> tuple[Line, ...]:
 
 
 def keys_of(registered: Sequence[Line], writer: str) -> set[str]:
-    """The keys that the registry names for `writer`, endorsed or not."""
     return {line.key for line in registered if line.writer == writer and line.key}
 
 
 def begins_signed(registered: Sequence[Line], writer: str) -> bool:
-    """Whether the first line of `writer` has a key: that was added once its first segment stood, which is signed."""
+    """Return whether the first line of `writer` has a key. It comes after a first segment, which is then signed."""
     return next((bool(line.key) for line in registered if line.writer == writer), False)
 
 
 def signature_faults(ledger_id: str, registered: Sequence[Line]) -> Iterator[str]:
-    """Which lines are not signed by the key that they name."""
     for number, line in enumerate(registered, start=1):
         if (line.by or line.signature) and not keys.check(line.by, _message(ledger_id, line), line.signature):
             yield (
@@ -222,7 +203,6 @@ def signature_faults(ledger_id: str, registered: Sequence[Line]) -> Iterator[str
 
 
 def _message(ledger_id: str, line: Line) -> bytes:
-    """What the signature of a line is over."""
     parts = [_TAG, ledger_id, line.writer, line.key, line.by, line.previous_sha256]
     parts += ["endorses"] if line.endorses else []
     return json.dumps(parts, separators=(",", ":")).encode()

@@ -1,7 +1,5 @@
 """`rose sql`, `rose query`, `rose schema`, `rose ledger`, `rose jobs` and `rose token` on the command line."""
 
-from __future__ import annotations
-
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.ledger import ledger_app
 from rose.ledger.commands.query import query_command, schema_command, sql_command

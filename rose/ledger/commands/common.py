@@ -1,9 +1,5 @@
-"""What the ledger's commands share: their options, how they print, how they fail.
-
-Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carried out as it was given.
-"""
-
-from __future__ import annotations
+"""What the ledger's commands share: their options, how they print, how they fail. Exit codes: 0 all is well, 1 a
+problem was found, 2 the command cannot be carried out as given."""
 
 import os
 import re
@@ -20,8 +16,7 @@ from rich.table import Table
 
 from rose.clock import iso
 from rose.errors import UserError
-from rose.ledger.commands import readable
-from rose.ledger.commands.output import cell_text, json_text
+from rose.ledger.commands.output import cell_text, json_text, readable
 from rose.terminal import Screen, echo, echo_data, echo_error
 
 LedgerOption = Annotated[
@@ -33,7 +28,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def ledger_root(ledger: Path | None) -> Path:
-    """The folder a command works on: the one that was given, else `ledger` in the working directory."""
     return ledger or Path("ledger")
 
 
@@ -48,7 +42,7 @@ def clear_errors() -> Iterator[None]:
 
 
 def unreadable(error: Exception) -> str:
-    """What to say of an error of DuckDB's: a file that it reads is damaged. Raises any other error."""
+    """Return the message for DuckDB's error on a damaged file. Raises any other error."""
     import duckdb
 
     if not isinstance(error, duckdb.Error):
@@ -58,7 +52,7 @@ def unreadable(error: Exception) -> str:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr where that is a terminal; yields what moves it: how much is done, and of how much."""
+    """Show a bar on stderr if that is a terminal; yield a function that takes how much is done, and of how much."""
     from rich.progress import Progress
 
     console = Screen(stderr=True)
@@ -68,23 +62,14 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def until_signal() -> threading.Event:
-    """Set by Ctrl-C, or by whoever ends a service."""
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     return ended
 
 
-def host_and_port(listen: str, example: str) -> tuple[str, int]:
-    """The two parts of an address to listen on. Fails on text that is none, naming `example`."""
-    host, colon, port = listen.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536):
-        fail(f"--listen {listen!r} is not an address; give HOST:PORT, such as {example}")
-    return host.strip("[]"), int(port)
-
-
 def read_token(file: Path | None, variable: str) -> str | None:
-    """The token in `file`, else in an environment variable, else None. Fails on a file that holds none."""
+    """Return the token in `file`, else in an environment variable, else None. Fails on a file without one."""
     if file is None:
         return os.environ.get(variable) or None
     try:
@@ -95,14 +80,13 @@ def read_token(file: Path | None, variable: str) -> str | None:
 
 
 def seconds(text: str) -> float:
-    """Seconds of a duration such as 30s, 5m, 12h or 90d. Fails on any other text."""
+    """Return the seconds of a duration such as 30s, 5m, 12h or 90d. Fails on other text."""
     if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)) or float(match[1]) == 0:
         fail(f"{text!r} is not a duration; give a number above 0 followed by s, m, h or d, such as 5m or 90d")
     return float(match[1]) * _UNITS_S[match[2]]
 
 
 def time_text(us: int | None) -> str | None:
-    """UTC microseconds for people, to the second."""
     return None if us is None else f"{iso(us)[:19]}Z"
 
 
@@ -125,7 +109,7 @@ def print_table(columns: list[str], rows: list[Any]) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         cells = zip(columns, row, strict=True)
-        table.add_row(*(readable.cell(*cell) or cell_text(cell[1]) for cell in cells))
-    # Off a terminal there is no width to keep to.
+        table.add_row(*(readable(*cell) or cell_text(cell[1]) for cell in cells))
+    # Off a terminal the width is unlimited.
     width = None if sys.stdout.isatty() else 1_000_000
     Screen(width=width).print(table)

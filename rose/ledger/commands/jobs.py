@@ -1,7 +1,5 @@
 """`rose jobs run | serve`: the background jobs of a ledger, by hand and for good."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from collections.abc import Callable
@@ -11,23 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from rose.clock import utc_us
-from rose.ledger.commands.common import (
-    JsonOption,
-    LedgerOption,
-    clear_errors,
-    fail,
-    ledger_root,
-    print_json,
-    print_table,
-    progress_bar,
-    seconds,
-    time_text,
-    until_signal,
-)
-from rose.ledger.upkeep.jobs import Job, JobRun, Settings, due_us, history, run_job
+from rose.ledger.commands import common
+from rose.ledger.upkeep.jobs import Job, Settings, due_us, history, run_job
 from rose.terminal import echo
 
-#: Makes the jobs that settings ask for; whoever builds the command line knows of jobs that the ledger does not.
+#: Makes the jobs of some settings. The command line knows jobs that the ledger does not.
 Planned = Callable[[Settings], list[Job]]
 
 ArchiveToOption = Annotated[
@@ -49,12 +35,10 @@ BookOption = Annotated[
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
 AlertsOption = Annotated[Path | None, typer.Option("--alerts", help="Send the alerts of this file.")]
 
-#: Longer texts are in the view `job`, whole.
 _SAID_CHARACTERS_MAX = 100
 
 
 def jobs_app(planned: Planned) -> typer.Typer:
-    """The commands, on the jobs that `planned` makes."""
     app = typer.Typer(
         help="Background jobs that keep a ledger small and checked, and report on it.", no_args_is_help=True
     )
@@ -71,7 +55,7 @@ def jobs_app(planned: Planned) -> typer.Typer:
 def run(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="The job; without it all are listed.")] = None,
-    ledger: LedgerOption = None,
+    ledger: common.LedgerOption = None,
     *,
     archive_to: ArchiveToOption = None,
     archive_after: ArchiveAfterOption = None,
@@ -79,24 +63,24 @@ def run(
     price_book: BookOption = None,
     reports: ReportsOption = None,
     alerts: AlertsOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Run one job now, and record how it ended; exit code 1 if it failed. It is skipped if it runs already.
 
     Without a name: each job with its usual interval, how its last run ended, and when it is due.
     """
-    with clear_errors():
-        root = ledger_root(ledger)
+    with common.clear_errors():
+        root = common.ledger_root(ledger)
         if name is None:
             _list(context.obj, root, as_json)
             return
         settings = _settings(archive_to, archive_after, delete, price_book, reports, alerts)
         todo = {job.name: job for job in context.obj(settings)}
-        job = todo.get(name) or fail(_not_planned(name, todo))
-        with progress_bar(name):
+        job = todo.get(name) or common.fail(_not_planned(name, todo))
+        with common.progress_bar(name):
             done = run_job(root, job)
     if as_json:
-        print_json(dataclasses.asdict(done))
+        common.print_json(dataclasses.asdict(done))
     else:
         echo(done.line())
     if done.status == "failed":
@@ -105,7 +89,7 @@ def run(
 
 def _list(planned: Planned, root: Path, as_json: bool) -> None:
     last = history(root)
-    # Named settings, so that also those jobs are listed which run only where they are set up.
+    # With all settings, so that jobs which need some are listed, too.
     jobs = planned(Settings(archive_to="", archive_after_days=0, reports=Path(), alerts=Path()))
     rows: list[dict[str, Any]] = [
         {"job": job.name, "every_s": job.every_s, "last": None, "due_us": None} for job in jobs
@@ -114,9 +98,9 @@ def _list(planned: Planned, root: Path, as_json: bool) -> None:
         if job.name in last:
             row |= {"last": dataclasses.asdict(last[job.name]), "due_us": due_us(job, last[job.name])}
     if as_json:
-        print_json(rows)
+        common.print_json(rows)
         return
-    print_table(["job", "every", "last run", "result", "missed", "said", "next due"], list(map(_cells, rows)))
+    common.print_table(["job", "every", "last run", "result", "missed", "said", "next due"], list(map(_cells, rows)))
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:
@@ -125,13 +109,13 @@ def _cells(row: dict[str, Any]) -> list[Any]:
         return [row["job"], every, "never", None, None, None, None]
     result = "ok" if last["ok"] else "failed"
     outcome = textwrap.shorten(last["error"] or last["result_json"] or "", _SAID_CHARACTERS_MAX, placeholder=" ...")
-    due = "now" if row["due_us"] <= utc_us() else time_text(row["due_us"])
-    return [row["job"], every, time_text(last["ended_us"]), result, last["missed"], outcome, due]
+    due = "now" if row["due_us"] <= utc_us() else common.time_text(row["due_us"])
+    return [row["job"], every, common.time_text(last["ended_us"]), result, last["missed"], outcome, due]
 
 
 def serve(
     context: typer.Context,
-    ledger: LedgerOption = None,
+    ledger: common.LedgerOption = None,
     *,
     only: Annotated[list[str] | None, typer.Option("--only", help="Run this job only; may be given again.")] = None,
     archive_to: ArchiveToOption = None,
@@ -144,23 +128,19 @@ def serve(
     """Run the jobs when they are due, until Ctrl-C or SIGTERM; prints a line for each run."""
     from rose.ledger.upkeep.scheduler import Scheduler
 
-    with clear_errors():
-        root = ledger_root(ledger)
+    with common.clear_errors():
+        root = common.ledger_root(ledger)
         settings = _settings(archive_to, archive_after, delete, price_book, reports, alerts)
         planned = {job.name: job for job in context.obj(settings)}
         for name in only or []:
-            planned.get(name) or fail(_not_planned(name, planned))
+            planned.get(name) or common.fail(_not_planned(name, planned))
         todo = [job for name, job in planned.items() if not only or name in only]
-        scheduler = Scheduler(root, todo, _print_line)
-        ended = until_signal()
+        scheduler = Scheduler(root, todo, lambda run: echo(run.line(), err=run.status == "failed"))
+        ended = common.until_signal()
         echo(f"running {', '.join(job.name for job in todo)} on {root} (Ctrl-C ends it)")
         scheduler.start()
         ended.wait()
         scheduler.stop()
-
-
-def _print_line(run: JobRun) -> None:
-    echo(run.line(), err=run.status == "failed")
 
 
 def _not_planned(name: str, planned: dict[str, Job]) -> str:
@@ -183,7 +163,7 @@ def _settings(
 ) -> Settings:
     return Settings(
         archive_to=archive_to,
-        archive_after_days=None if archive_after is None else seconds(archive_after) / 86_400,
+        archive_after_days=None if archive_after is None else common.seconds(archive_after) / 86_400,
         archive_delete=delete,
         price_book=price_book,
         reports=None if reports is None else reports.expanduser().resolve(),

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rose.ledger.commands.common import (
-    JsonOption,
-    LedgerOption,
-    clear_errors,
-    fail,
-    ledger_root,
-    print_json,
-    print_table,
-    progress_bar,
-)
+from rose.ledger.commands import common
 from rose.terminal import echo
 
 if TYPE_CHECKING:
@@ -36,7 +27,7 @@ ledger_app = typer.Typer(help="Verify a ledger, and prove it to others.", no_arg
 
 @ledger_app.command()
 def verify(
-    ledger: LedgerOption = None,
+    ledger: common.LedgerOption = None,
     incremental: Annotated[
         bool, typer.Option("--incremental", help="Trust files that the last verification read, by size and times.")
     ] = False,
@@ -44,7 +35,7 @@ def verify(
         list[Path] | None, typer.Option("--against", help="A receipt, or a folder of them; may be repeated.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Check every byte, the chain of segments, every seq and the views; list the writers and the keys that sign.
 
@@ -52,10 +43,12 @@ def verify(
     cannot read some structure, so that it is not checked.
     """
     if key is not None and not against:
-        fail("--key is for the receipts that --against names")
+        common.fail("--key is for the receipts that --against names")
     if incremental and against:
-        fail("--against reads every byte, and --incremental trusts what may have been forged; give one of the two")
-    with clear_errors(), progress_bar("Verifying"):
+        common.fail(
+            "--against reads every byte, and --incremental trusts what may have been forged; give one of the two"
+        )
+    with common.clear_errors(), common.progress_bar("Verifying"):
         from rose.ledger import verified
         from rose.ledger import verify as verification
         from rose.ledger.access import logged
@@ -63,7 +56,7 @@ def verify(
         from rose.ledger.evidence import continuation
         from rose.ledger.evidence.keys import load
 
-        root = ledger_root(ledger)
+        root = common.ledger_root(ledger)
         receipts = continuation.read(against or [], key=key)
         with logged(root, "verify", "new files" if incremental else "every byte"):
             if incremental:
@@ -71,7 +64,6 @@ def verify(
             else:
                 report = verification.verify(root, marks=continuation.marks(receipts))
             held = continuation.check(report, receipts) if receipts else None
-        # Of damaged files nothing can be asked.
         faulty, named = (None, []) if report.problems else views.faulty_events(report.root)
         own = load()
         signers = registry.described(registry.sound_lines(report.root), None if own is None else own.public)
@@ -89,15 +81,15 @@ def verify(
             "faulty_events": faulty,
             "faults": [dataclasses.asdict(fault) for fault in named],
         }
-        print_json(facts | ({} if held is None else {"against": held.to_json()}))
+        common.print_json(facts | ({} if held is None else {"against": held.to_json()}))
     else:
         columns = ["writer", "segments", "events", "signed", "first_seq", "last_seq", "problems"]
         rows = [
             (w.writer, w.segments, w.events, w.signed_events, w.first_seq, w.last_seq, len(w.problems))
             for w in report.writers
         ]
-        print_table(columns, rows)
-        print_table(["key", "writers", "endorsed by", "may endorse", "yours"], list(map(_key_cells, signers)))
+        common.print_table(columns, rows)
+        common.print_table(["key", "writers", "endorsed by", "may endorse", "yours"], list(map(_key_cells, signers)))
         echo(verified.text(report.root))
         echo(_signed_text(report.writers), *report.notes, *(held.lines if held else ()))
         echo(*([*problems, *(f"{structure}: not checked" for structure in unchecked)] or [_SOUND]))
@@ -109,7 +101,6 @@ def verify(
 
 
 def _signed_text(writers: Sequence[WriterReport]) -> str:
-    """How many events are signed, by how many keys, and whose are not."""
     events, signed = sum(w.events for w in writers), sum(w.signed_events for w in writers)
     keys = {signer.key for w in writers for signer in w.signers if signer.key}
     text = f"{signed:,} of {events:,} events are signed, by {len(keys)} key{'' if len(keys) == 1 else 's'}."
@@ -128,7 +119,7 @@ def _key_cells(entry: dict[str, Any]) -> list[str | None]:
 @ledger_app.command()
 def endorse(
     key: Annotated[str, typer.Argument(help="Public key, as `rose ledger verify` shows it.")],
-    ledger: LedgerOption = None,
+    ledger: common.LedgerOption = None,
     writer: Annotated[
         str | None, typer.Option(help="Endorse it for this writer, which may not have used it yet; else for its own.")
     ] = None,
@@ -138,33 +129,33 @@ def endorse(
     ] = False,
 ) -> None:
     """Say, signed with this user's key, that a key may sign for its writers."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.ledger import layout
         from rose.ledger.checks import registry
         from rose.ledger.evidence.keys import load
 
-        root = layout.check(ledger_root(ledger))
+        root = layout.check(common.ledger_root(ledger))
         if (own := load()) is None:
-            fail("there is no key here to endorse with; run this where a writer of the ledger ran")
+            common.fail("there is no key here to endorse with; run this where a writer of the ledger ran")
         writers = registry.endorse(root, key, own, writer, endorses=may_endorse)
     echo(f"{key} is endorsed for {', '.join(writers)}.")
 
 
 @ledger_app.command()
 def receipt(
-    ledger: LedgerOption = None,
+    ledger: common.LedgerOption = None,
     out: Annotated[
         Path | None, typer.Option(help="New file to write; else rose-receipt-<ledger>-<time>.json here.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Write a signed receipt of all writers' newest links; kept elsewhere, it shows later what was changed since."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.ledger import layout
         from rose.ledger.access import logged
         from rose.ledger.evidence import receipt as receipts
 
-        root = layout.check(ledger_root(ledger))
+        root = layout.check(common.ledger_root(ledger))
         with logged(root, "receipt", str(out or "")):
             taken = receipts.take(root)
         at = datetime.fromtimestamp(taken.at_us // 10**6, UTC)
@@ -174,7 +165,7 @@ def receipt(
     sha256 = hashlib.sha256(content).hexdigest()
     if as_json:
         counts = {"writers": len(taken.writers), "events": taken.events}
-        print_json({"file": str(path), "sha256": sha256, "ledger": taken.ledger, **counts, "key": taken.key})
+        common.print_json({"file": str(path), "sha256": sha256, "ledger": taken.ledger, **counts, "key": taken.key})
         return
     echo(f"{path}: {len(taken.writers)} writers, {taken.events:,} events of ledger {taken.ledger}")
     echo(f"signed by {taken.key}; SHA-256 of the file {sha256}")
@@ -184,19 +175,19 @@ def receipt(
 @ledger_app.command()
 def restore(
     from_url: Annotated[str, typer.Option("--from", help="Where the files were archived: a folder or a URL.")],
-    ledger: LedgerOption = None,
+    ledger: common.LedgerOption = None,
     *,
     since: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="From this time on, UTC.")] = None,
     until: Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Bring archived events back, for a period or all; exit code 1 if a file was not found there."""
-    with clear_errors(), progress_bar("Restoring"):
+    with common.clear_errors(), common.progress_bar("Restoring"):
         from rose.ledger.growth.archive import restore as run
 
-        done = run(ledger_root(ledger), from_url, since_us=_utc_us(since), until_us=_utc_us(until))
+        done = run(common.ledger_root(ledger), from_url, since_us=_utc_us(since), until_us=_utc_us(until))
     if as_json:
-        print_json(dataclasses.asdict(done))
+        common.print_json(dataclasses.asdict(done))
     else:
         echo(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) brought back from {done.url}.")
         for file in done.missing:
@@ -206,5 +197,4 @@ def restore(
 
 
 def _utc_us(time: datetime | None) -> int | None:
-    """UTC microseconds of a time that was given without a zone."""
     return None if time is None else int(time.replace(tzinfo=UTC).timestamp()) * 1_000_000

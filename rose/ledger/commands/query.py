@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import functools
 import io
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rose.ledger.commands.common import (
-    JsonOption,
-    LedgerOption,
-    clear_errors,
-    fail,
-    ledger_root,
-    print_json,
-    print_table,
-    read_token,
-)
+from rose.ledger.commands import common
 from rose.ledger.commands.output import csv_cells
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
-    from rose.ledger.reading.named import NamedQuery, Value
     from rose.ledger.reading.query import Result
 
-#: Rows that are shown unless --limit says otherwise.
 _LIMIT = 1000
 
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")]
@@ -38,10 +30,9 @@ TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Give up after thi
 
 def sql_command(
     query: Annotated[
-        str | None,
-        typer.Argument(help="One SELECT over the ledger's views; `-` reads it from standard input."),
+        str | None, typer.Argument(help="One SELECT over the ledger's views; `-` reads it from standard input.")
     ] = None,
-    ledger: LedgerOption = None,
+    ledger: common.LedgerOption = None,
     *,
     server: Annotated[
         str | None, typer.Option(help="Ask a controller instead of a folder: http://HOST:PORT or https://HOST:PORT.")
@@ -49,7 +40,7 @@ def sql_command(
     token_file: Annotated[
         Path | None, typer.Option(help="File with the controller's token; else ROSE_TOKEN is it.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
     as_csv: CsvOption = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
     timeout: TimeoutOption = 30.0,
@@ -59,29 +50,33 @@ def sql_command(
     if query is None:
         from rose.ledger.layout import CATALOG
 
-        fail(
+        common.fail(
             "no query was given; give a SELECT, or - to read it from standard input. "
-            f"For a shell, use DuckDB's own: duckdb -readonly {ledger_root(ledger) / CATALOG}"
+            f"For a shell, use DuckDB's own: duckdb -readonly {common.ledger_root(ledger) / CATALOG}"
         )
-    with clear_errors():
+    with common.clear_errors():
         text = sys.stdin.read() if query == "-" else query
         if server is None:
             if token_file is not None:
-                fail("--token-file is for a controller; name one with --server")
-            result = _run_here(ledger, text, limit, timeout)
+                common.fail("--token-file is for a controller; name one with --server")
+            from rose.ledger import layout
+            from rose.ledger.reading.query import query as select
+
+            root = layout.check(common.ledger_root(ledger))
+            result = _logged(root, text, lambda: select(root, text, limit=limit, timeout_s=timeout))
         else:
             if ledger is not None and "ROSE_LEDGER" not in os.environ:
-                fail("--ledger and --server exclude one another; give one of them")
+                common.fail("--ledger and --server exclude one another; give one of them")
             from rose.ledger.hosts.remote import RemoteLedger
 
-            controller = RemoteLedger(server, token=read_token(token_file, "ROSE_TOKEN"))
+            controller = RemoteLedger(server, token=common.read_token(token_file, "ROSE_TOKEN"))
             result = controller.query(text, limit=limit, timeout_s=timeout)
     _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
 def query_command(
     name: Annotated[str | None, typer.Argument(help="Name of the query; without it all are listed.")] = None,
-    ledger: LedgerOption = None,
+    ledger: common.LedgerOption = None,
     *,
     since: Annotated[
         str | None, typer.Option(help="Only from this on: a date, a UTC time, or how long ago (24h, 7d).")
@@ -93,18 +88,22 @@ def query_command(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another variable of the query.")
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
     as_csv: CsvOption = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
     timeout: TimeoutOption = 30.0,
 ) -> None:
     """Run a named query on the ledger, also while it is being written; without a name, list them."""
     _one_format(as_json, as_csv)
-    with clear_errors():
+    with common.clear_errors():
         from rose.ledger.reading import named
 
         if name is None:
-            _list_queries(as_json)
+            queries = [named.load(each) for each in named.names()]
+            if as_json:
+                common.print_json([query.as_dict() for query in queries])
+            else:
+                common.print_table(["query", "question"], [(query.name, query.question) for query in queries])
             return
         query = named.load(name)
         options = {"since": since, "until": until, "run_id": run, "device_id": device}
@@ -113,80 +112,57 @@ def query_command(
         if show:
             echo_data(named.script(query, given))
             return
-        result = _run_named(ledger, query, given, limit, timeout)
+        root = common.ledger_root(ledger)
+        ask = functools.partial(named.run, root, query, given, limit=limit, timeout_s=timeout)
+        result = _logged(root, named.script(query, given), ask)
     _print_result(result, as_json=as_json, as_csv=as_csv)
 
 
 def schema_command(
     view: Annotated[str | None, typer.Argument(help="A view; without it all are described.")] = None,
     *,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Say what each view and column of a ledger means."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.ledger.reading import dictionary
 
         views = dictionary.read()
         if view is not None:
             views = [dictionary.one(views, view)]
     if as_json:
-        print_json([described.as_dict() for described in views])
+        common.print_json([dataclasses.asdict(described) for described in views])
         return
     for described in views:
         echo(f"{described.name}: {described.about}")
-        print_table(
+        common.print_table(
             ["column", "type", "about"], [(column.name, column.type, column.about) for column in described.columns]
         )
 
 
-def _run_here(ledger: Path | None, text: str, limit: int, timeout_s: float) -> Result:
-    """Run a statement on a ledger's folder. Raises LedgerError."""
-    from rose.ledger import layout
+def _logged(root: Path, text: str, run: Callable[[], Result]) -> Result:
     from rose.ledger.access import logged
-    from rose.ledger.reading.query import query
 
-    root = layout.check(ledger_root(ledger))
     with logged(root, "query", text) as reading:
-        result = query(root, text, limit=limit, timeout_s=timeout_s)
+        result = run()
         reading.rows = len(result.rows)
-        return result
-
-
-def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], limit: int, timeout_s: float) -> Result:
-    from rose.ledger.access import logged
-    from rose.ledger.reading import named
-
-    root = ledger_root(ledger)
-    with logged(root, "query", named.script(query, given)) as reading:
-        result = named.run(root, query, given, limit=limit, timeout_s=timeout_s)
-        reading.rows = len(result.rows)
-        return result
-
-
-def _list_queries(as_json: bool) -> None:
-    from rose.ledger.reading import named
-
-    queries = [named.load(name) for name in named.names()]
-    if as_json:
-        print_json([query.as_dict() for query in queries])
-    else:
-        print_table(["query", "question"], [(query.name, query.question) for query in queries])
+    return result
 
 
 def _one_format(as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
-        fail("--json and --csv exclude one another; give one of them")
+        common.fail("--json and --csv exclude one another; give one of them")
 
 
 def _print_result(result: Result, *, as_json: bool, as_csv: bool) -> None:
     if as_json:
-        print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
+        common.print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
     elif as_csv:
         written = io.StringIO()
         writer = csv.writer(written, lineterminator="\n")
         writer.writerows(csv_cells(row) for row in (result.columns, *result.rows))
         echo_data(written.getvalue())
     else:
-        print_table(result.columns, result.rows)
+        common.print_table(result.columns, result.rows)
     if result.truncated:
         echo(f"There are more than {len(result.rows)} rows; --limit shows more.", err=True)

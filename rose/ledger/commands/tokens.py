@@ -1,7 +1,5 @@
 """`rose token`: who may ask a controller what."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +8,7 @@ from typing import Annotated
 import typer
 
 from rose.clock import utc_us
-from rose.ledger.commands.common import (
-    JsonOption,
-    clear_errors,
-    fail,
-    print_json,
-    print_table,
-    seconds,
-    time_text,
-)
+from rose.ledger.commands import common
 from rose.terminal import echo, echo_data
 
 token_app = typer.Typer(help="Make, list and end the named tokens of a controller.", no_args_is_help=True)
@@ -54,38 +44,31 @@ def create(
 
     granted = {"read": read, "generate": generate or publish, "publish": publish, "admin": admin}
     scopes = tuple(scope for scope in store.SCOPES if granted.get(scope))
-    with clear_errors():
-        life_s = None if expires is None else seconds(expires)
+    with common.clear_errors():
+        life_s = None if expires is None else common.seconds(expires)
         _give(name, out, lambda: store.create(tokens, name, scopes, tuple(append or ()), life_s))
 
 
 @token_app.command("list")
-def list_tokens(tokens: TokensOption, as_json: JsonOption = False) -> None:
+def list_tokens(tokens: TokensOption, as_json: common.JsonOption = False) -> None:
     """The tokens and what each may do; `id` ends the SHA-256 of a token, and the token itself is nowhere."""
     from rose import tokens as store
 
-    with clear_errors():
+    with common.clear_errors():
         stored, now_us = store.read(tokens), utc_us()
-    if as_json:
-        print_json(
-            [
-                {**token.model_dump(exclude={"sha256"}), "id": token.sha256[-4:], "expired": token.expired(now_us)}
-                for token in stored
-            ]
-        )
-        return
-    rows = [
-        (
-            token.name,
-            token.described,
-            token.sha256[-4:],
-            time_text(token.made_us),
-            time_text(token.until_us),
-            "expired" if token.expired(now_us) else "valid",
-        )
+    documents = [
+        {**token.model_dump(exclude={"sha256"}), "id": token.sha256[-4:], "expired": token.expired(now_us)}
         for token in stored
     ]
-    print_table(["name", "may", "id", "made", "expires", "state"], rows)
+    if as_json:
+        common.print_json(documents)
+        return
+    rows = []
+    for token in stored:
+        times = (common.time_text(token.made_us), common.time_text(token.until_us))
+        state = "expired" if token.expired(now_us) else "valid"
+        rows.append((token.name, token.described, token.sha256[-4:], *times, state))
+    common.print_table(["name", "may", "id", "made", "expires", "state"], rows)
 
 
 @token_app.command()
@@ -93,22 +76,22 @@ def revoke(name: NameArgument, tokens: TokensOption) -> None:
     """End a token now. To replace one, create another, hand it out, then revoke the first."""
     from rose import tokens as store
 
-    with clear_errors():
+    with common.clear_errors():
         store.revoke(tokens, name)
     echo(f"{name}: revoked; a running controller refuses it from now on")
 
 
 def _give(name: str, out: Path | None, make: Callable[[], str]) -> None:
-    """Print the secret that `make` makes, or write it to a new file, which is there before the secret counts."""
+    """Print the secret that `make` makes, or write it to a new file, which exists before the secret counts."""
     if out is None:
         echo_data(make())
         return
     try:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        fail(f"--out {out} exists, and a secret is never written over another; name a new file")
+        common.fail(f"--out {out} exists, and a secret is never written over another; name a new file")
     except OSError as error:
-        fail(f"--out {out}: {error.strerror}")
+        common.fail(f"--out {out}: {error.strerror}")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(f"{make()}\n")

@@ -1,32 +1,27 @@
 """What a writer signs: a digest of its events' content, however Parquet stores them, and the chain of these digests.
-
 The digest of rows is the SHA-256 of a tag, the number of rows, and of each column that has a value, in the order of
 their names: its name, its type, the number of its values, which rows have one (a bit a row, where not all do), and the
 values in the order of seq. Integers and floats are 8 bytes, little endian; truths 1 byte; texts the 4-byte length of
-each, then all of their UTF-8.
-"""
-
-from __future__ import annotations
+each, then all of their UTF-8."""
 
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rose.ledger.evidence import footer
+from rose.ledger.evidence import footer, keys
 from rose.ledger.layout import LedgerError
 
 _ROWS_TAG = b"rose rows 1\n"
 _CHAIN_TAG = "rose segment 1"
 _SIGNATURE_TAG = b"rose segment signature 1\n"
-#: The types that events have, by Arrow's number, which is found ten times as fast as the type itself: the name, and how
-#: NumPy reads those of fixed width.
+#: The types of events, by Arrow's id (ten times as fast as the type): the name, and NumPy's type if of fixed width.
 _TYPES = {
     pa.int64().id: ("int64", "<i8"),
     pa.float64().id: ("double", "<f8"),
@@ -37,68 +32,98 @@ _TEXTS = (pa.string().id, pa.large_string().id)
 
 
 def rows_sha256(table: pa.Table) -> str:
-    """The digest of the rows, in hexadecimal: one for all encodings, chunkings and orders of rows and columns.
-
-    Raises LedgerError for a column of a type that no event has, and if a row has no seq.
-    """
+    """Return the digest of the rows, the same for all encodings, chunkings and orders of rows and columns. Raises
+    LedgerError for a column of a type that no event has, and if a row has no seq."""
     return _digests(table.column_names, table.column, [])[0]
 
 
-class Ranges(NamedTuple):
-    """The digests of the rows of a file."""
-
-    sha256: list[str]
-    #: What of the file's footer cannot be checked.
-    unchecked: list[str]
-
-
-def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> Ranges:
-    """The digests of the rows of a Parquet file, cut before each of `first_seqs` but the first, which go up.
-
-    Raises LedgerError like `rows_sha256`, and if the file's footer contradicts the rows; and what Arrow raises for a
-    file that it cannot read.
-    """
+def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Return the digests of a Parquet file's rows, cut before each of the ascending `first_seqs` except the first; and
+    what of its footer cannot be checked. Raises LedgerError like `rows_sha256` and for a lying footer, and Arrow's
+    errors."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = footer.places(file.metadata)
     unchecked: list[str] = []
 
     def read(name: str) -> pa.ChunkedArray:
-        # In this thread: see segments.read_rows.
+        # See segments.read_rows for why not by threads.
         column = file.read([name], use_threads=False).column(0)
         if name not in places:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
         unchecked.extend(footer.check(file.metadata, places[name], column))
         return column
 
-    # One column at a time: a million rows with all their columns would take gigabytes.
+    # One column at a time: a million rows with all columns take gigabytes.
     digests = _digests(file.schema_arrow.names, read, first_seqs[1:])
-    return Ranges(digests, list(dict.fromkeys(unchecked)))
+    return digests, list(dict.fromkeys(unchecked))
 
 
 def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:
-    """The link of a segment: it commits to the events of this segment and, by `previous`, of all before it.
-
-    `previous` is the link of the segment before it: its own `chain_sha256`, or the SHA-256 of its file where it was
-    written without one; empty for a writer's first.
-    """
+    """Return the link of a segment, which commits to its events and, by `previous`, to all before. `previous` is the
+    link before it; empty for a writer's first."""
     parts = [_CHAIN_TAG, previous, writer, first_seq, last_seq, rows_sha256]
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
 
 def link_message(chain_sha256: str) -> bytes:
-    """What the signature of a segment is over."""
     return _SIGNATURE_TAG + chain_sha256.encode()
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    writer: str
+    #: Original path of the segment, and the SHA-256 of its file and of the one before it.
+    file: str
+    sha256: str
+    previous_sha256: str
+    first_seq: int
+    last_seq: int
+    rows_sha256: str
+    chain_sha256: str
+    #: The signer's public key, and the signature; empty if unsigned.
+    key: str
+    signature: str
+
+    @classmethod
+    def read(cls, writer: str, entry: Mapping[str, Any]) -> Self:
+        """Return the link from a segment's entry in a manifest. Raises KeyError, TypeError, ValueError."""
+        link = cls(writer, **{name: entry[name] for name in cls.__slots__ if name != "writer"})
+        for name in cls.__slots__:
+            if type(getattr(link, name)) is not (int if name.endswith("_seq") else str):
+                raise TypeError(name)
+        if not (link.rows_sha256 and link.chain_sha256):
+            raise ValueError("a segment without a digest of its rows")
+        return link
+
+    def entry(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "writer"}
+
+    @property
+    def events(self) -> int:
+        return self.last_seq - self.first_seq + 1
+
+    def fault(self, previous: str | None) -> str | None:
+        """Return what is wrong with the link after the link `previous` (None: unknown), or None."""
+        digest = (self.writer, self.first_seq, self.last_seq, self.rows_sha256)
+        if previous is not None and self.chain_sha256 != chain_sha256(previous, *digest):
+            return "its content does not follow what was written before it: it was replaced, or something before it was"
+        return None
+
+    def signature_fault(self) -> str | None:
+        """Return what is wrong with the signature; None if it is by the named key, or if nobody signed."""
+        if not (self.key or self.signature) or keys.check(self.key, link_message(self.chain_sha256), self.signature):
+            return None
+        return f"its signature is not by the key {self.key!r} that it names: another signed it, or it was changed"
+
+
 def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts: Sequence[int]) -> list[str]:
-    """The digests of the rows between the cuts, which are seqs."""
     if "seq" not in names or len(set(names)) < len(names):
         raise LedgerError("a column 'seq' is missing, or a column appears twice")
     seq = _plain("seq", read("seq"))
     if seq.null_count:
         raise LedgerError("a row has no seq")
     ranges = _Ranges(_fixed(seq), cuts)
-    # Without rows no column has a value: the first segment of an epoch has some hundred.
+    # Without rows no column has a value, and the first segment of an epoch has hundreds of columns.
     for name in sorted(names) if len(seq) else ():
         column = read(name)
         if column.null_count < len(column):
@@ -107,7 +132,7 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
 
 
 class _Joined:
-    """A SHA-256 that is made in one go: a writer's thread gives up the interpreter at each longer update."""
+    """A SHA-256 made in one go, because a writer's thread gives up the interpreter at each longer update."""
 
     def __init__(self, content: bytes) -> None:
         self._pieces: list[Any] = [content]
@@ -119,23 +144,18 @@ class _Joined:
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """The rows in which some columns have a value."""
-
-    #: In the order of seq; None for all, as they lie.
+    #: In the order of seq; None for all rows, as stored.
     rows: Any
-    #: Whether each of them lies after the one before it.
     in_place: bool
     #: Where each range begins among them, and where the last ends.
     bounds: list[int]
-    #: Of each range, a bit for each of its rows; None where all have a value.
+    #: By range: a bit for each row; None where all have a value.
     bits: list[Any]
 
 
 class _Ranges:
-    """The digests of some ranges of rows, to which one column after another is added."""
-
     def __init__(self, seqs: Any, cuts: Sequence[int]) -> None:
-        #: The rows in the order of seq; None if they lie so.
+        #: The rows in the order of seq; None if stored so.
         self._order = None
         if np.any(seqs[1:] < seqs[:-1]):
             self._order = np.argsort(seqs, kind="stable")
@@ -145,11 +165,10 @@ class _Ranges:
         digest = _Joined if len(counts) == 1 else hashlib.sha256
         self.digests = [digest(_ROWS_TAG + count.to_bytes(8, "little")) for count in counts]
         self._all = _Filled(self._order, self._order is None, self._bounds, [None] * len(counts))
-        #: By the bits that say which rows have a value: the columns of one kind share them.
+        #: By the bits of rows with a value, which columns of one kind share.
         self._filled: dict[tuple[bytes, int], _Filled] = {}
 
     def add(self, name: str, array: pa.Array) -> None:
-        """Add a column that has a value, its rows as those of `seqs`."""
         filled = self._filled_in(array) if array.null_count else self._all
         kind, values, text, offsets = _values(array, filled)
         head = f"{len(name)} {name} {kind} ".encode()
@@ -167,9 +186,9 @@ class _Ranges:
     def _filled_in(self, array: pa.Array) -> _Filled:
         packed, skipped = _packed(array, 0)
         key = packed.tobytes(), skipped
-        if (known := self._filled.get(key)) is None:
-            known = self._filled[key] = self._filled_by(_bits(array, 0))
-        return known
+        if key not in self._filled:
+            self._filled[key] = self._filled_by(_bits(array, 0))
+        return self._filled[key]
 
     def _filled_by(self, bits: Any) -> _Filled:
         order = self._order
@@ -191,7 +210,7 @@ class _Ranges:
 
 
 def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
-    """Of the filled rows: the type's name, the values or the lengths of texts; and texts, and where each begins."""
+    """Return the filled rows' type name, values or text lengths; and the texts, and where each begins."""
     rows = filled.rows
     if array.type.id not in _TEXTS:
         values = _fixed(array)
@@ -201,7 +220,6 @@ def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | No
     if rows is not None:
         picked = lengths[rows]
         if filled.in_place and lengths.sum() == picked.sum():
-            # Nothing lies between the texts.
             lengths, offsets = picked, np.append(offsets[rows], offsets[-1])
         else:
             array = array.take(pa.array(rows))
@@ -212,7 +230,7 @@ def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | No
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array of a type that events have; texts beyond 2 GiB with offsets of 8 bytes."""
+    """Return the column as one array of an event's type; texts beyond 2 GiB with offsets of 8 bytes."""
     kind = column.type
     if kind.id not in _TYPES:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -228,10 +246,9 @@ def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
 
 
 def _fixed(array: pa.Array) -> Any:
-    """The values of an array of a type of fixed width, as they are hashed; anything where there is none."""
+    """Return the values of an array of fixed width as they are hashed; arbitrary values at nulls."""
     if array.type.id == pa.bool_().id:
         return _bits(array, 1)
-    # An array without rows may have no buffer.
     return np.frombuffer(array.buffers()[1] or b"", _TYPES[array.type.id][1], len(array), 8 * array.offset)
 
 
@@ -241,12 +258,10 @@ def _bits(array: pa.Array, buffer: int) -> Any:
 
 
 def _packed(array: pa.Array, buffer: int) -> tuple[Any, int]:
-    """The bytes that hold the bits of an array, and how many bits before its first they have."""
     first, last = array.offset, array.offset + len(array)
     return np.frombuffer(array.buffers()[buffer], np.uint8)[first // 8 : (last + 7) // 8], first % 8
 
 
 def _offsets(array: pa.Array) -> Any:
-    """Where each text begins among the characters, and where the last one ends."""
     dtype, width = ("<i4", 4) if array.type.id == pa.string().id else ("<i8", 8)
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, width * array.offset)

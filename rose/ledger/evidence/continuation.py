@@ -1,51 +1,43 @@
-"""Whether a ledger is a continuation of receipts that were taken of it: nothing that they name was changed since.
-
-A chain commits to all events before a link. So where the chain of a writer passes through the link that a receipt
-names, its events up to there are those that stood when the receipt was signed, in whichever files they lie now.
-"""
-
-from __future__ import annotations
+"""Whether a ledger continues the receipts taken of it: nothing that they name was changed since. A chain commits to all
+events before a link. So where the chain of a writer passes through the link of a receipt, its events up to there are
+those that the receipt signed, in whichever files they are now."""
 
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 from rose.clock import iso
-from rose.ledger import catalog, examine, layout, segments
+from rose.ledger import catalog, examine, layout, segments, sources
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
-from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.evidence import keys, sums
+from rose.ledger.checks.expected import ROLL_UP_WRITER, ROLLED_UP_ACTION
+from rose.ledger.evidence import footer, keys
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.growth import rolled
+from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import Report
 
 
 @dataclass(slots=True)
 class Continuation:
-    """What a ledger is, held against receipts."""
-
-    #: The receipts by the names of their files, oldest first.
     receipts: dict[str, Receipt]
     problems: list[str] = field(default_factory=list)
-    #: Structures that this version cannot read, each with its file.
     unchecked: list[str] = field(default_factory=list)
-    #: What could not be proved, and why.
     notes: list[str] = field(default_factory=list)
-    #: Events since the newest receipt, and those of them, still in the ledger, that carry a time before it.
+    #: Events since the newest receipt; and those of them, still in the ledger, with a time before it.
     events: int = 0
     late_events: int = 0
 
     @property
     def lines(self) -> list[str]:
-        """What is said of it besides its problems."""
         first, *_ = self.receipts.values()
         *_, last = self.receipts.values()
         times = iso(first.at_us) if len(self.receipts) == 1 else f"{iso(first.at_us)} to {iso(last.at_us)}"
@@ -58,7 +50,6 @@ class Continuation:
         return [*sentences, *(f"note: {note}" for note in self.notes)]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON."""
         named = [
             {"file": name, "at": iso(receipt.at_us), "key": receipt.key, "sha256": receipt.sha256}
             for name, receipt in self.receipts.items()
@@ -69,11 +60,8 @@ class Continuation:
 
 
 def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
-    """The receipts in these files and in the folders among them, by name, oldest first.
-
-    Of a folder those named *.json. Raises LedgerError if one cannot be trusted, was not signed by
-    `key`, if given, or if there is none.
-    """
+    """Return the receipts in these files, and in *.json of the folders among them, by name, oldest first. Raises
+    LedgerError if one cannot be trusted, was not signed by `key`, if given, or if there is none."""
     receipts_by_name = {}
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -90,7 +78,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
-    """Where `verify` is to look at the chain of each writer, so that it can be held against these receipts."""
+    """Return the seqs of each writer at which `verify` must note the links for these receipts."""
     marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
@@ -98,11 +86,40 @@ def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
     return {writer: sorted(seqs) for writer, seqs in marked.items()}
 
 
-def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
-    """Hold what `verify` found, asked for the `marks` of these receipts, against them, oldest first.
+class _Trusted:
+    """The keys that each writer may have signed with since the oldest receipt: those in the receipt, and those endorsed
+    for the writer by one of these, by the receipt's own key, or by a key that may endorse."""
 
-    Raises LedgerError if a receipt is of another ledger.
-    """
+    def __init__(self, receipt: Receipt, content: bytes) -> None:
+        lines = registry.parse(content)
+        named = [(writer, key) for writer, mark in receipt.writers.items() for key in mark.keys]
+        # Lines added after the receipt are no reason to trust their signer.
+        before = registry.endorsements(registry.parse(content[: receipt.registry_bytes])).endorsers
+        pairs = registry.endorsements(lines, before | {receipt.key}, named).pairs
+        self._known = {writer: {key for name, key in pairs if name == writer} for writer in {name for name, _ in pairs}}
+        self._seqs = {writer: mark.next_seq for writer, mark in receipt.writers.items()}
+
+    def seq(self, writer: str) -> int:
+        return self._seqs.get(writer, 0)
+
+    def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
+        """Return the first untrusted signer of the writer's events from `seq` on, or None. A writer that did not sign
+        when the receipt was made may continue unsigned."""
+        known = self._known.get(writer_report.writer, set())
+        if writer_report.writer in self._seqs and not known:
+            known = {""}
+        ends = [*(signer.first_seq for signer in writer_report.signers[1:]), writer_report.next_seq + 1]
+        later = [
+            signer
+            for signer, end in zip(writer_report.signers, ends, strict=False)
+            if end > seq or signer.first_seq >= seq
+        ]
+        return next((signer for signer in later if signer.key not in known), None)
+
+
+def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
+    """Compare the report of `verify`, made with the `marks` of these receipts, with them, oldest first. Raises
+    LedgerError if a receipt is of another ledger."""
     root = report.root
     ledger = layout.ledger_id(root)
     for name, receipt in named.items():
@@ -126,7 +143,6 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
         _no_state_of_pricing(root, done)
         done.late_events = _late(root, newest)
     except LedgerError as error:
-        # What is damaged; verification has named it.
         done.problems.append(f"not everything could be checked against the receipts: {error}")
     return done
 
@@ -134,7 +150,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
 def _passes(
     root: Path, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
 ) -> bool:
-    """Whether the chain passes through every link that a receipt names of it; else a problem says where it departs."""
+    """Return whether the chain passes through each receipt's link; else add a problem that says where it departs."""
     writer = writer_report.writer
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, holds = 0, "no receipt holds"
@@ -158,7 +174,6 @@ def _passes(
 
 
 def _file_of(root: Path, writer: str, seq: int) -> str:
-    """The file in which the rows from `seq` on lie now. Raises LedgerError for a damaged one."""
     for part in layout.chain(root, writer):
         if segments.end_seq(root, part) > seq:
             if part.state != "live":
@@ -170,43 +185,6 @@ def _file_of(root: Path, writer: str, seq: int) -> str:
                 if segments.read_header((root / part.folder / name).read_bytes()).last_seq >= seq
             )
     return f"live/{writer}"
-
-
-class _Trusted:
-    """The keys that each writer may have signed with since the oldest receipt.
-
-    Those that the receipt names for it, and those that were endorsed for it by one of these, by the receipt's own key,
-    or by a key that may endorse.
-    """
-
-    def __init__(self, receipt: Receipt, content: bytes) -> None:
-        lines = registry.parse(content)
-        named = [(writer, key) for writer, mark in receipt.writers.items() for key in mark.keys]
-        # Lines that came after the receipt are no reason to trust their signer.
-        before = registry.endorsements(registry.parse(content[: receipt.registry_bytes])).endorsers
-        pairs = registry.endorsements(lines, before | {receipt.key}, named).pairs
-        self._known = {writer: {key for name, key in pairs if name == writer} for writer in {name for name, _ in pairs}}
-        self._seqs = {writer: mark.next_seq for writer, mark in receipt.writers.items()}
-
-    def seq(self, writer: str) -> int:
-        """The first seq of `writer` that came after the receipt."""
-        return self._seqs.get(writer, 0)
-
-    def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
-        """Of who signed the writer's events from `seq` on, the first that is no such key; None if all are.
-
-        A writer that did not sign when the receipt was made may go on without.
-        """
-        known = self._known.get(writer_report.writer, set())
-        if writer_report.writer in self._seqs and not known:
-            known = {""}
-        ends = [*(signer.first_seq for signer in writer_report.signers[1:]), writer_report.next_seq + 1]
-        later = [
-            signer
-            for signer, end in zip(writer_report.signers, ends, strict=False)
-            if end > seq or signer.first_seq >= seq
-        ]
-        return next((signer for signer in later if signer.key not in known), None)
 
 
 def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continuation) -> None:
@@ -240,7 +218,6 @@ def _way_on(signer: Signer) -> str:
 
 
 def _registered(content: bytes, named: Mapping[str, Receipt], done: Continuation) -> None:
-    """A problem if the registry does not begin with what a receipt says of it."""
     for name, receipt in named.items():
         if hashlib.sha256(content[: receipt.registry_bytes]).hexdigest() != receipt.registry_sha256:
             done.problems.append(f"{registry.FILE}: it does not begin with the lines that it had in {name}")
@@ -248,24 +225,23 @@ def _registered(content: bytes, named: Mapping[str, Receipt], done: Continuation
 
 
 def _sums(root: Path, named: Mapping[str, Receipt], done: Continuation) -> None:
-    """The roll-ups that receipts name are in the chain, and the newest has the sums of its events."""
+    """Check that the chain has the roll-ups of the receipts, and that the newest has the sums of its events."""
     recorded = {detail["coverage_sha256"] for detail in examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION)}
     for name, receipt in named.items():
         if receipt.roll_up is not None and receipt.roll_up.coverage_sha256 not in recorded:
             folder = f"{rolled.FOLDER}/{receipt.roll_up.generation:06d}"
             done.problems.append(f"{folder}: {name} names these daily sums, and no event of a roll-up does")
             break
-    problems, missing, unchecked = sums.faults(root)
+    problems, missing, unchecked = sum_faults(root)
     done.problems += problems
     done.unchecked += unchecked
     newest, fixed = rolled.newest(root), {one.roll_up.coverage_sha256 for one in named.values() if one.roll_up}
-    # Those that a receipt names have not changed since, whatever they count.
     if missing is not None and newest is not None and newest.sha256 not in fixed:
         done.notes.append(f"the daily sums were not compared with their events: {missing}")
 
 
 def _no_state_of_pricing(root: Path, done: Continuation) -> None:
-    """What pricing added up before may have been edited; it is made again from the events."""
+    """Remove pricing's own sums, which may have been edited; pricing makes them again from the events."""
     try:
         (root / layout.PRICING).unlink(missing_ok=True)
     except OSError as error:
@@ -279,7 +255,6 @@ def _no_state_of_pricing(root: Path, done: Continuation) -> None:
 
 
 def _late(root: Path, newest: Receipt) -> int:
-    """Events that came after the receipt and carry a time before it, of those whose rows are in the ledger."""
     seqs = {writer: mark.next_seq for writer, mark in newest.writers.items()}
     statement = """SELECT count(*) FROM stored_event LEFT JOIN (SELECT unnest(?::VARCHAR[]) AS writer,
         unnest(?::BIGINT[]) AS next_seq) AS mark USING (writer) WHERE seq >= coalesce(next_seq, 0) AND at_us < ?"""
@@ -291,3 +266,55 @@ def _late(root: Path, newest: Receipt) -> int:
     assert counted is not None
     late: int = counted[0]
     return late
+
+
+class Sums(NamedTuple):
+    problems: list[str]
+    #: Why they cannot be compared.
+    missing: str | None = None
+    unchecked: tuple[str, ...] = ()
+
+
+def sum_faults(root: Path) -> Sums:
+    """Compare the newest daily sums with their events, at the cost of a first roll-up. Raises LedgerError."""
+    coverage = rolled.newest(root)
+    if coverage is None or not coverage.writers:
+        # Nobody reads sums that count nothing, and older versions left some.
+        return Sums([])
+    if not coverage.complete:
+        return Sums([], f"{coverage.folder} is of another version of ROSE; the next roll-up makes it anew")
+    for writer, (last_epoch, _) in coverage.writers.items():
+        for part in layout.chain(root, writer):
+            if part.state == "archived" and part.first <= last_epoch:
+                archived = f"of the events that they count, those of {part.manifest} were archived"
+                return Sums([], f"{archived}; restore them first")
+    problems: list[str] = []
+    unchecked: list[str] = []
+    try:
+        with catalog.connect(root) as connection:
+            stored = sources.client_ids(root, coverage.ids)
+            # Only the roll-up knows which record of an id came first, and `retry` reads it there.
+            connection.execute(f"CREATE TEMP VIEW rolled_{CLIENT_ID} AS {stored}")
+            catalog.limit(connection, root, (None, coverage.writers), "retry")
+            for name in ROLLUPS:
+                file = f"{coverage.folder}/{name}.parquet"
+                if differing := _differing(connection, sources.parquet(root, [file]), f"FROM {name}"):
+                    problems.append(f"{file}: {differing:,} rows are not the sums of the events that they count")
+            if differing := _differing(connection, stored, sources.new_client_ids()):
+                problems.append(
+                    f"{rolled.ID_FOLDER}: {differing:,} rows are not the ids of the events that are counted"
+                )
+        for file in (*(f"{coverage.folder}/{name}.parquet" for name in ROLLUPS), *coverage.ids):
+            try:
+                unchecked += (f"{file}: {structure}" for structure in footer.check_file((root / file).read_bytes()))
+            except (OSError, LedgerError, pa.ArrowException) as error:
+                problems.append(f"{file}: {error}")
+    except duckdb.Error as error:
+        raise LedgerError(f"the daily sums of {root} cannot be compared: {error}") from error
+    return Sums(problems, None, tuple(unchecked))
+
+
+def _differing(connection: duckdb.DuckDBPyConnection, stored: str, again: str) -> int:
+    both = f"SELECT *, 1 AS _copies FROM ({stored}) UNION ALL SELECT *, -1 FROM ({again})"
+    counted = f"SELECT * EXCLUDE (_copies), sum(_copies) AS _copies FROM ({both}) GROUP BY ALL"
+    return int(connection.execute(f"SELECT coalesce(sum(abs(_copies)), 0) FROM ({counted})").fetchall()[0][0])

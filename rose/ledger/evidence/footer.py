@@ -1,13 +1,9 @@
-"""What a Parquet file's footer says of its rows, held against them: readers leave out the rows that it speaks against.
-
-The digest of rows says nothing of the footer, and whoever may write the file may change it. A footer that contradicts
-its rows was changed. A structure that this version cannot read is reported as not checked: the file's writer may be
-newer.
-"""
-
-from __future__ import annotations
+"""The footer of a Parquet file checked against its rows, because readers skip rows that a forged footer excludes. The
+digest of rows does not cover the footer. A footer that contradicts its rows was changed. A structure that this version
+cannot read is reported as not checked, since the file's writer may be newer."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +12,9 @@ import pyarrow.parquet as pq
 
 from rose.ledger.layout import LedgerError
 
-#: Bounds of longer texts may be cut off, or left out.
+#: Longer bounds may be cut off, or left out.
 _TEXT_BYTES = 255
-#: How Arrow compares what a footer holds, by the column's type; other types are not checked.
+#: The type in which Arrow compares a footer's values, by the column's type. Other types are not checked.
 _COMPARED = {
     pa.bool_(): pa.bool_(),
     pa.int32(): pa.int32(),
@@ -32,12 +28,11 @@ _COMPARED = {
 
 
 def places(metadata: pq.FileMetaData) -> dict[str, int]:
-    """The place of each column in the footer by its name."""
     return {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
 
 
 def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> list[str]:
-    """Return what of the column's footer cannot be checked. Raise LedgerError if it contradicts the values."""
+    """Return what of the column's footer cannot be checked. Raises LedgerError if it contradicts the values."""
     name, row = metadata.schema.column(place).path, 0
     unchecked: list[str] = []
     for index in range(metadata.num_row_groups):
@@ -51,10 +46,8 @@ def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray) -> lis
 
 
 def check_file(content: bytes) -> list[str]:
-    """Return what of the footer of a Parquet file cannot be checked. Raise LedgerError if it contradicts the rows.
-
-    Raises what Arrow raises for a file that it cannot read.
-    """
+    """Return what of a Parquet file's footer cannot be checked. Raises LedgerError if it contradicts the rows, and
+    Arrow's errors for a file that it cannot read."""
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     by_name = places(file.metadata)
     unchecked = []
@@ -63,7 +56,6 @@ def check_file(content: bytes) -> list[str]:
             unchecked.append(f"the nested column {name!r}")
             continue
         try:
-            # In this thread: see segments.read_rows.
             column = file.read([name], use_threads=False).column(0)
         except pa.ArrowNotImplementedError:
             unchecked.append(f"the column {name!r}")
@@ -73,30 +65,27 @@ def check_file(content: bytes) -> list[str]:
 
 
 def _unchecked(group: pq.RowGroupMetaData, place: int, values: pa.ChunkedArray) -> Iterator[str]:
-    """The structures of a column in one row group that cannot be checked. Raises LedgerError for one that lies."""
+    """Yield the structures of a column in a row group that cannot be checked. Raises LedgerError for one that lies."""
     chunk = group.column(place)
-    name, plain = chunk.path_in_schema, _plain(values)
     if chunk.has_column_index or chunk.has_offset_index:
         yield "page index"
     if chunk.bloom_filter_offset is not None:
-        # No file of this version has one: a filter that lacks a value hides its rows from readers.
+        # This version writes none: a filter that lacks a value hides its rows from readers.
         yield "Bloom filter"
-    if (agree := _agree(_statistics(chunk), plain)) is None:
+    statistics = None
+    with suppress(pa.ArrowNotImplementedError):
+        statistics = chunk.statistics
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if (agree := _agree(statistics, values)) is None:
         yield "statistics"
     elif not agree:
+        name = chunk.path_in_schema
         raise LedgerError(f"the statistics of column {name!r} are not those of its values: they were changed")
 
 
-def _statistics(chunk: pq.ColumnChunkMetaData) -> Any:
-    try:
-        return chunk.statistics
-    except pa.ArrowNotImplementedError:
-        return None
-
-
 def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
-    """Whether the statistics are those of the values; None where that cannot be told."""
-    # A row group without rows may lack them.
+    """Return whether the statistics are those of the values; None if that cannot be told."""
     if not len(values):
         return True
     if statistics is None or not statistics.has_null_count:
@@ -108,29 +97,20 @@ def _agree(statistics: Any, values: pa.ChunkedArray) -> bool | None:
     if (compared := _COMPARED.get(values.type)) is None:
         return None
     least, most = pc.min_max(values.cast(compared)).as_py().values()
-    if not statistics.has_min_max:
-        return True if _may_lack_bounds(least, most, values) else None
     if isinstance(least, str):
-        return _text_bounds(statistics.min_raw, statistics.max_raw, least.encode(), most.encode())
+        least, most = least.encode(), most.encode()
+        if not statistics.has_min_max:
+            return True if max(len(least), len(most)) > _TEXT_BYTES else None
+        return _text_bounds(statistics.min_raw, statistics.max_raw, least, most)
+    if not statistics.has_min_max:
+        return True if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py() else None
     return bool(statistics.min_raw == least and statistics.max_raw == most)
 
 
-def _may_lack_bounds(least: Any, most: Any, values: pa.ChunkedArray) -> bool:
-    if isinstance(least, str):
-        return max(len(least.encode()), len(most.encode())) > _TEXT_BYTES
-    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
-
-
 def _text_bounds(low: bytes, high: bytes, least: bytes, most: bytes) -> bool | None:
-    """Whether texts have these bounds, which may be cut; None for bounds that are wider than this version expects."""
+    """Return whether texts have these bounds, which may be cut; None for bounds wider than this version expects."""
     if not low <= least or (high < most and not most.startswith(high)):
         return False
     exact_low = low == least or (len(least) > _TEXT_BYTES and bool(low) and least.startswith(low))
     exact_high = high == most or (len(most) > _TEXT_BYTES and bool(high) and high >= most[: len(high)])
-    # Wider bounds hide no row.
     return True if exact_low and exact_high else None
-
-
-def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values without a dictionary."""
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values

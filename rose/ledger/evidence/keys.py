@@ -1,7 +1,5 @@
 """The key that a user's writers sign with on this host: Ed25519, one file, made when it is first needed."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping
@@ -17,8 +15,8 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
 VARIABLE = "ROSE_LEDGER_KEY"
-#: The prime of Curve25519, and y of its points of the orders 1, 2, 4 and 8. Such a point is a key without a secret:
-#: anybody makes a signature of it that is right for every message, or for one in eight.
+#: The prime of Curve25519, and y of its points of the orders 1, 2, 4 and 8. Such a point needs no secret: anybody can
+#: make a signature that is right for every message, or for one in eight.
 _P = 2**255 - 19
 _Y_8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
 _SMALL_ORDER = frozenset({0, 1, _P - 1, _Y_8, _P - _Y_8})
@@ -26,22 +24,17 @@ _SMALL_ORDER = frozenset({0, 1, _P - 1, _Y_8, _P - _Y_8})
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that this process may sign with."""
-
-    #: 64 hexadecimal characters.
     public: str
     _private: Ed25519PrivateKey = field(repr=False, compare=False)
 
     def sign(self, message: bytes) -> str:
-        """The signature of `message`, 128 hexadecimal characters."""
+        """Return the signature of `message`, 128 hexadecimal characters."""
         return self._private.sign(message).hex()
 
 
 def load_or_make(path: Path | None = None) -> Key | None:
-    """This user's key on this host, or the one at `path`, made if there is none; None where neither is possible.
-
-    Raises LedgerError, which names the file, if it is damaged or others may read it.
-    """
+    """Return this user's key on this host, or the one at `path`, made if missing; None where that is not possible.
+    Raises LedgerError, which names the file, if it is damaged or others may read it."""
     path = path or key_path(os.environ)
     if path is None:
         return None
@@ -55,13 +48,12 @@ def load_or_make(path: Path | None = None) -> Key | None:
 
 
 def load() -> Key | None:
-    """This user's key on this host; None if there is none. Raises LedgerError like `load_or_make`."""
+    """Return this user's key on this host; None if there is none. Raises LedgerError like `load_or_make`."""
     path = key_path(os.environ)
     return None if path is None else _load(path)
 
 
 def key_path(environment: Mapping[str, str]) -> Path | None:
-    """Where the key lies; None for a user who has no home."""
     if named := environment.get(VARIABLE):
         return Path(named).expanduser()
     if home := environment.get("XDG_CONFIG_HOME"):
@@ -73,17 +65,16 @@ def key_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def is_public(text: str) -> bool:
-    """Whether `text` can be a public key: 64 hexadecimal digits, and of no point of small order."""
+    """Return whether `text` can be a public key: 64 hexadecimal digits of a point that is not of small order."""
     if re.fullmatch("[0-9a-f]{64}", text) is None:
         return False
-    # The highest bit is the sign of x; what is p or more is taken modulo p.
+    # The highest bit is the sign of x. Values of p or more are taken modulo p.
     y = int.from_bytes(bytes.fromhex(text), "little") % 2**255
     return y % _P not in _SMALL_ORDER
 
 
 def check(public: str, message: bytes, signature: str) -> bool:
-    """Whether `signature` is that of `message` by the key `public`; False for text that is neither."""
-    # Of a signature, too, there is one text.
+    """Return whether `signature` is that of `message` by the key `public`; False for text that is neither."""
     if not is_public(public) or re.fullmatch("[0-9a-f]{128}", signature) is None:
         return False
     try:
@@ -106,24 +97,18 @@ def _load(path: Path) -> Key | None:
         ) from error
     if mode & 0o077:
         raise LedgerError(f"others may read the signing key {path}; run `chmod 600 {path}`, or name another file")
-    try:
+    with suppress(ValueError, TypeError, UnsupportedAlgorithm):
         private = serialization.load_pem_private_key(content, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _damaged(path) from error
-    if not isinstance(private, Ed25519PrivateKey):
-        raise _damaged(path)
-    return Key(private.public_key().public_bytes_raw().hex(), private)
-
-
-def _damaged(path: Path) -> LedgerError:
-    return LedgerError(
+        if isinstance(private, Ed25519PrivateKey):
+            return Key(private.public_key().public_bytes_raw().hex(), private)
+    raise LedgerError(
         f"the signing key {path} is damaged, or is not an Ed25519 key in PEM without a password; restore it from a "
         f"backup, name another file in {VARIABLE}, or move it away and a new key is made"
     )
 
 
 def _make(path: Path) -> None:
-    """Make a key at `path`, whole from its first moment; one that another process made meanwhile stays."""
+    """Make a key at `path`, complete from its first moment. A key that another process made meanwhile stays."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -135,7 +120,7 @@ def _make(path: Path) -> None:
             file.write(content)
         layout.sync_file(temporary)
         with suppress(FileExistsError):
-            # A rename would replace the other's key, which it may have signed with by now.
+            # A rename would replace the other process's key, which may have signed by now.
             path.hardlink_to(temporary)
         layout.sync_folder(path.parent)
     finally:

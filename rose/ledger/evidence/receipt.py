@@ -1,10 +1,6 @@
-"""The receipt: what a ledger held at one moment, signed, and small enough to be kept out of its owner's reach.
-
-It names the link of each writer's chain that was the newest. Who kept it can show later that the ledger is still a
-continuation of it (`rose.ledger.evidence.continuation`), whatever has been done to the ledger's files since.
-"""
-
-from __future__ import annotations
+"""The receipt: what a ledger held at one moment, signed, and small enough to keep out of its owner's reach. It names
+the newest link of each writer's chain. Its holder can show later that the ledger still continues it
+(`rose.ledger.evidence.continuation`), whatever was done to the ledger's files since."""
 
 import hashlib
 import json
@@ -17,13 +13,12 @@ from rose.clock import iso, utc_us
 from rose.ledger import layout, segments, verified
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
-from rose.ledger.evidence.link import Link
+from rose.ledger.evidence.content import Link
 from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
 
 FORMAT = 3
 _TAG = b"rose receipt 1\n"
-#: A compaction may take away what was listed a moment before.
 _LOOKS = 3
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -31,26 +26,19 @@ _Writer = Annotated[str, Field(pattern=f"^{layout.WRITER_NAME.pattern}$")]
 
 
 class _Signed(BaseModel):
-    """A part of what is signed: a value of another type was never signed."""
+    """A part of what is signed. A value of another type was never signed."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class Mark(_Signed):
-    """How far a writer was."""
-
-    #: Its events: seq counts them from 0.
     next_seq: _Count
-    #: Its newest link, and the segment that it is of, as it was written.
     chain_sha256: _Sha256
     segment: str
-    #: Public keys that it was known to sign with; none if it did not sign.
     keys: tuple[str, ...]
 
 
 class RollUp(_Signed):
-    """The newest daily sums that stood."""
-
     generation: _Count
     coverage_sha256: _Sha256
 
@@ -60,55 +48,46 @@ class Receipt(_Signed):
 
     ledger: str
     at_us: _Count
-    #: Who made it, as user@host.
     by: str
     writers: dict[_Writer, Mark]
-    #: Length of the registry of writers, to which lines are only added, and the SHA-256 of its bytes.
+    #: Length of the registry, to which lines are only added, and the SHA-256 of its bytes.
     registry_bytes: _Count
     registry_sha256: _Sha256
     roll_up: RollUp | None
-    #: The outcome of the last verification until then; None if there was none.
     verified: dict[str, Any] | None
     key: str
     signature: str = ""
 
     @property
     def events(self) -> int:
-        """Events of all writers."""
         return sum(mark.next_seq for mark in self.writers.values())
 
     @property
     def message(self) -> bytes:
-        """What the signature is over: all but the signature."""
         document = self.to_json()
         del document["signature"]
         return _TAG + canonical(document)
 
     @property
     def sha256(self) -> str:
-        """Of what was signed, in hexadecimal: what names this receipt in others."""
+        """Return the hash of what was signed, by which other documents name this receipt."""
         return hashlib.sha256(self.message).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The document as it is written."""
         return {"rose_receipt": FORMAT, "at": iso(self.at_us), "events": self.events, **self.model_dump(mode="json")}
 
     def content(self) -> bytes:
-        """The bytes of its file."""
         return json.dumps(self.to_json(), indent=1, sort_keys=True).encode() + b"\n"
 
 
 def canonical(document: Any) -> bytes:
-    """The one text of a JSON document."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def take(root: Path | str) -> Receipt:
-    """A receipt of the ledger at `root` as it is now, signed with this user's key.
-
-    Reads the newest header of each writer, so it takes as long for any number of events; writers may go on. A ledger
-    without an id is given one. Raises LedgerError if `root` is no ledger or there is no key, and for a damaged file.
-    """
+    """Return a receipt of the ledger at `root` as it is now, signed with this user's key. Reads only the newest header
+    of each writer, and writers may go on. Gives an id to a ledger without one. Raises LedgerError if `root` is no
+    ledger or there is no key, and for a damaged file."""
     root = layout.check(root)
     key = keys.load_or_make()
     if key is None:
@@ -119,7 +98,7 @@ def take(root: Path | str) -> Receipt:
         ledger_id = layout.give_id(root)
     except OSError as error:
         raise layout.refused(f"{root} has no id yet, which a receipt names it by", error) from error
-    # Read before the writers: what it names is then among them, or its removal shows.
+    # Before the writers: each writer that it names is then listed, or its removal shows.
     content = registry.read(root)
     lines = registry.parse(content)
     coverage = rolled.newest(root)
@@ -149,7 +128,7 @@ def take(root: Path | str) -> Receipt:
 
 
 def _newest(root: Path, writer: str) -> Link | None:
-    """The newest link of a writer's chain; None if it has no segment. Raises LedgerError for a damaged one."""
+    """Return the newest link of a writer's chain. Raises LedgerError for a damaged one."""
     for look in range(_LOOKS):
         if not (parts := layout.chain(root, writer)):
             return None
@@ -166,7 +145,7 @@ def _newest(root: Path, writer: str) -> Link | None:
 
 
 def read(path: Path) -> Receipt:
-    """The receipt in a file. Raises LedgerError if there is none, or if a signature in it is wrong."""
+    """Return the receipt in a file. Raises LedgerError if there is none, or if a signature in it is wrong."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -175,7 +154,7 @@ def read(path: Path) -> Receipt:
 
 
 def parse(content: bytes, name: str) -> Receipt:
-    """The receipt in some bytes, which errors call `name`. Raises LedgerError as `read` does."""
+    """Return the receipt in some bytes, which errors call `name`. Raises LedgerError as `read` does."""
     try:
         document = json.loads(content)
         version = document["rose_receipt"]
@@ -183,7 +162,7 @@ def parse(content: bytes, name: str) -> Receipt:
             raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
         fields = {field: document[field] for field in Receipt.model_fields}
         receipt = Receipt.model_validate_json(json.dumps(fields))
-        # What this version would not have written is not what was signed.
+        # A document that this version would not write is not what was signed.
         same = json.loads(receipt.content()) == document
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise LedgerError(f"{name} is not a receipt, or it is damaged; use another copy of it") from error
@@ -193,10 +172,8 @@ def parse(content: bytes, name: str) -> Receipt:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a receipt to a new file outside every ledger: whoever changes a ledger could change what lies in it too.
-
-    Raises LedgerError for a place in a ledger, if there is such a file, or if it cannot be written.
-    """
+    """Write a receipt to a new file outside every ledger, where whoever changes a ledger could change it too. Raises
+    LedgerError for a place in a ledger, if there is such a file, or if it cannot be written."""
     check_place(path)
     try:
         layout.write_file(path, content)
@@ -205,17 +182,12 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raises LedgerError unless a receipt may be written to the new file `path`."""
-    check_outside_ledgers(path)
+    """Raise LedgerError unless a receipt may be written to the new file `path`."""
+    place = path.expanduser().resolve()
+    for folder in (place, *place.parents):
+        if (folder / layout.MARKER).exists():
+            raise LedgerError(f"{place} lies in the ledger {folder}; keep receipts outside it. Name another place")
     if path.exists() or path.is_symlink():
         raise LedgerError(f"{path} exists; name a new file: a receipt that was kept may still be needed")
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: there is no folder {path.parent}; make it first")
-
-
-def check_outside_ledgers(path: Path) -> None:
-    """Raises LedgerError for a place in a ledger."""
-    path = path.expanduser().resolve()
-    for folder in (path, *path.parents):
-        if (folder / layout.MARKER).exists():
-            raise LedgerError(f"{path} lies in the ledger {folder}; keep receipts outside it. Name another place")

@@ -1,11 +1,7 @@
-"""The archive: old compacted files are copied out of the ledger, leave it if that is wanted, and can be brought back.
-
-The archive has the ledger's own layout, so any engine reads `<url>/compacted/*/*.parquet`. A file leaves the ledger
-by the move of its manifest from `compacted/` to `archived/`: readers then skip it, the chain of hashes still runs
-through the manifest, and the file itself is removed a grace period later.
-"""
-
-from __future__ import annotations
+"""The archive: old compacted files are copied out of the ledger, leave it on request, and can be brought back. The
+archive has the ledger's own layout, so any engine reads `<url>/compacted/*/*.parquet`. A file leaves the ledger when
+its manifest moves from `compacted/` to `archived/`: readers then skip it, the chain of hashes still runs through the
+manifest, and the file itself is removed a grace period later."""
 
 import hashlib
 import json
@@ -17,13 +13,7 @@ from typing import Any
 from rose.clock import utc_us
 from rose.events import Ledger
 from rose.ledger import catalog, examine, layout
-from rose.ledger.checks.expected import (
-    ARCHIVE_WRITER,
-    ARCHIVED_ACTION,
-    COMPACTED_ACTION,
-    COMPACTION_WRITER,
-    RESTORED_ACTION,
-)
+from rose.ledger.checks import expected
 from rose.ledger.growth import compaction, rolled
 from rose.ledger.growth.rollup import KEPT_WRITERS
 from rose.ledger.growth.store import Store
@@ -34,26 +24,19 @@ from rose.ledger.writer import LedgerWriter
 
 @dataclass(slots=True)
 class Archived:
-    """What one call of `archive` did: the parts whose copy stands."""
-
-    #: Where the copies are.
     url: str
-    #: Whether the parts were to leave the ledger.
     deleted: bool
     parts: int = 0
-    #: Those of `parts` that left the ledger.
     left: int = 0
     events: int = 0
-    #: Of the Parquet files, whether they had to be copied again or not.
+    #: Bytes of the Parquet files, copied now or earlier.
     bytes: int = 0
-    #: Parts that are old enough and stay in the ledger all the same, by the reason why.
+    #: Old parts that stay, by reason.
     skipped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What one call of `restore` brought back, and the files it did not find at `url`."""
-
     parts: int
     events: int
     bytes: int
@@ -62,16 +45,12 @@ class Restored:
 
 
 def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, grace_s: float = 60.0) -> Archived:
-    """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`.
-
-    Each copy is read back and compared. With `delete` the part then leaves the ledger, if the roll-up covers it:
-    readers no longer see it and its file is removed `grace_s` seconds later, by the next compaction or archiving. Its
-    manifest and the event that says so stay. Safe while writers write and readers read, and may be repeated after any
-    interruption.
-
-    Raises LedgerError if a part is damaged, if the place refuses a file or gives back another, if another archiving is
-    running, or if the disk refuses; what was done before that stays done.
-    """
+    """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`, and compare each
+    copy. With `delete` the part then leaves the ledger, if the roll-up covers it: readers no longer see it, and the
+    next compaction or archiving after `grace_s` seconds removes its file. Its manifest and event stay. Safe while
+    writers write and readers read, and may be repeated after any interruption. Raises LedgerError if a part is damaged,
+    if the place refuses a file or gives back another, if another archiving is running, or if the disk refuses. What was
+    done before that stays done."""
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     root = layout.check(root)
@@ -79,7 +58,7 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
     before_us = utc_us() - int(older_than_days * 86_400e6)
     done = Archived(url=store.url(), deleted=delete)
     try:
-        with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
+        with LedgerWriter.open(root, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             with layout.moving_parts(root):
                 due = _due(root, before_us)
             archiving = _Archiving(root, store, delete, log)
@@ -89,7 +68,6 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
                 except FileNotFoundError:
                     if part in layout.parts(root, part.writer):
                         raise
-                    # It was merged into a wider part meanwhile, which is archived in its turn.
         if delete:
             catalog.refresh(root)
             with layout.moving_parts(root):
@@ -101,29 +79,21 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
 
 
 def _due(root: Path, before_us: int) -> list[Part]:
-    """Compacted parts that have events, all of them before `before_us`."""
-    parts = []
-    for writer in layout.writers(root):
-        for part in layout.parts(root, writer):
-            if part.state == "compacted":
-                newest_us = compaction.newest_at_us(root, part)
-                if newest_us is not None and newest_us < before_us:
-                    parts.append(part)
-    return parts
+    parts = [part for writer in layout.writers(root) for part in layout.parts(root, writer)]
+    newest = {part: compaction.newest_at_us(root, part) for part in parts if part.state == "compacted"}
+    return [part for part, newest_us in newest.items() if newest_us is not None and newest_us < before_us]
 
 
 def restore(root: Path | str, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:
-    """Bring archived parts back from `from_url`, so that readers see their events again.
-
-    Only parts with events in [`since_us`, `until_us`), where these are given (`at_us`). Every file is held against
-    the hash in its manifest. Raises LedgerError if one is not what was archived, and for the reasons of `archive`.
-    """
+    """Bring archived parts back from `from_url`, so that readers see their events again; with `since_us` or `until_us`,
+    parts with events in [`since_us`, `until_us`) by `at_us`. Raises LedgerError if a file does not have the hash in its
+    manifest, and for the reasons of `archive`."""
     root = layout.check(root)
     store = Store(from_url)
     parts = events = size = 0
     missing = []
     try:
-        with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
+        with LedgerWriter.open(root, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             own = _own_files(root)
             for part in _archived(root):
                 if not _within(root, part, since_us, until_us):
@@ -141,7 +111,7 @@ def restore(root: Path | str, from_url: str, *, since_us: int | None = None, unt
                 with layout.moving_parts(root):
                     layout.make_folder((root / name).parent)
                     layout.write_file(root / name, content)
-                    _record(log, RESTORED_ACTION, detail)
+                    _record(log, expected.RESTORED_ACTION, detail)
                     layout.move_file(root / part.manifest, root / replace(part, state="compacted").manifest)
                 parts, events, size = parts + 1, events + detail["events"], size + len(content)
             if parts:
@@ -152,15 +122,15 @@ def restore(root: Path | str, from_url: str, *, since_us: int | None = None, unt
 
 
 def newest_us(root: Path | str) -> int | None:
-    """`at_us` of the newest event whose rows left the ledger; None if none did. Raises LedgerError."""
+    """Return `at_us` of the newest event whose rows left the ledger; None if none did. Raises LedgerError."""
     root = layout.check(root)
     newest = [compaction.newest_at_us(root, part) for part in _archived(root)]
     return max((at_us for at_us in newest if at_us is not None), default=None)
 
 
 def outside(store: Store, root: Path) -> Store:
-    """Refuses a place inside the ledger, where a file would be taken for its own copy, one that ends with us, and a
-    folder that cannot be made."""
+    """Return `store`. Raises LedgerError for a place in the ledger, where a file would pass for its own copy, one in
+    this process's memory, and a folder that cannot be made."""
     if store.url().startswith("memory:"):
         raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
@@ -180,20 +150,17 @@ def _archived(root: Path) -> list[Part]:
 
 
 def _within(root: Path, part: Part, since_us: int | None, until_us: int | None) -> bool:
-    """Return whether a part may hold events of [`since_us`, `until_us`)."""
     manifest, _ = compaction.read_manifest(root, part)
     early = until_us is None or manifest["at_us_min"] < until_us
     return bool(early and (since_us is None or manifest["at_us_max"] >= since_us))
 
 
 def _own_files(root: Path) -> set[str]:
-    """SHA-256 of every file and manifest that compaction ever recorded."""
-    recorded = examine.recorded(root, COMPACTION_WRITER, COMPACTED_ACTION)
+    recorded = examine.recorded(root, expected.COMPACTION_WRITER, expected.COMPACTED_ACTION)
     return {detail[name] for detail in recorded for name in ("sha256", "manifest_sha256")}
 
 
 def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes, url: str) -> dict[str, Any]:
-    """What the event of an archived or restored part says."""
     return {
         "file": f"{part.stem}.parquet",
         "url": url,
@@ -211,23 +178,19 @@ def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
 
 
 class _Archiving:
-    """One run of `archive`: what it knows of the ledger, and what it does with each part."""
-
     def __init__(self, root: Path, store: Store, delete: bool, log: LedgerWriter) -> None:
         self._root = root
         self._store = store
         self._delete = delete
         self._log = log
         coverage = rolled.newest(root) if delete else None
-        #: Of each writer the last epoch that the roll-up counts, and the seq after it.
+        #: By writer: the last epoch that the roll-up counts, and the seq after it.
         self._rolled_up = {} if coverage is None else coverage.writers
-        recorded = examine.recorded(root, ARCHIVE_WRITER, ARCHIVED_ACTION)
-        #: By manifest and URL.
+        recorded = examine.recorded(root, expected.ARCHIVE_WRITER, expected.ARCHIVED_ACTION)
         self._copied = {(detail["manifest_sha256"], detail.get("url")) for detail in recorded}
         self._own = _own_files(root)
 
     def archive(self, part: Part, done: Archived) -> None:
-        """Archive one part, and add it to what is `done`. Raises FileNotFoundError if it is no longer there."""
         content, manifest, manifest_content = compaction.read_compacted(self._root, part)
         detail = _detail(part, manifest, manifest_content, self._store.url(f"{part.stem}.parquet"))
         if detail["manifest_sha256"] not in self._own:
@@ -240,16 +203,13 @@ class _Archiving:
             self._move_out(part, detail)
             done.left += 1
         elif (detail["manifest_sha256"], detail["url"]) not in self._copied:
-            _record(self._log, ARCHIVED_ACTION, detail)
+            _record(self._log, expected.ARCHIVED_ACTION, detail)
         done.parts += 1
         done.events += detail["events"]
         done.bytes += len(content)
 
     def _reason_to_keep(self, part: Part, last_seq: int) -> str | None:
-        """Why a part never leaves, or not yet; None if it leaves.
-
-        Raises LedgerError if what a forwarder left is damaged.
-        """
+        """Return why a part must not leave yet, or ever. Raises LedgerError if the forwarder's note is damaged."""
         if part.writer in KEPT_WRITERS:
             return "its events prove what was merged, archived and closed"
         unsent = spool.first_unsent_epoch(self._root, part.writer)
@@ -275,7 +235,7 @@ class _Archiving:
         folder = store.local_folder()
         if folder is not None and (folder / f"{part.stem}.json").samefile(self._root / part.manifest):
             raise LedgerError(f"{folder} is the ledger's own folder under another name; archive to another one")
-        # Narrower parts were copied before compaction merged them into this one: a reader would count them twice.
+        # A reader would count narrower parts twice, which were copied before compaction merged them.
         home, span = f"compacted/{part.writer}", (part.first, part.last)
         for name in store.names(home):
             match = layout.MANIFEST_NAME.fullmatch(name.replace(".parquet", ".json"))
@@ -285,12 +245,11 @@ class _Archiving:
                 store.remove(f"{home}/{name}")
 
     def _move_out(self, part: Part, detail: dict[str, Any]) -> None:
-        """Record that `part` leaves the ledger, and have its manifest say so."""
         with layout.moving_parts(self._root):
             if part not in layout.parts(self._root, part.writer):
                 raise FileNotFoundError(part.pattern)
-            _record(self._log, ARCHIVED_ACTION, {**detail, "deleted": True})
+            _record(self._log, expected.ARCHIVED_ACTION, {**detail, "deleted": True})
             manifest = self._root / part.manifest
-            # Its age is what the file's grace period is counted by.
+            # The file's grace period counts from the manifest's time.
             os.utime(manifest)
             layout.move_file(manifest, self._root / replace(part, state="archived").manifest)

@@ -1,11 +1,7 @@
-"""Compaction: many small segments of closed epochs become one file, and readers never notice.
-
-A compacted file counts from the moment its manifest stands; the catalog then reads it instead of what it merged,
-which is removed a grace period later. The manifest lists every segment merged with its SHA-256, and its own SHA-256
-is an event, so the chain can be proved without the segments themselves.
-"""
-
-from __future__ import annotations
+"""Compaction: many small segments of closed epochs become one file, and readers never notice. A compacted file counts
+once its manifest stands. The catalog then reads it instead of what it merged, which is removed a grace period later.
+The manifest lists the SHA-256 of every merged segment, and an event has the manifest's own, so the chain can be proved
+without the segments."""
 
 import hashlib
 import json
@@ -29,42 +25,38 @@ from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
 
-#: Compacted files are merged again once this many stand side by side, so their number grows with the logarithm.
+#: This many neighbouring compacted files are merged again, so that their number grows with the logarithm.
 FANOUT = 16
-#: A file with this many events is large enough for good.
+#: A file with this many events is never merged again.
 EVENTS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What one call of `compact` did."""
-
     merged_segments: int
     files_written: int
     parts_removed: int
 
 
 def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
-    """Merge the closed epochs of every writer, and remove what was merged at least `grace_s` seconds ago.
-
-    On a spool, segments that a gateway still lacks are merged for readers, and stay beside that until they are sent.
-    Safe while writers write and readers read; a query that began more than `grace_s` before may fail, but is never
-    wrong. Raises LedgerError if another compaction is running, if the disk refuses, or if a segment is damaged: the
-    epochs of other writers are merged all the same.
-    """
+    """Merge the closed epochs of every writer, and remove what was merged at least `grace_s` seconds ago. On a spool,
+    segments that a gateway still lacks are merged for readers, and also stay until they are sent. Safe while writers
+    write and readers read. A query that began more than `grace_s` before may fail, but is never wrong. Raises
+    LedgerError if another compaction is running, if the disk refuses, or if a segment is damaged: other writers are
+    merged all the same."""
     root = layout.check(root)
     merged = written = removed = 0
     failure: LedgerError | None = None
     try:
-        # Opening the writer has the catalog read every part there is, so what is removed now is no longer read.
+        # Opening the writer refreshes the catalog, so nothing reads what is removed now.
         with LedgerWriter.open(root, COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log, layout.moving_parts(root):
             for writer in layout.writers(root):
                 try:
                     _remove_leftovers(root, writer)
                     removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                     parts = unsettled(_newest_first(root, writer))
-                    # The oldest first, until none is left: before what is left where this is stopped there is nothing
-                    # to merge, on which the next compaction relies.
+                    # The oldest first: if this is stopped, nothing before the rest needs a merge, on which the next
+                    # compaction relies.
                     while batches := plan(parts):
                         merged += _merge(root, batches[0], log)
                         written += 1
@@ -81,20 +73,18 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
 
 
 def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
-    """Which neighbouring parts to merge, oldest first, given the closed parts of one writer in order and their events.
-
-    Live epochs are merged at once, FANOUT of them into a file: each has a hundred segments, which a merge holds open
-    together. Compacted files wait until there are FANOUT neighbours of them, or as many as EVENTS_MAX has room for,
-    which are then merged for good. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans what
-    was archived.
-    """
+    """Return which neighbouring parts to merge, oldest first, given one writer's closed parts in order with their
+    events. Live epochs are merged at once, FANOUT of them into a file: each has a hundred segments, which a merge holds
+    open together. Compacted files wait until there are FANOUT neighbours of them, or as many as EVENTS_MAX has room
+    for, which are then merged for good. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans
+    archived parts."""
     merges: list[list[Part]] = []
     for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []
         total = 0
         for part, events in [*parts, (None, 0)]:
             joins = part is not None and part.state == state and (state == "live" or events < EVENTS_MAX // 2)
-            # Before a file that is large already they wait: one alone would be merged with itself again and again.
+            # Before a large file they wait: one alone would be merged with itself again and again.
             full = joins and (total + events > EVENTS_MAX or (state == "live" and len(run) == FANOUT))
             if run and (part is None or not joins or full or part.first != run[-1].last + 1):
                 if full or len(run) >= least:
@@ -107,7 +97,6 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
 
 
 def after(parts: Sequence[tuple[Part, int]], batch: list[Part]) -> list[tuple[Part, int]]:
-    """Those parts, once neighbours among them were merged."""
     merged = _merged(batch)
     older = [one for one in parts if one[0].first < merged.first]
     newer = [one for one in parts if one[0].first > merged.last]
@@ -120,11 +109,8 @@ def _merged(batch: list[Part]) -> Part:
 
 
 def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]]:
-    """Of a writer's closed parts those that `plan` may merge, in order.
-
-    What a compaction leaves has nothing more to merge, and what came since merges with no large file: those before
-    FANOUT large ones in a row are not looked at. Of a busy writer these are thousands.
-    """
+    """Return the closed parts of a writer that `plan` may merge, in order. A compaction leaves nothing to merge, and
+    newer parts merge with no large file. So parts before FANOUT large ones in a row are not looked at."""
     parts: list[tuple[Part, int]] = []
     large = 0
     for part, events in newest_first:
@@ -136,7 +122,6 @@ def unsettled(newest_first: Iterable[tuple[Part, int]]) -> list[tuple[Part, int]
 
 
 def _newest_first(root: Path, writer: str) -> Iterator[tuple[Part, int]]:
-    """The closed parts of a writer, and the events of each, counted as they are asked for."""
     newest = max(layout.epochs(root, writer), default=-1)
     for part in reversed(layout.parts(root, writer)):
         if part.last < newest:
@@ -144,7 +129,7 @@ def _newest_first(root: Path, writer: str) -> Iterator[tuple[Part, int]]:
 
 
 def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
-    """Write the compacted file of `batch`, then its event, then its manifest; returns the segments merged."""
+    """Write the compacted file of `batch`, then its event, then its manifest; return the segments merged."""
     merged = [entry for part in batch for entry in _entries(root, part)]
     target = _merged(batch)
     first_seq, last_seq = merged[0]["first_seq"], merged[-1]["last_seq"]
@@ -177,13 +162,13 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
 
 
 def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
-    """All rows of `batch`, sorted by kind so that a reader of one kind skips the rest; returns the file's bytes."""
+    """Write all rows of `batch`, sorted by kind so that readers of one kind skip the rest; return the file's bytes."""
     temporary = path.with_name(f".{path.name}.tmp")
     rows = sources.stored(root, [part.pattern for part in batch]) + " ORDER BY kind, seq"
     try:
         with database.connect() as connection:
             connection.execute("SET threads = 1")
-            # A filter that was forged would hide rows from readers, and nothing here reads by one.
+            # No filter: a forged one would hide rows from readers, and nothing here reads by one.
             options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"
             connection.execute(f"COPY ({rows}) TO {catalog.quoted(str(temporary))} ({options})")
         layout.replace_file(temporary, path)
@@ -195,7 +180,7 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
 
 
 def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
-    """What a manifest says of each segment in `part`; refuses a damaged one, which must not be laundered."""
+    """Return the manifest's entry of each segment in `part`. Raises LedgerError, since a merge would hide damage."""
     if part.state == "compacted":
         _, manifest, _ = read_compacted(root, part)
         entries: list[dict[str, Any]] = manifest["segments"]
@@ -213,7 +198,7 @@ def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
 
 def _events(root: Path, part: Part) -> int:
     if part.state == "compacted":
-        # Not its manifest: that names each segment, and those of a year are gigabytes.
+        # Not the manifest, which names each segment: those of a year are gigabytes.
         with suppress(pa.ArrowException, OSError):
             return int(pq.read_metadata(root / part.pattern).num_rows)
         manifest, _ = read_manifest(root, part)
@@ -225,7 +210,7 @@ def _events(root: Path, part: Part) -> int:
 
 
 def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
-    """What the manifest of a compacted or archived part says, and its bytes. Raises LedgerError or OSError."""
+    """Return a manifest's content, and its bytes. Raises LedgerError or OSError."""
     content = (root / part.manifest).read_bytes()
     try:
         manifest: dict[str, Any] = json.loads(content)
@@ -235,10 +220,8 @@ def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
 
 
 def read_compacted(root: Path, part: Part) -> tuple[bytes, dict[str, Any], bytes]:
-    """Bytes of a compacted part's file, what its manifest says, and the manifest's bytes.
-
-    Raises LedgerError if they do not agree, OSError if they cannot be read.
-    """
+    """Return the bytes of a compacted part's file, its manifest's content, and the manifest's bytes. Raises LedgerError
+    if they do not agree, OSError if they cannot be read."""
     manifest, manifest_content = read_manifest(root, part)
     content = (root / part.pattern).read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
@@ -247,21 +230,20 @@ def read_compacted(root: Path, part: Part) -> tuple[bytes, dict[str, Any], bytes
 
 
 def newest_at_us(root: Path, part: Part) -> int | None:
-    """`at_us` of the newest event of a compacted part; None without events. Raises LedgerError if it is damaged."""
+    """Return `at_us` of a compacted part's newest event; None without events. Raises LedgerError if it is damaged."""
     manifest, _ = read_manifest(root, part)
     newest: int | None = manifest["at_us_max"]
     return newest
 
 
 def _times(content: bytes) -> tuple[int | None, int | None]:
-    """Least and greatest at_us of a Parquet file's rows; None for a file without rows."""
     column = segments.read_rows(content, ["at_us"])["at_us"]
     bounds: dict[str, int | None] = pc.min_max(column).as_py()
     return bounds["min"], bounds["max"]
 
 
 def _remove_leftovers(root: Path, writer: str) -> None:
-    """Remove what a compaction left behind that was killed, or that the disk refused: files without a manifest."""
+    """Remove files without a manifest, which a compaction left that was killed, or that the disk refused."""
     stems = {f"{part.first:06d}-{part.last:06d}" for part, _ in layout.all_parts(root, writer)}
     folder = root / "compacted" / writer
     for path in (*folder.glob(".*.tmp"), *folder.glob("*.parquet")):
@@ -270,7 +252,7 @@ def _remove_leftovers(root: Path, writer: str) -> None:
 
 
 def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
-    """Remove the parts of `writer` that a wider one replaced more than `grace_s` seconds ago; returns how many."""
+    """Remove the parts of `writer` that a wider one replaced at least `grace_s` seconds ago; return how many."""
     for leftover in (root / "live" / writer).glob(".*.gone"):
         shutil.rmtree(leftover)
     removed = 0
@@ -280,15 +262,13 @@ def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
         if not superseded:
             wider_since = time.time() if part.state == "live" else (root / part.manifest).stat().st_mtime
         elif part.state == "live" and unsent is not None and part.last >= unsent:
-            # What a gateway still lacks is sent as it was written.
             continue
         elif time.time() - wider_since >= grace_s:
             if part.state == "compacted":
-                # The manifest first: without it the file no longer counts.
                 (root / part.manifest).unlink()
                 (root / part.pattern).unlink(missing_ok=True)
             else:
-                # At once and as a whole, so that no reader ever sees a part of an epoch.
+                # As a whole, so that no reader ever sees half an epoch.
                 folder = root / part.folder
                 shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.gone")))
             removed += 1
@@ -296,7 +276,6 @@ def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
 
 
 def remove_archived(root: Path, writer: str, grace_s: float) -> int:
-    """Remove the files of parts that were archived more than `grace_s` seconds ago; returns how many."""
     removed = 0
     for part in layout.chain(root, writer):
         if part.state == "archived" and time.time() - (root / part.manifest).stat().st_mtime >= grace_s:

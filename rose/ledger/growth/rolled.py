@@ -1,14 +1,12 @@
-"""Roll-ups that stand: daily sums of all events up to a watermark of each writer, one folder a generation.
+"""Roll-ups in place: daily sums of all events up to a watermark of each writer, one folder a generation.
 
 rollup/<generation>/coverage.json        how far each writer is summed up, and the SHA-256 of each file
 rollup/<generation>/daily_<name>.parquet the sums, one file for each view of that name
 rollup/ids/<generation>.parquet          event ids that clients chose, each with the record that counts
 
-A file of ids has those that came with its generation, and those of files that were merged into it. It never changes;
-each generation names those that it counts.
+A file of ids never changes. It has the ids that came with its generation, and those of files merged into it. Each
+generation names the files that it counts.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -35,54 +33,47 @@ ROLLUPS = (
 CLIENT_ID = "client_id"
 FOLDER = "rollup"
 ID_FOLDER = f"{FOLDER}/ids"
-#: Of coverage.json and the files that it names. Form 2 has the record that counts beside each id.
+#: Of coverage.json and its files. Form 2 has the record that counts beside each id.
 FORM = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a generation sums up: of each writer its epochs up to and its seqs below, as (epoch, next_seq)."""
+    """What a generation sums up: by writer the last epoch and the seq after it."""
 
     generation: int
     writers: dict[str, tuple[int, int]]
-    #: SHA-256 of each file of sums, by its name without the suffix.
     files: dict[str, str]
-    #: SHA-256 of each file of ids, by its path relative to the ledger, the oldest first.
+    #: SHA-256 of each file, of ids by path relative to the ledger, oldest first.
     ids: dict[str, str]
-    #: SHA-256 of coverage.json itself, which an event of the roll-up names.
+    #: SHA-256 of coverage.json, which the roll-up's event names.
     sha256: str
-    #: Whether it has every roll-up of this version in its form; otherwise the next roll-up begins anew.
+    #: Whether it has this version's roll-ups and form; otherwise the next roll-up begins anew.
     complete: bool
 
     @property
     def folder(self) -> str:
-        """Where it lies, relative to the ledger."""
         return folder(self.generation)
 
 
 def folder(generation: int) -> str:
-    """Where a generation lies, relative to the ledger."""
     return f"{FOLDER}/{generation:06d}"
 
 
 def id_file(generation: int) -> str:
-    """Where the ids lie that came with a generation, relative to the ledger."""
     return f"{ID_FOLDER}/{generation:06d}.parquet"
 
 
 def is_id_file(name: str) -> bool:
-    """Whether a file of ids may have this name."""
     stem, _, suffix = name.partition(".")
     return suffix == "parquet" and layout.is_number(stem)
 
 
 def generations(root: Path) -> list[int]:
-    """Numbers of the generations that stand, in order."""
     return sorted(int(name) for name in layout.names(root / FOLDER) if layout.is_number(name))
 
 
 def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
-    """Files of a generation that are missing, or not the ones it names."""
     problems = []
     sums = {f"{coverage.folder}/{name}.parquet": sha256 for name, sha256 in coverage.files.items()}
     for path, sha256 in (sums | coverage.ids).items():
@@ -90,7 +81,6 @@ def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
             if seen.facts(root / path, "sha256", examine.sha256_of) != sha256:
                 problems.append(f"{path}: its bytes were changed after it was written")
         except OSError as error:
-            # A whole generation that is gone by now was replaced.
             if (root / coverage.folder / "coverage.json").exists():
                 missing = isinstance(error, FileNotFoundError)
                 problems.append(f"{path}: it {'is missing' if missing else f'cannot be read ({error.strerror})'}")
@@ -98,8 +88,8 @@ def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
 
 
 def newest(root: Path) -> Coverage | None:
-    """The newest generation; None before the first. Raises LedgerError if its coverage is damaged."""
-    # It may be replaced by a newer one between the two looks.
+    """Return the newest generation. Raises LedgerError if its coverage is damaged."""
+    # It may be replaced between the two looks.
     for _ in range(3):
         if not (numbers := generations(root)):
             return None
@@ -109,7 +99,7 @@ def newest(root: Path) -> Coverage | None:
 
 
 def read(root: Path, generation: int) -> Coverage | None:
-    """What a generation covers; None if it is not there. Raises LedgerError if its coverage is damaged."""
+    """Return the coverage of a generation; None if it is not there. Raises LedgerError if it is damaged."""
     path = root / folder(generation) / "coverage.json"
     try:
         stored = path.read_bytes()

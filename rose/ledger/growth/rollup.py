@@ -1,10 +1,6 @@
-"""Rolling up: daily sums of closed epochs, so that a year of a fleet is read in a second.
-
-A daily view is the sums that stand plus the events not yet summed. A roll-up writes what such a view gives for the
-closed epochs as the next generation, so it can be nothing else than what a reader would have seen without it.
-"""
-
-from __future__ import annotations
+"""Rolling up: daily sums of closed epochs, so that a year of a fleet is read in a second. A daily view is the sums in
+place plus the events not yet summed. A roll-up writes the result of these views for the closed epochs as the next
+generation, so a reader sees the same with and without it."""
 
 import hashlib
 import itertools
@@ -14,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -21,49 +18,41 @@ import pyarrow.parquet as pq
 
 from rose.events import Ledger
 from rose.ledger import catalog, layout, segments, sources
-from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER
-from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
+from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 
-#: No more ids than this are merged into one file: 5 s of work, and a gigabyte of memory to sort them in.
+#: A file of ids has at most so many after a merge: 5 s of work, and a gigabyte of memory to sort them.
 _MERGED_IDS_MAX = 8_000_000
-#: Their events prove the manifests of all writers, roll-ups and closes, so they never leave the ledger.
+#: Their events prove manifests, roll-ups and closes, so they never leave the ledger.
 KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
-#: So that who looks for ids of a kind and a run, or for the newest of them, reads few row groups.
+#: A reader of one kind and run, or of the newest ids, then reads few row groups.
 _ID_ORDER = "kind, run_id, event_id"
 
 
 @dataclass(frozen=True, slots=True)
 class RollUp:
-    """What a call of `roll_up` did. `events` are newly summed; 0 means that nothing was closed since."""
-
     generation: int
     events: int
-    #: Of sums and of ids that were written.
     rows: int
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(NamedTuple):
     rows: int
     bytes: int
     sha256: str
 
 
 def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
-    """Sum up every epoch that was closed since the last roll-up; older generations go `grace_s` seconds later.
-
-    Safe while writers write, readers read and compaction runs. Raises LedgerError if another roll-up is running, if a
-    segment is damaged, or if the disk refuses; then the last generation stands as it was.
-    """
+    """Sum up every epoch closed since the last roll-up; remove older generations `grace_s` seconds later. Safe while
+    writers write, readers read and compaction runs. Raises LedgerError if another roll-up is running, if a segment is
+    damaged, or if the disk refuses; the last generation then stays."""
     root = layout.check(root)
     try:
-        # Its name also keeps a second roll-up from running.
         with LedgerWriter.open(root, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(root, grace_s)
             before = rolled.newest(root)
@@ -83,7 +72,7 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
 
 
 def _check_rebuild(root: Path) -> None:
-    """Where there is no generation, or one of another version of ROSE, all events are summed, so they must be there."""
+    """Raise LedgerError if archived events are missing for a roll-up that must begin anew."""
     for writer in layout.writers(root):
         if gone := [part.stem for part in layout.chain(root, writer) if part.state == "archived"]:
             raise LedgerError(
@@ -94,7 +83,6 @@ def _check_rebuild(root: Path) -> None:
 
 
 def _closed_ends(root: Path) -> dict[str, tuple[int, int]]:
-    """Of each writer the last epoch that is closed and the seq after it."""
     ends = {}
     for writer in layout.writers(root):
         newest = max(layout.epochs(root, writer), default=-1)
@@ -107,7 +95,6 @@ def _closed_ends(root: Path) -> dict[str, tuple[int, int]]:
 def _write(
     root: Path, before: Coverage | None, ends: dict[str, tuple[int, int]], events: int, log: LedgerWriter
 ) -> tuple[int, int, int]:
-    """Write the next generation; returns its number, and the rows and bytes that were written."""
     generation = max(rolled.generations(root), default=-1) + 1
     home = root / FOLDER
     home.mkdir(exist_ok=True)
@@ -150,16 +137,12 @@ def _write(
 def _write_ids(
     root: Path, known: dict[str, str], generation: int, temporary: Path, connection: duckdb.DuckDBPyConnection
 ) -> tuple[dict[str, str], _Written]:
-    """Write the ids that are new into one file, and into the same those of the newest files of `known`.
-
-    Returns the SHA-256 of each file that now counts, by its path relative to the ledger, and what was written. Nobody
-    reads the file until a generation names it.
-    """
+    """Write the new ids into one file, merged with those of the newest files of `known`. Returns the SHA-256 of each
+    file that now counts, by path relative to the ledger, and what was written. No generation names the file yet."""
     layout.make_folder(root / ID_FOLDER)
     path = temporary / f"{CLIENT_ID}.parquet"
     written = _copy(connection, sources.new_client_ids(), _ID_ORDER, path)
     old = list(known)
-    # One after the other: of all files there are two more each day, and the newest are those that are merged.
     first = len(old) - merged_files((pq.read_metadata(root / name).num_rows for name in reversed(old)), written.rows)
     if merged := old[first:]:
         for name in merged:
@@ -178,12 +161,9 @@ def _write_ids(
 
 
 def merged_files(sizes: Iterable[int], new: int) -> int:
-    """How many of the files of so many ids, the newest first, are to be merged with `new` ids.
-
-    A file is merged with those after it once it is no more than twice as large. So there are as many files as the
-    logarithm of all ids, and each id is written again as often, until a file has so many that it is left as it is.
-    Takes no more of `sizes` than one that is left.
-    """
+    """Return how many of the files with so many ids, newest first, to merge with `new` ids. A file is merged with those
+    after it once it is no more than twice as large. So the number of files, and of rewrites of an id, is the logarithm
+    of all ids, until a file is too large to merge. Takes one more of `sizes` at most."""
     count, merged = 0, new
     if not new:
         return count
@@ -195,9 +175,8 @@ def merged_files(sizes: Iterable[int], new: int) -> int:
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: Path) -> _Written:
-    """Write what a SELECT gives as a file that is on disk when this returns."""
     ordered = f"SELECT * FROM ({select}) ORDER BY {order}"
-    # Nothing reads by a filter here, and a forged one would hide rows from readers.
+    # No filter: a forged one would hide rows from readers, and nothing here reads by one.
     options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"
     copied = connection.execute(f"COPY ({ordered}) TO {catalog.quoted(str(path))} ({options})")
     (rows,) = copied.fetchall()[0]
@@ -207,7 +186,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: 
 
 
 def _check_content(root: Path, path: str, sha256: str) -> None:
-    """Raise LedgerError for a file of ids with other bytes than were written: they would pass for new ones."""
+    """Raise LedgerError for a changed file of ids, which a merge would hide."""
     if hashlib.sha256((root / path).read_bytes()).hexdigest() != sha256:
         raise LedgerError(
             f"cannot roll up {root}: {path} was changed after it was written. Put it back from a copy; or bring all "
@@ -217,10 +196,7 @@ def _check_content(root: Path, path: str, sha256: str) -> None:
 
 
 def _remove_old(root: Path, grace_s: float) -> None:
-    """Remove generations that were replaced at least `grace_s` seconds ago; queries that read them are over.
-
-    With them go the files of ids that no other names, and what a roll-up that was killed left.
-    """
+    """Remove generations replaced `grace_s` seconds ago, with the files of ids that only they name."""
     numbers = rolled.generations(root)
     for old, newer in itertools.pairwise(numbers):
         if time.time() - (root / FOLDER / f"{newer:06d}").stat().st_mtime >= grace_s:
@@ -229,6 +205,6 @@ def _remove_old(root: Path, grace_s: float) -> None:
     named = {path for coverage in standing if coverage is not None for path in coverage.ids}
     for name in layout.names(root / ID_FOLDER):
         own = rolled.is_id_file(name) or layout.LEFTOVER_NAME.fullmatch(name)
-        # A generation that has lost its coverage may get it back.
+        # A generation that lost its coverage may get it back.
         if own and f"{ID_FOLDER}/{name}" not in named and None not in standing:
             (root / ID_FOLDER / name).unlink()

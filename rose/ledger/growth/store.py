@@ -1,6 +1,4 @@
-"""A place outside the ledger that files are copied to and from: a local folder, or any URL that fsspec opens."""
-
-from __future__ import annotations
+"""A place outside the ledger for copies of files: a local folder, or any URL that fsspec opens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         """Credentials and options are in fsspec's own configuration and environment."""
-        # It takes a tenth of a second, and whoever prices a ledger imports this file.
+        # This import takes 0.1 s, and pricing imports this file.
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
@@ -32,16 +30,13 @@ class Store:
         self._local = isinstance(self._fs, LocalFileSystem)
 
     def url(self, name: str = "") -> str:
-        """The URL of a file here."""
         url: str = self._fs.unstrip_protocol(f"{self._path}/{name}".rstrip("/"))
         return url
 
     def local_folder(self) -> Path | None:
-        """The folder, if this is one of this machine."""
         return Path(self._path).resolve() if self._local else None
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a file; None if there is none."""
         with self._refusals("read", name):
             try:
                 content: bytes = self._fs.cat_file(f"{self._path}/{name}")
@@ -50,7 +45,7 @@ class Store:
                 return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Put `content` at `name`, as a whole; in a local folder it is on disk when this returns."""
+        """Put `content` at `name` as a whole; in a local folder it is on disk when this returns."""
         path = f"{self._path}/{name}"
         with self._refusals("write to", name):
             if self._local:
@@ -60,14 +55,11 @@ class Store:
                 self._fs.pipe_file(path, content)
 
     def remove(self, name: str) -> None:
-        """Remove a file that is there."""
         with self._refusals("remove", name):
             self._fs.rm_file(f"{self._path}/{name}")
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in `folder`, in order; none if there is no such folder."""
         with self._refusals("list", folder):
-            # What another process put there since an earlier listing must be seen.
             self._fs.invalidate_cache()
             try:
                 listed = self._fs.ls(f"{self._path}/{folder}", detail=False)
@@ -79,6 +71,5 @@ class Store:
     def _refusals(self, act: str, name: str) -> Iterator[None]:
         try:
             yield
-        # Each kind of storage has errors of its own.
         except Exception as error:
             raise LedgerError(f"cannot {act} {self.url(name)}: {error}") from error

@@ -1,1 +1,1 @@
-"""One ledger for many hosts: its door at the controller, the forwarder, and asking from afar."""
+"""One ledger for many hosts: its door at the controller, the forwarder, and remote queries."""

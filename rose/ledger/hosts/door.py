@@ -1,9 +1,5 @@
-"""A ledger's door for other hosts: segments come in, the answers of queries go out, each by what a token may do.
-
-Each method may be called from any thread. What is acknowledged is on disk.
-"""
-
-from __future__ import annotations
+"""A ledger's door for other hosts: segments come in, the answers of queries go out, each by what a token may do. Each
+method may be called from any thread. What is acknowledged is on disk."""
 
 import threading
 import time
@@ -27,7 +23,7 @@ from rose.ledger.upkeep import metrics
 from rose.ledger.writer import LedgerWriter
 from rose.tokens import Token, UnknownTokenError
 
-#: In the log, whoever sends a token that is not known.
+#: The log's name for the sender of an unknown token.
 UNKNOWN_TOKEN = "(unknown token)"
 
 
@@ -43,25 +39,25 @@ class BusyError(LedgerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one client may ask for."""
-
     rows: int = 1_000_000
     timeout_s: float = 60.0
     memory_gb: float = 2.0
     queries: int = 2
-    #: How long a query waits for its turn.
     wait_s: float = 5.0
 
 
-class Door:
-    """The door of the ledger at `root`; `find` returns the token of a secret, or raises UnknownTokenError.
+@dataclass(frozen=True, slots=True)
+class Caller:
+    token: Token
+    peer: str
 
-    Creates the ledger where the folder is missing or empty. Raises LedgerError if `root` cannot be a ledger.
-    """
+
+class Door:
+    """The door of the ledger at `root`, created where the folder is missing or empty. `find` returns the token of a
+    secret, or raises UnknownTokenError. Raises LedgerError if `root` cannot be a ledger."""
 
     def __init__(self, root: Path, find: Callable[[str], Token], limits: Limits | None = None) -> None:
         self._root = layout.create(root)
-        # The views stand before the first event does.
         catalog.refresh_sound(self._root)
         self._find, self._limits = find, limits or Limits()
         self._receiver = Receiver(self._root)
@@ -72,7 +68,6 @@ class Door:
         self._log = AccessLog(self._own_writer)
 
     def close(self) -> None:
-        """Give back the names of the writers."""
         self._log.close()
         self._receiver.close()
         if self._writer is not None:
@@ -88,7 +83,7 @@ class Door:
             raise
 
     def held(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:
-        """Return how far writers are: those that are asked about, or all. One's own are no reading."""
+        """Return how far writers are: these, or all. A token's own writers need no scope `read`."""
         token = caller.token
         if token.writers and not token.may("read"):
             asked = layout.writers(self._root) if writers is None else writers
@@ -107,7 +102,6 @@ class Door:
             layout.check_writer_name(writer)
             if not caller.token.may_append(writer):
                 raise self._denied(caller, "append", f"append as {writer!r}")
-        # The receiver refuses any other path.
         return self._receiver.receive(path, content)
 
     def query(
@@ -139,10 +133,8 @@ class Door:
 
     @contextmanager
     def _reading(self, caller: Caller, action: Literal["query", "info"], asked: str | None = None) -> Iterator[Reading]:
-        """The block reads for a caller; what it gives may go out once this ended well, since it is logged then.
-
-        Raises LedgerError if the disk refuses the log, DeniedError without the scope `read`, and what the block raises.
-        """
+        """Log the block's read for a caller. The answer may go out once this ended well. Raises LedgerError if the disk
+        refuses the log, DeniedError without the scope `read`, and the block's errors."""
         if not caller.token.may("read"):
             raise self._denied(caller, "read", "read", asked)
         self._log.check()
@@ -156,7 +148,7 @@ class Door:
         try:
             yield reading
         except BusyError:
-            # Nothing was looked at, and whoever tries on and on must not fill the disk.
+            # Nothing was read, and repeated attempts must not fill the disk.
             self._log.count(entry("refused"))
             raise
         except Exception as error:
@@ -167,7 +159,6 @@ class Door:
     def _denied(
         self, caller: Caller, scope: Literal["read", "append"], act: str, asked: str | None = None
     ) -> DeniedError:
-        """Return the error that says what a token lacks; count it."""
         denial: Any = f"{scope}_denied"
         who, peer = caller.token.name, caller.peer
         self._log.count(Access(who=who, peer=peer, action=denial, outcome="refused", **statement(asked)))
@@ -181,11 +172,3 @@ class Door:
             if self._writer is None:
                 self._writer = LedgerWriter.open(self._root, spool.GATEWAY_WRITER, spool.GATEWAY_WRITER)
             return self._writer
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls, and from where."""
-
-    token: Token
-    peer: str

@@ -1,10 +1,6 @@
-"""The forwarder: ships what a ledger's writers wrote to a controller, byte for byte and in the order of each chain.
-
-It keeps no state that matters: what the controller's ledger holds, the controller is asked. While it is away the ledger
-goes on growing, and is shipped when it is back.
-"""
-
-from __future__ import annotations
+"""The forwarder: sends what a ledger's writers wrote to a controller, byte for byte and in the order of each chain. It
+keeps no state that matters, since it asks the controller what its ledger holds. While the controller is away the ledger
+grows, and is sent later."""
 
 import math
 import threading
@@ -20,31 +16,25 @@ from rose.ledger.hosts import spool
 from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, RemoteLedger
 from rose.ledger.layout import LedgerError
 
-#: Pauses between attempts grow to this many times the usual one while the controller is away.
 _PAUSES_MAX = 8
-#: For so long after it is told to stop a forwarder sends on.
 _STOP_S = 10.0
 
 
 @dataclass(slots=True)
 class Progress:
-    """What one pass shipped, and what it could not."""
-
     segments: int = 0
     events: int = 0
     sent_bytes: int = 0
-    #: Segments the controller lacks still, and how long the oldest of them has been on disk. While it was not asked
-    #: since this process began, up to an epoch of each writer that it has is among them.
+    #: Segments the controller still lacks, and the age of the oldest on disk. Before the first answer, an epoch of each
+    #: writer that the controller has may be included.
     waiting: int = 0
     lag_s: float = 0.0
-    #: Of each writer that cannot be shipped, why.
     problems: dict[str, str] = field(default_factory=dict)
-    #: Why the pass ended early: the controller is away, or refuses everything, or there was no more time.
     stopped: str | None = None
 
 
 class Forwarder:
-    """Ships the ledger at `root` to the controller at `to`. Call `once`, or `start` and `stop` a thread."""
+    """Sends the ledger at `root` to the controller at `to`. Call `once`, or `start` and `stop` a thread."""
 
     def __init__(
         self,
@@ -55,30 +45,24 @@ class Forwarder:
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
-        """Makes the ledger a spool: what is not shipped yet will not leave it. `report` hears of every pass.
-
-        Raises LedgerError if `root` is no ledger or `to` no URL of a controller.
-        """
+        """Make the ledger a spool, which unsent segments do not leave. `report` gets every pass. Raises LedgerError if
+        `root` is no ledger or `to` no URL of a controller."""
         self.root = layout.check(root)
         self._remote = RemoteLedger(to, token=token)
         spool.make(self.root)
         self._every_s = every_s
         self._report = report
-        #: What the controller said last that it holds.
         self._held: dict[str, Any] = {}
         self._stopping = threading.Event()
-        #: From then on, by the monotonic clock, no segment is sent any more.
         self._until_s = math.inf
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Ship every `every_s` seconds, in a thread, until `stop`."""
         self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ship what is there now if the controller answers, for ten seconds at most, and end with the call that is then
-        under way. The rest waits on disk, and the next forwarder ships it."""
+        """Send what is there now, for ten seconds at most, and end. The rest waits on disk for the next forwarder."""
         if not self._stopping.is_set():
             self._until_s = time.monotonic() + _STOP_S
         self._stopping.set()
@@ -93,15 +77,12 @@ class Forwarder:
             failures = failures + 1 if progress.stopped else 0
             if self._report is not None:
                 self._report(progress)
-            if last or self._is_over():
+            if last or time.monotonic() >= self._until_s:
                 return
             self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
 
-    def _is_over(self) -> bool:
-        return time.monotonic() >= self._until_s
-
     def once(self) -> Progress:
-        """Ship all that the controller lacks. A writer that it refuses stays behind alone."""
+        """Send all that the controller lacks. A writer that it refuses stays behind alone."""
         progress = Progress()
         try:
             self._held = self._remote.held(self._writers())
@@ -128,7 +109,7 @@ class Forwarder:
                 spool.acknowledged(self.root, writer, held["epoch"])
         place = (-1, 0) if held is None else (held["epoch"], held["index"])
         for path in self._after(writer, place):
-            if self._is_over():
+            if time.monotonic() >= self._until_s:
                 progress.stopped = "it was told to stop before all was sent: the next forwarder sends the rest"
                 return
             content = path.read_bytes()
@@ -140,7 +121,7 @@ class Forwarder:
                 )
             place = (header.epoch, header.index)
             if header.index == 0:
-                # A power cut must not take back a segment that the controller then holds.
+                # A power cut must not take back a segment that the controller holds.
                 layout.sync_folder(path.parent)
             self._held[writer] = self._remote.send_segment(str(path.relative_to(self.root)), content)
             progress.segments += 1
@@ -150,14 +131,14 @@ class Forwarder:
                 spool.acknowledged(self.root, writer, header.epoch)
 
     def _after(self, writer: str, place: tuple[int, int]) -> Iterator[Path]:
-        """Segments of a writer after this epoch and index, in order."""
         for epoch in layout.epochs(self.root, writer):
             if epoch >= place[0]:
                 folder = self.root / "live" / writer / f"{epoch:06d}"
                 yield from (folder / name for name in segments.segment_names(folder) if (epoch, int(name[:6])) > place)
 
     def _check_common(self, writer: str, held: dict[str, Any]) -> None:
-        """The newest segment that the controller holds must be ours too, or two hosts write under one name."""
+        """Raise ControllerError if the controller's newest segment is not ours, because two hosts use one writer
+        name."""
         folder = self.root / "live" / writer / f"{held['epoch']:06d}"
         own_segment = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
         newest = max(layout.epochs(self.root, writer), default=-1)
@@ -168,7 +149,6 @@ class Forwarder:
             )
 
     def _count_waiting(self, progress: Progress) -> None:
-        """Count the segments that the controller lacks, as far as is known."""
         with suppress(OSError):
             for writer in self._writers():
                 with suppress(LedgerError, OSError):

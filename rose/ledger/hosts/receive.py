@@ -1,10 +1,6 @@
-"""Segments of other hosts: each is checked to be the next of its chain, written as it is, and then acknowledged.
-
-The chain that a writer began on its own host goes on in this folder, byte for byte, so verification here proves it
-from end to end. A segment that is already held, also merged or archived since, is acknowledged again without effect.
-"""
-
-from __future__ import annotations
+"""Segments of other hosts: each is checked to be the next of its chain, written as it is, and then acknowledged. A
+writer's chain continues in this folder byte for byte, so verification here proves it from end to end. A segment that is
+already here, also merged or archived, is acknowledged again without effect."""
 
 import hashlib
 import os
@@ -27,18 +23,15 @@ from rose.ledger import catalog, examine, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
-from rose.ledger.evidence.content import rows_sha256
-from rose.ledger.evidence.link import Link
+from rose.ledger.evidence.content import Link, rows_sha256
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Tail
 
-#: A segment of a writer of ours has some hundred kilobytes.
 SEGMENT_BYTES_MAX = 64 * 1024**2
 #: A small file can claim to unpack to any size.
 _ROWS_MAX = 2_000_000
 _UNPACKED_BYTES_MAX = 1024**3
-#: Others may be left out of a file in which they are empty.
 _REQUIRED = frozenset({"writer", "seq", "run_id", "provenance", "at_us", "kind"})
 _PATH = re.compile(r"live/(?P<writer>[^/]+)/(?P<epoch>\d{6,})/(?P<name>\d{6}-[0-9a-f]{64}\.parquet)")
 
@@ -54,26 +47,20 @@ class Held:
 
 
 class Receiver:
-    """Takes in segments for the ledger at `root`, from any number of threads; holds the names of their writers."""
+    """Takes in segments for the ledger at `root`, from any number of threads, and holds the names of their writers."""
 
     def __init__(self, root: Path) -> None:
-        """Raises LedgerError if `root` is no ledger."""
         self.root = layout.check(root)
         self._mutex = threading.Lock()
         self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._names: dict[str, int] = {}
-        #: Where each writer stands on disk; a failed write takes it out, so that it is read again.
+        #: Each writer's end on disk. A failed write removes it, so that it is read again.
         self._tails: dict[str, Tail | None] = {}
-        #: Writers and keys that the registry names.
         self._registered: set[tuple[str, str]] = set()
-        #: Writers with an epoch that the catalog could not be made to read.
         self._unshown: set[str] = set()
 
     def held(self, wanted: Collection[str] | None = None) -> dict[str, Held]:
-        """What is held of each writer that may be forwarded and is `wanted`; one with a damaged newest one is left out.
-
-        Whoever goes on with such a writer is told by `receive`, and the others are not held up.
-        """
+        """Return what is here of each `wanted` writer that may be forwarded and has no damaged newest segment."""
         tails = {}
         for writer in layout.writers(self.root):
             if wanted is not None and writer not in wanted:
@@ -89,12 +76,10 @@ class Receiver:
         return tails
 
     def receive(self, path: str, content: bytes) -> Held:
-        """Take in a segment by its path in the ledger it was written to; on disk when this returns.
-
-        Rows that are no events are kept where they are, so that the chain can be proved and its host goes on; the view
-        `faulty_event` has them, and other views leave them out. Raises LedgerError, and keeps nothing, if it is not
-        what its path says, not the next of its writer, or of a writer that is open on this host.
-        """
+        """Take in a segment by its path in the ledger it was written to; on disk when this returns. Rows that are no
+        valid events are kept, so that the chain can be proved and its host continues. The view `faulty_event` has them,
+        and other views leave them out. Raises LedgerError, and keeps nothing, if it does not match its path, is not the
+        next of its writer, or is of a writer that is open on this host."""
         header, sha256 = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
@@ -108,26 +93,24 @@ class Receiver:
                 self._check_signed(path, link, tail)
                 self._tails.pop(header.writer)
                 if header.index == 0:
-                    # Whoever is not told that it stands goes on with the next one all the same.
+                    # A host without an acknowledgement continues with the next one all the same.
                     self._unshown.add(header.writer)
-                self._write(path, content)
+                try:
+                    layout.make_folder((self.root / path).parents[1])
+                    segments.put(self.root, path, content)
+                except OSError as error:
+                    raise LedgerError(f"cannot write {self.root / path}: {error.strerror}") from error
                 if (header.writer, header.key) not in self._registered:
                     registry.note(self.root, header.writer, header.key, keys.load_or_make())
                     self._registered.add((header.writer, header.key))
-                # Reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
             if header.index == 0 or header.writer in self._unshown:
-                self._show(header.writer)
+                self._unshown.add(header.writer)
+                catalog.refresh_sound(self.root)
+                self._unshown.discard(header.writer)
         return Held(header.epoch, header.index, header.last_seq + 1, sha256)
 
-    def _show(self, writer: str) -> None:
-        """Have the catalog read the newest epoch of `writer`; what is acknowledged can be seen."""
-        self._unshown.add(writer)
-        catalog.refresh_sound(self.root)
-        self._unshown.discard(writer)
-
     def close(self) -> None:
-        """Let go of the writers' names."""
         with self._mutex:
             for lock in self._names.values():
                 os.close(lock)
@@ -153,7 +136,7 @@ class Receiver:
             raise LedgerError(_fork(path, header.writer))
 
     def _check_signed(self, path: str, link: Link, tail: Tail | None) -> None:
-        """Its content goes on where that of the newest segment ends, and it is signed by the key of its writer."""
+        """Raise LedgerError unless the link continues the newest segment's, and is signed by the writer's key."""
         if (fault := link.fault("" if tail is None else tail.link) or link.signature_fault()) is not None:
             raise LedgerError(f"{path}: {fault}. Run `rose ledger verify` on the host that wrote it")
         if not link.key:
@@ -183,26 +166,16 @@ class Receiver:
             raise LedgerError(_fork(path, header.writer))
 
     def _paths_of(self, part: layout.Part) -> set[str]:
-        """Paths of the segments of a part, as they were when they were live."""
         if part.state == "live":
             with suppress(FileNotFoundError):
                 return {f"{part.folder}/{name}" for name in segments.segment_names(self.root / part.folder)}
-            # A compaction took it away at this moment.
             merged = (wider for wider in layout.chain(self.root, part.writer) if wider.state != "live")
             return {path for wider in merged for path in self._paths_of(wider)}
         return set(examine.merged_files((self.root / part.manifest).read_bytes()))
 
-    def _write(self, path: str, content: bytes) -> None:
-        try:
-            # The writer's folder.
-            layout.make_folder((self.root / path).parents[1])
-            segments.put(self.root, path, content)
-        except OSError as error:
-            raise LedgerError(f"cannot write {self.root / path}: {error.strerror}") from error
-
 
 def check(path: str, content: bytes) -> tuple[segments.Header, str]:
-    """The header and SHA-256 of a segment that is all its path and its header say. Raises LedgerError."""
+    """Return the header and SHA-256 of a segment that matches its path and its header. Raises LedgerError."""
     if (match := _PATH.fullmatch(path)) is None:
         raise LedgerError(f"{path!r} is not the path of a segment, live/<writer>/<epoch>/<index>-<sha256>.parquet")
     writer = match["writer"]
@@ -228,7 +201,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
         if header.index > segments.SEGMENTS_PER_EPOCH:
             raise LedgerError(f"{path}: an epoch has at most {segments.SEGMENTS_PER_EPOCH} segments after its first")
         table = _read(path, content)
-        # Text that is none would keep every reader from the file.
+        # Invalid text would keep every reader from the file.
         table.validate(full=True)
         _check_rows(path, header, table)
         if rows_sha256(table) != header.rows_sha256:
@@ -239,7 +212,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
 
 
 def _read(path: str, content: bytes) -> pa.Table:
-    """Every column, its texts as dictionaries, so that no more is unpacked than the file says it holds."""
+    """Return every column, texts as dictionaries, so that no more is unpacked than the file declares."""
     metadata = pq.read_metadata(pa.BufferReader(content))
     unpacked_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if metadata.num_rows > _ROWS_MAX or unpacked_bytes > _UNPACKED_BYTES_MAX:

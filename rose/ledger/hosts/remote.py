@@ -1,6 +1,4 @@
-"""The other end of a ledger's door: reading a ledger on another host, and sending it segments."""
-
-from __future__ import annotations
+"""The client of a ledger's door: reads a ledger on another host, and sends it segments."""
 
 import json
 import ssl
@@ -17,19 +15,17 @@ import pyarrow as pa
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import QueryError, Result, result
 
-#: What a call may take beyond the work that it asks for.
 _CALL_S = 30.0
 _ERROR_BYTES_MAX = 64 << 10
-#: Busy, or its disk is full.
 _LATER = (503, 507)
 
 
 class ControllerError(LedgerError):
-    """The controller refused a request, or no controller answers; the message says which, and what to do."""
+    """The controller refused a request, or no controller answers. The message says which, and what to do."""
 
 
 class ControllerAwayError(ControllerError):
-    """No controller answers, or it is busy: trying again later may help."""
+    """No controller answers, or it is busy. A later attempt may succeed."""
 
     exit_code: ClassVar[int] = 1
 
@@ -38,7 +34,7 @@ class RemoteLedger:
     """The ledger behind a controller. Threads may share it."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        """`url` is http://HOST:PORT, or https://HOST:PORT. Raises ControllerError for any other."""
+        """Raises ControllerError unless `url` is http://HOST:PORT or https://HOST:PORT."""
         self.url = url.rstrip("/")
         self._token = token
         if not _is_url(url):
@@ -48,27 +44,22 @@ class RemoteLedger:
     def held(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
         """Return what the ledger holds of these writers, or of each. Raises ControllerError."""
         asked = "" if writers is None else "?" + urlencode([("writer", writer) for writer in writers])
-        # With no writer at all there is nothing to ask.
         answer = {"writers": {}} if writers is not None and not writers else self._json("GET", f"segments{asked}")
         held: dict[str, Any] = answer["writers"]
         return held
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
-        """Hand over a segment; return its acknowledgement, once it is on disk. Raises ControllerError."""
+        """Send a segment; return its acknowledgement, once it is on disk. Raises ControllerError."""
         return self._json("PUT", f"segments/{quote(path)}", content)
 
     def query(self, text: str, *, limit: int = 10_000, timeout_s: float = 30.0) -> Result:
-        """Run one SELECT, as `rose.ledger.reading.query.query` does on a folder.
-
-        Raises QueryError if it is refused, fails or takes too long; ControllerError if nobody can be asked.
-        """
+        """Run one SELECT, as `rose.ledger.reading.query.query` does on a folder. Raises QueryError if it is refused,
+        fails or takes too long; ControllerError without a controller's answer."""
         select = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": True}
         headers, body = self._call("POST", "query", json.dumps(select).encode(), timeout_s + _CALL_S, QueryError)
-        try:
-            table = pa.ipc.open_stream(body).read_all()
-        except pa.ArrowException as error:
-            raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address") from error
-        return result(table, headers.get("X-Truncated") == "true")
+        with suppress(pa.ArrowException):
+            return result(pa.ipc.open_stream(body).read_all(), headers.get("X-Truncated") == "true")
+        raise ControllerError(f"what answers at {self.url} is no controller of ROSE; check the address")
 
     def _json(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
         _, body = self._call(method, path, content, _CALL_S, ControllerError)
@@ -101,16 +92,13 @@ class RemoteLedger:
             raise ControllerAwayError(f"no controller answers at {self.url} ({cause}): check the address") from error
 
     def _refusal(self, error: urllib.error.HTTPError, refused: type[LedgerError]) -> LedgerError:
-        said = error.read(_ERROR_BYTES_MAX)
         try:
-            reason = str(json.loads(said)["error"])
+            reason = str(json.loads(error.read(_ERROR_BYTES_MAX))["error"])
         except (ValueError, TypeError, KeyError):
             return ControllerError(f"what answers at {self.url} is no controller of ROSE ({error.code})")
         if error.code in _LATER:
             return ControllerAwayError(f"{self.url}: {reason}")
-        if error.code in (401, 403):
-            return ControllerError(f"{self.url}: {reason}")
-        return refused(reason)
+        return ControllerError(f"{self.url}: {reason}") if error.code in (401, 403) else refused(reason)
 
 
 def _is_url(text: str) -> bool:

@@ -1,14 +1,10 @@
 """The paths of a ledger's door: PUT of a segment, how far writers are, one SELECT, and figures for Prometheus."""
 
-from __future__ import annotations
-
-import io
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated
 
-import pyarrow as pa
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +15,7 @@ from starlette.routing import Route
 from rose.ledger.hosts.door import BusyError, Caller, DeniedError, Door
 from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX
 from rose.ledger.layout import LedgerError
+from rose.ledger.reading.query import arrow_stream
 from rose.tokens import UnknownTokenError
 
 logger = logging.getLogger(__name__)
@@ -30,20 +27,16 @@ _STATEMENT_BYTES_MAX = 1 << 20
 
 
 class Select(BaseModel):
-    """One SELECT over the views, and how much of its answer is wanted."""
-
     model_config = ConfigDict(extra="forbid")
 
     sql: str
     limit: Annotated[int, Field(ge=0, le=2**63 - 1)] = 10_000
     timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 30.0
-    #: HUGEINT, which a sum of integers is, else comes as DECIMAL(38, 0).
+    #: Otherwise HUGEINT, which a sum of integers is, comes as DECIMAL(38, 0).
     lossless: bool = False
 
 
 def routes(door: Door) -> list[Route]:
-    """The routes of a door."""
-
     async def held(request: Request) -> Response:
         caller = _caller(door, request)
         writers = request.query_params.getlist("writer") or None
@@ -61,7 +54,7 @@ def routes(door: Door) -> list[Route]:
         table, truncated = await run_in_threadpool(
             door.query, caller, select.sql, select.limit, select.timeout_s, lossless=select.lossless
         )
-        return Response(_arrow(table), headers={"Content-Type": ARROW, "X-Truncated": str(truncated).lower()})
+        return Response(arrow_stream(table), headers={"Content-Type": ARROW, "X-Truncated": str(truncated).lower()})
 
     async def metrics(request: Request) -> Response:
         text = await run_in_threadpool(door.metrics, _caller(door, request))
@@ -82,7 +75,7 @@ def _caller(door: Door, request: Request) -> Caller:
 
 
 class _TooLongError(LedgerError):
-    """A body is longer than what it is for."""
+    """A request's body is too long."""
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:
@@ -95,16 +88,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
-def _arrow(table: pa.Table) -> bytes:
-    written = io.BytesIO()
-    with pa.ipc.new_stream(written, table.schema) as stream:
-        stream.write_table(table)
-    return written.getvalue()
-
-
 def _answered(endpoint: Endpoint) -> Endpoint:
-    """Return an endpoint that says why there is no answer."""
-
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
@@ -113,7 +97,7 @@ def _answered(endpoint: Endpoint) -> Endpoint:
             where = ".".join(map(str, first["loc"])) or "the body"
             return _failure(400, f"{where}: {first['msg']}")
         except (LedgerError, UnknownTokenError) as error:
-            return _failure(_status(error), str(error))
+            return _failure(_STATUSES.get(type(error), 400), str(error))
         except OSError as error:
             return _failure(507, f"the ledger's disk refuses it: {error.strerror}")
         except Exception as error:
@@ -123,17 +107,7 @@ def _answered(endpoint: Endpoint) -> Endpoint:
     return answer
 
 
-def _status(error: Exception) -> int:
-    match error:
-        case UnknownTokenError():
-            return 401
-        case DeniedError():
-            return 403
-        case _TooLongError():
-            return 413
-        case BusyError():
-            return 503
-    return 400
+_STATUSES = {UnknownTokenError: 401, DeniedError: 403, _TooLongError: 413, BusyError: 503}
 
 
 def _failure(status: int, error: str) -> Response:

@@ -1,10 +1,6 @@
 """What makes a ledger a spool: its segments are copied to a controller, and stay here until they are there.
-
-`forwarded/<writer>.json` says how far a writer's segments were acknowledged. It may lag, and is asked by whoever
-removes segments, and while the controller is away: what is still to be sent, the forwarder asks the controller itself.
-"""
-
-from __future__ import annotations
+`forwarded/<writer>.json` says how far a writer's segments were acknowledged. It may lag. Commands that remove segments
+read it, and the forwarder does while the controller is away."""
 
 import json
 from pathlib import Path
@@ -13,28 +9,24 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
 FOLDER = "forwarded"
-#: Writers of upkeep, closes and local access, whose events are about one folder and mean nothing in another.
+#: Writers of upkeep, closes and local access, whose events are about one folder only.
 _UPKEEP = frozenset({"access", "archive", "closing", "compaction", "rollup"})
 _UPKEEP_PREFIX = "job-"
-#: The writer of the access log of a ledger's door.
 GATEWAY_WRITER = "gateway"
 
 
 def is_upkeep(writer: str) -> bool:
-    """Whether whoever has the folder may do a writer's work: it changes no figure."""
+    """Return whether anyone who has the folder may do this writer's work, which changes no figure."""
     return writer in _UPKEEP - {"closing"} or writer.startswith(_UPKEEP_PREFIX)
 
 
 def is_local(writer: str) -> bool:
-    """Whether a writer's segments belong to their own folder and are never forwarded."""
     return writer in _UPKEEP or writer == GATEWAY_WRITER or writer.startswith(_UPKEEP_PREFIX)
 
 
 def first_unsent_epoch(root: Path, writer: str) -> int | None:
-    """The first epoch that must stay as it was written, since the controller's ledger may lack it; None if none must.
-
-    Raises LedgerError if what the forwarder left is damaged.
-    """
+    """Return the first epoch that must stay as written, since the controller may lack it; None if none must. Raises
+    LedgerError if the forwarder's note is damaged."""
     if is_local(writer) or not (root / FOLDER).is_dir():
         return None
     path = root / FOLDER / f"{writer}.json"
@@ -52,6 +44,6 @@ def make(root: Path) -> None:
 
 
 def acknowledged(root: Path, writer: str, epoch: int) -> None:
-    """The controller's ledger holds every segment of `writer` before this epoch."""
+    """Note that the controller's ledger holds every segment of `writer` before this epoch."""
     content = json.dumps({"epoch": epoch}).encode()
     layout.write_file(root / FOLDER / f"{writer}.json", content)

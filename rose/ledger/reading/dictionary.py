@@ -1,13 +1,9 @@
-"""The data dictionary: every view of a ledger and every column, with its type and what it means."""
+"""The data dictionary: every view and column of a ledger, with its type and meaning."""
 
-from __future__ import annotations
-
-import dataclasses
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rose.errors import did_you_mean
 from rose.ledger.layout import LedgerError
@@ -24,19 +20,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view of the public interface, its columns in order."""
-
     name: str
     about: str
     columns: tuple[Column, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
-
 
 def read() -> list[View]:
-    """The views in the order of `catalog.VIEWS`, by the comments in the catalog of an empty ledger."""
+    """Return the views in the order of `catalog.VIEWS`, with the comments in the catalog of an empty ledger."""
     from rose.ledger import catalog, layout
 
     views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE database_name = 'ledger'"
@@ -44,10 +34,7 @@ def read() -> list[View]:
         "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
         "WHERE database_name = 'ledger' ORDER BY table_name, column_index"
     )
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        catalog.connect(layout.create(Path(folder) / "ledger")) as connection,
-    ):
+    with tempfile.TemporaryDirectory() as folder, catalog.connect(layout.create(Path(folder) / "ledger")) as connection:
         about = dict(connection.execute(views).fetchall())
         columns_by_view: dict[str, list[Column]] = {}
         for view, *column in connection.execute(columns).fetchall():
@@ -56,7 +43,6 @@ def read() -> list[View]:
 
 
 def one(views: Sequence[View], name: str) -> View:
-    """The view of this name. Raises LedgerError that lists those there are."""
     for view in views:
         if view.name == name.lower():
             return view

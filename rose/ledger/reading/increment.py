@@ -1,10 +1,6 @@
-"""What was added to a ledger since a mark: for readers that go on from where they were, and must miss nothing.
-
-A mark is taken between two segments of a writer, so that what lies before it and what lies after it are whole files,
-until a compaction merges across it; then the seq tells them apart.
-"""
-
-from __future__ import annotations
+"""What was added to a ledger since a mark, for readers that continue and must miss nothing. A mark is taken between two
+segments of a writer, so that whole files lie before and after it, until a compaction merges across it. Then the seq
+tells them apart."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +13,7 @@ from rose.ledger.layout import Part
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far one writer was read: through segment `index` of `epoch`; `next_seq` is the first event not read."""
+    """How far one writer was read: through segment `index` of `epoch`. `next_seq` is the first event not read."""
 
     epoch: int
     index: int
@@ -27,26 +23,20 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Increment:
     """The events after some marks: `select` reads them from the files there are, and `marks` are where they end.
-
-    `events` is their number, `files` that of the files. What was archived before it was read is not among them.
-    """
+    `events` and `files` are counts. Events that were archived before are not included."""
 
     select: str
     files: int
     marks: Mapping[str, Mark]
     events: int
-    #: A SELECT of all writers in the order in which they came.
     writer_order: str
-    #: SHA-256 of the files with the ids that the roll-ups count, by their path relative to the ledger.
+    #: By path relative to the ledger: SHA-256 of the files with the roll-ups' ids.
     id_files: Mapping[str, str]
 
 
 def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
-    """What every writer has added since its mark (all it has, for a writer without one), as of now.
-
-    `root` is what `layout.check` returned; `select` has all columns of `stored_event`.
-    Raises LedgerError for a damaged segment.
-    """
+    """Return what every writer has added since its mark (all, without one), with all columns of `stored_event`. `root`
+    is from `layout.check`. Raises LedgerError for a damaged segment."""
     files: list[str] = []
     apart: list[str] = []
     ends, events = {}, 0
@@ -75,7 +65,6 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
 
 
 def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:
-    """Segments of a live epoch after the mark `begin`, and where they end; `end` if there are none."""
     names = segments.segment_names(root / part.folder)
     new = [name for name in names if part.first > begin.epoch or int(name.partition("-")[0]) > begin.index]
     if not new:

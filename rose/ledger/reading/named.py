@@ -1,9 +1,6 @@
-"""The named queries of `sql/queries`: the question each answers, the variables it reads, and running one on a ledger.
-
-A query's file says all of that in its head, which `load` reads: a sentence with the question; a line
-`name (TYPE): what it restricts` for each variable; how to read the result. The files run by themselves in any DuckDB
-client, where a variable that was not set means "all".
-"""
+"""The named queries of `sql/queries`: their questions and variables, and running one on a ledger. The head of a query's
+file has a sentence with the question; a line `name (TYPE): what it restricts` for each variable; and how to read the
+result. The files run by themselves in any DuckDB client, where an unset variable means "all"."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 
 Value = datetime | str | int | Decimal
 
-#: Memory that a query may take, gigabytes.
 _MEMORY_GB = 2
 _DURATION = re.compile(r"(\d+)(s|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -37,13 +33,11 @@ _VARIABLE = re.compile(r"(\w+) \(([A-Z]+(?:\(\d+,\d+\))?)\): (.+)")
 
 
 class NamedQueryError(LedgerError):
-    """No such query, or a variable that it does not read or that has no such value; the message names it."""
+    """No such query, or a variable that it does not read or with a wrong value. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What restricts a query, or is a parameter of it. `type` is DuckDB's name of the type."""
-
     name: str
     type: str
     about: str
@@ -60,20 +54,18 @@ class NamedQuery:
     text: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the text."""
         fields = dataclasses.asdict(self)
         del fields["text"]
         return fields
 
 
 def names() -> list[str]:
-    """Names of all named queries, in order."""
     return sorted(sql.paths("queries"))
 
 
 @functools.cache
 def load(name: str) -> NamedQuery:
-    """The query of this name. Raises NamedQueryError, with the nearest name there is, if there is none."""
+    """Return the query of this name. Raises NamedQueryError, with the nearest name, if there is none."""
     if (path := sql.paths("queries").get(name)) is None:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -93,7 +85,7 @@ def load(name: str) -> NamedQuery:
 
 
 def assignments(items: Iterable[str]) -> dict[str, str]:
-    """`name=text` items as variable to text. Raises NamedQueryError for one that is none, or a name given twice."""
+    """Return `name=text` items as variable to text. Raises NamedQueryError for other items, or a name given twice."""
     texts_by_name: dict[str, str] = {}
     for item in items:
         name, equals, text = item.partition("=")
@@ -106,11 +98,9 @@ def assignments(items: Iterable[str]) -> dict[str, str]:
 
 
 def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
-    """What `texts` (variable to text) means to `query`; times are UTC without a zone, durations reach back from `now`.
-
-    Raises NamedQueryError that names a variable the query does not read, a value that its type does not have, or a
-    `since` that is not before `until`.
-    """
+    """Return the values of `texts` (variable to text) for `query`. Times are UTC without a zone; durations reach back
+    from `now`. Raises NamedQueryError for an unknown variable, a wrong value, or a `since` that is not before
+    `until`."""
     variables = {variable.name: variable for variable in query.variables}
     if unknown := sorted(set(texts) - set(variables)):
         raise NamedQueryError(f"{query.name} reads no variable {unknown[0]!r}; it reads {', '.join(variables)}")
@@ -122,7 +112,6 @@ def values(query: NamedQuery, texts: Mapping[str, str], *, now: datetime) -> dic
 
 
 def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
-    """`query` as text for any DuckDB client, after statements that set its variables."""
     types = {variable.name: variable.type for variable in query.variables}
     literals = {name: str(value).replace("'", "''") for name, value in bound.items()}
     settings = [f"SET VARIABLE {name} = CAST('{text}' AS {types[name]});\n" for name, text in literals.items()]
@@ -130,18 +119,11 @@ def script(query: NamedQuery, bound: Mapping[str, Value]) -> str:
 
 
 def run(
-    root: Path | str,
-    query: NamedQuery,
-    bound: Mapping[str, Value],
-    *,
-    limit: int = 1000,
-    timeout_s: float = 30.0,
+    root: Path | str, query: NamedQuery, bound: Mapping[str, Value], *, limit: int = 1000, timeout_s: float = 30.0
 ) -> Result:
-    """The rows of `query` on the ledger at `root`, at most `limit`, with variables set to what `values` returned.
-
+    """Return at most `limit` rows of `query` on the ledger at `root`, with variables set to what `values` returned.
     Raises NamedQueryError if it takes longer than `timeout_s`, or finds nothing of a run or a device that the ledger
-    does not know; LedgerError if `root` is no ledger or is damaged.
-    """
+    does not have; LedgerError if `root` is no ledger or is damaged."""
     import duckdb
 
     from rose.ledger import catalog
@@ -149,7 +131,6 @@ def run(
 
     types = {variable.name: variable.type for variable in query.variables}
     with catalog.connect(root) as connection:
-        # The text is ours, so it needs no lock-down: only an end.
         timer = threading.Timer(timeout_s, connection.interrupt)
         timer.start()
         try:
@@ -174,7 +155,7 @@ def run(
 
 
 def _require_recorded(connection: duckdb.DuckDBPyConnection, bound: Mapping[str, Value]) -> None:
-    """Nothing found is an answer only of what is there; a ledger that records no runs at all knows none to be wrong."""
+    """Raise NamedQueryError for an unknown run or device, unless the ledger records none at all."""
     for variable, view in (("run_id", "run"), ("device_id", "device")):
         if (value := bound.get(variable)) is None:
             continue
@@ -192,7 +173,9 @@ def _value(variable: Variable, text: str, now: datetime) -> Value:
         if variable.type == "TIMESTAMP":
             return _time(text, now)
         if variable.type == "BIGINT":
-            return _integer(text)
+            if not -(2**63) <= int(text) < 2**63:
+                raise ValueError(text)
+            return int(text)
         if variable.type.startswith("DECIMAL"):
             return _decimal(text, variable.type)
     except (ValueError, OverflowError, InvalidOperation) as error:
@@ -206,7 +189,6 @@ def _value(variable: Variable, text: str, now: datetime) -> Value:
 
 
 def _time(text: str, now: datetime) -> datetime:
-    """`text` as a UTC time without a zone. Raises ValueError or OverflowError."""
     if match := _DURATION.fullmatch(text):
         time = now - timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
     else:
@@ -214,16 +196,7 @@ def _time(text: str, now: datetime) -> datetime:
     return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
 
 
-def _integer(text: str) -> int:
-    """`text` as an integer of eight bytes. Raises ValueError."""
-    value = int(text)
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(text)
-    return value
-
-
 def _decimal(text: str, type_name: str) -> Decimal:
-    """`text` as a number of at most the digits of `type_name`. Raises ValueError or InvalidOperation."""
     digits, scale = map(int, re.findall(r"\d+", type_name))
     value = Decimal(text)
     exact = value.is_finite() and value == round(value, scale) and abs(value) < 10 ** (digits - scale)

@@ -1,6 +1,4 @@
-"""The views of a connection as the ledger is at one time, for who asks many things of one state."""
-
-from __future__ import annotations
+"""The views of a connection fixed at one state of the ledger, for many queries on one state."""
 
 from pathlib import Path
 
@@ -8,17 +6,14 @@ import duckdb
 
 from rose.ledger import layout, segments, sources
 
-#: A segment of fewer bytes is read whole, once: opening it for each view anew takes longer than reading it.
+#: A smaller segment is read once, because opening it for each view takes longer than reading it.
 _SMALL_BYTES = 256 * 1024
 
 
 def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    """From now on `event`, and the views over it, have the events that the ledger at `root` has now, until `unpin`.
-    Daily views, which read roll-ups, go on as they were.
-
-    Segments that no compaction merged yet are in memory meanwhile. Raises LedgerError where there is no ledger,
-    duckdb.Error for a damaged file, and OSError for one that was removed meanwhile.
-    """
+    """Fix `event`, and the views over it, at the events that the ledger at `root` has now, until `unpin`. Daily views
+    are unchanged. Segments that no compaction merged yet stay in memory. Raises LedgerError where there is no ledger,
+    duckdb.Error for a damaged file, and OSError for one that was removed meanwhile."""
     root = layout.check(root)
     small: list[str] = []
     large: list[str] = []
@@ -36,7 +31,6 @@ def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(root, small)}")
     finally:
         connection.execute("RESET threads")
-    # Temporary views go before the catalog's own.
     connection.execute(
         "CREATE OR REPLACE TEMP VIEW stored_event AS "
         f"FROM small_event UNION ALL BY NAME ({sources.events(root, large)})"
@@ -44,6 +38,5 @@ def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
 
 
 def unpin(connection: duckdb.DuckDBPyConnection) -> None:
-    """Views have what the ledger has when they are read, again."""
     connection.execute("DROP VIEW temp.stored_event")
     connection.execute("DROP TABLE temp.small_event")

@@ -1,8 +1,6 @@
-"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory.
-
-It runs in a process of its own (`query_worker`), so whatever a statement does to DuckDB, the caller goes on. Loads
-neither DuckDB nor Arrow before that process is on its way.
-"""
+"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory. It
+runs in a process of its own (`query_worker`), so nothing that a statement does to DuckDB harms the caller. This module
+loads neither DuckDB nor Arrow before that process has started."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from rose.ledger.layout import LedgerError
 
@@ -24,19 +22,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Outcome = Literal["refused", "failed", "timeout"]
-#: A query that did not stop at its timeout is killed this much later.
+#: Seconds after its timeout at which a query that runs on is killed.
 KILL_AFTER_S = 0.5
-#: What may pass beyond that before an answer is there: the first call loads DuckDB, and a result takes time to send.
+#: Further seconds to wait for an answer: the first call loads DuckDB, and a result takes time to send.
 _GRACE_S = 120.0
-#: Environment variables that a process which runs users' SQL has no need to hold.
+#: Environment variables that a process with users' SQL must not have.
 _SECRETS = ("ROSE_TOKEN",)
 
 
 class QueryError(LedgerError):
-    """A query that was refused or failed; the message says what is allowed.
-
-    `outcome`: whether it was `refused` before it ran, `failed`, or came to its `timeout`.
-    """
+    """A query that was `refused` before it ran, `failed`, or reached its `timeout`; the message says what is
+    allowed."""
 
     def __init__(self, text: str, outcome: Outcome = "failed") -> None:
         super().__init__(text)
@@ -45,15 +41,13 @@ class QueryError(LedgerError):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The rows of a query. `truncated` says that there were more than the limit."""
-
     columns: list[str]
     types: list[str]
     rows: list[tuple[Any, ...]]
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """One query as it is sent to a worker. `lossless`: what Arrow has no type for travels as DuckDB reads it back."""
 
@@ -64,29 +58,12 @@ class Request:
     memory_limit_gb: float
     lossless: bool = False
 
-    def encode(self) -> bytes:
-        """As `decode` reads it."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, content: bytes) -> Self:
-        """What `encode` wrote."""
-        return cls(**json.loads(content))
-
 
 def query(
-    root: Path | str,
-    text: str,
-    *,
-    limit: int = 10_000,
-    timeout_s: float = 30.0,
-    memory_limit_gb: float = 2.0,
+    root: Path | str, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
-    """Run one SELECT on the ledger at `root`; at most `limit` rows, within `timeout_s` and `memory_limit_gb`.
-
-    Raises QueryError if the text is anything else, reads outside the ledger, fails, or takes too long;
-    LedgerError if `root` is no ledger.
-    """
+    """Run one SELECT on the ledger at `root`, within these limits. Raises QueryError if the text is anything else,
+    reads outside the ledger, fails, or takes too long; LedgerError if `root` is no ledger."""
     table, truncated = query_arrow(
         root, text, limit=limit, timeout_s=timeout_s, memory_limit_gb=memory_limit_gb, lossless=True
     )
@@ -94,10 +71,7 @@ def query(
 
 
 def result(table: pa.Table, truncated: bool) -> Result:
-    """The rows of a table that `query_arrow` returned, lossless, as DuckDB's own Python values.
-
-    Times with a zone come as UTC without one.
-    """
+    """Return a lossless table of `query_arrow` as DuckDB's own Python values, times in UTC without a zone."""
     types = [field.metadata[b"type"].decode() for field in table.schema]
     return Result(table.column_names, types, _python_rows(table), truncated)
 
@@ -111,29 +85,19 @@ def query_arrow(
     memory_limit_gb: float = 2.0,
     lossless: bool = False,
 ) -> tuple[pa.Table, bool]:
-    """As `query`, as an Arrow table, and whether there were more rows than `limit`.
-
-    The DuckDB type of each column is its field's metadata `type`. HUGEINT, which a sum of integers is, comes as
-    DECIMAL(38, 0) and UUID as text; with `lossless` as extension types that DuckDB reads back.
-    """
+    """Run `query` and return an Arrow table, and whether there were more rows than `limit`. The DuckDB type of each
+    column is its field's metadata `type`. HUGEINT, which a sum of integers is, comes as DECIMAL(38, 0) and UUID as
+    text; with `lossless` as extension types that DuckDB reads back."""
     if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
     began = time.monotonic()
-    # A worker ends with its connection.
     with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
-        request = Request(
-            root=str(Path(root).expanduser().absolute()),
-            text=text,
-            limit=limit,
-            timeout_s=timeout_s,
-            memory_limit_gb=memory_limit_gb,
-            lossless=lossless,
-        )
+        absolute = str(Path(root).expanduser().absolute())
+        request = Request(absolute, text, limit, timeout_s, memory_limit_gb, lossless)
         try:
-            connection.sendall(request.encode())
+            connection.sendall(json.dumps(asdict(request)).encode())
             connection.shutdown(socket.SHUT_WR)
-            # Takes as long as the worker needs to load its own.
             import pyarrow as pa
 
             with connection.makefile("rb") as stream:
@@ -146,7 +110,6 @@ def query_arrow(
     if "error" in header:
         raise QueryError(header["error"], outcome) if (outcome := header["outcome"]) else LedgerError(header["error"])
     if len(content) != header.get("bytes"):
-        # The process ended without an answer, or in the middle of it.
         if time.monotonic() - began >= timeout_s:
             raise QueryError(too_slow(timeout_s), "timeout")
         raise QueryError(_died(header.get("died"), memory_limit_gb))
@@ -154,6 +117,15 @@ def query_arrow(
     types = zip(table.schema, header["types"], strict=True)
     schema = pa.schema([field.with_metadata({"type": kind}) for field, kind in types])
     return pa.Table.from_arrays(table.columns, schema=schema), header["truncated"]
+
+
+def arrow_stream(table: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -167,26 +139,23 @@ def _python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
             table = table.set_column(index, field.name, column)
     if not table.num_columns:
         return []
-    # Positions instead of names, which may be equal but for their case.
+    # By position, since names may differ only in case.
     table = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
     with database.connect() as connection:
         return connection.from_arrow(table).fetchall()
 
 
 def too_slow(timeout_s: float) -> str:
-    """What to say of a query whose time is up."""
     return f"the query took longer than {timeout_s:g} s; narrow it, or raise the timeout"
 
 
 def too_large(memory_limit_gb: float) -> str:
-    """What to say of a query that was ended by the memory limit."""
     return f"Out of Memory: the query needed more than {memory_limit_gb:g} GB; narrow it"
 
 
 def _died(number: int | None, memory_limit_gb: float) -> str:
-    """What to say of a query whose process a signal ended, or nobody knows what."""
     if number == signal.SIGABRT:
-        # What a C library does that gets no more memory; DuckDB's own failures are errors.
+        # A C library without memory aborts; DuckDB's own failures are errors.
         return too_large(memory_limit_gb)
     if number is None:
         return "the process of the query ended without an answer; try again"
@@ -197,7 +166,7 @@ def _died(number: int | None, memory_limit_gb: float) -> str:
 
 
 class _Workers:
-    """The process that forks a worker for each query: started by the first one, ends with this process."""
+    """The process that forks a worker for each query. It starts with the first query and ends with this process."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -205,13 +174,11 @@ class _Workers:
         self._process: subprocess.Popen[bytes] | None = None
 
     def connection(self) -> socket.socket:
-        """A socket to a new worker."""
         ours, theirs = socket.socketpair()
         with self._mutex, theirs:
             try:
                 self._send(theirs)
             except OSError:
-                # It was killed: another one takes its place.
                 self._control = None
                 self._send(theirs)
         return ours
@@ -222,10 +189,10 @@ class _Workers:
         socket.send_fds(self._control, [b"q"], [theirs.fileno()])
 
     def _start(self) -> socket.socket:
-        # A packet for each query, so that two processes that share this socket after a fork cannot mix theirs.
+        # A packet for each query, so that two processes with this socket after a fork cannot mix theirs.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-        # One arena, and no thread before the fork but what cannot be avoided.
+        # One arena, and as few threads as possible before the fork.
         environment |= {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
         with theirs:
             # -P: nothing is imported from the working directory. A session of its own: Ctrl-C is for the caller.

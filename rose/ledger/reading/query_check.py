@@ -1,11 +1,7 @@
-"""What a user's SQL may be: one SELECT over the catalog's views, read from DuckDB's own syntax tree.
-
-Everything not known to be harmless is refused: kinds of table reference, table functions and tables by a list of what
-is allowed, scalar functions by a list of those that look at anything but their arguments. DuckDB's own lock-down (see
-`query_worker`) stands behind it.
-"""
-
-from __future__ import annotations
+"""What a user's SQL may be: one SELECT over the catalog's views, read from DuckDB's own syntax tree. Everything not
+known to be harmless is refused: kinds of table reference, table functions and tables by a list of what is allowed,
+scalar functions by a list of those that look at anything but their arguments. DuckDB's own lock-down (see
+`query_worker`) stands behind it."""
 
 import functools
 import json
@@ -17,10 +13,9 @@ from rose.errors import did_you_mean
 from rose.ledger import catalog
 from rose.ledger.reading.query import QueryError
 
-#: Longest text of a query, in characters.
 TEXT_MAX = 100_000
 
-#: Table functions that make rows of their arguments alone. Those that name a table in a string are not among them.
+#: Table functions of their arguments alone. None of them takes a table's name in a string.
 TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"})
 #: Scalar functions that look at the process, its settings or its state, that bind SQL in a text, or that only wait.
 FUNCTIONS_REFUSED = frozenset(
@@ -49,7 +44,7 @@ _PREFIXES_REFUSED = ("pg_", "has_", "inet_", "__internal", "duckdb_", "pragma_",
 _TABLE_REFERENCES = frozenset(
     {"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "PIVOT", "SHOW_REF", "SUBQUERY", "TABLE_FUNCTION"}
 )
-#: The schemas by which a view may be qualified: `ledger` is the name the catalog is attached under.
+#: Schemas that may qualify a view. The catalog is attached as `ledger`.
 _QUALIFIERS: tuple[list[str], ...] = ([], ["main"], ["ledger"], ["ledger", "main"])
 
 _ALLOWED = (
@@ -59,19 +54,17 @@ _ALLOWED = (
 
 
 class Names:
-    """What the catalog attached as `ledger` offers beside the views every catalog has; looked up when asked for."""
+    """What the catalog attached as `ledger` has beside the views of every catalog, looked up when needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
 
     @functools.cached_property
     def views(self) -> frozenset[str]:
-        """Names of views, in lower case."""
         return self._named("SELECT view_name FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal")
 
     @functools.cached_property
     def table_macros(self) -> frozenset[str]:
-        """Names of table macros, in lower case."""
         return self._named(
             "SELECT function_name FROM duckdb_functions() "
             "WHERE database_name = 'ledger' AND function_type = 'table_macro'"
@@ -82,9 +75,8 @@ class Names:
 
 
 def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str:
-    """`text` wrapped so that it gives at most `limit` rows, checked as it will be executed. Raises QueryError."""
+    """Return `text` wrapped so that it gives at most `limit` rows, checked as it will run. Raises QueryError."""
     statement = _one_select(connection, text)
-    # The newline ends a comment that the text may end with.
     wrapped = f"SELECT * FROM (\n{statement}\n) LIMIT {limit}"
     try:
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
@@ -104,7 +96,7 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
 
 def check(tree: dict[str, Any], names: Names) -> None:
     """Walk a serialized statement. Raises QueryError at the first thing that is not allowed."""
-    # Names of WITH that are visible travel with each node: a name that is none of them could be a file's.
+    # Visible names of WITH travel with each node. Any other name could be a file's.
     waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while waiting:
         node, visible = waiting.pop()
@@ -114,8 +106,11 @@ def check(tree: dict[str, Any], names: Names) -> None:
             continue
         if "alias" in node and "sample" in node:
             _check_reference(node, visible, names)
-        elif "function_name" in node:
-            _check_function(node)
+        elif (function := node.get("function_name", "").lower()) in FUNCTIONS_REFUSED or function.startswith(
+            _PREFIXES_REFUSED
+        ):
+            what = f"the function {function!r} is not allowed: it looks at more than its arguments"
+            raise QueryError(f"{what}. {_ALLOWED}")
         if isinstance(with_clause := node.get("cte_map"), dict):
             for entry in with_clause["map"]:
                 name = frozenset({entry["key"].lower()})
@@ -151,18 +146,11 @@ def _check_reference(node: dict[str, Any], visible: frozenset[str], names: Names
             raise QueryError(f"the table function {name!r} is not allowed. {_ALLOWED}")
 
 
-def _check_function(node: dict[str, Any]) -> None:
-    name = node["function_name"].lower()
-    if name in FUNCTIONS_REFUSED or name.startswith(_PREFIXES_REFUSED):
-        raise QueryError(f"the function {name!r} is not allowed: it looks at more than its arguments. {_ALLOWED}")
-
-
 def _path(node: dict[str, Any]) -> list[str]:
     return [part.lower() for part in node["qualified_name"]["path"]]
 
 
 def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
-    """The text of the one statement in `text`, without a semicolon. Raises QueryError."""
     if len(text) > TEXT_MAX:
         raise QueryError(f"the query has {len(text)} characters; at most {TEXT_MAX} are read")
     try:
@@ -190,10 +178,8 @@ def _kind(statement: duckdb.Statement) -> str:
     try:
         return statement.type.name
     except ValueError:
-        # DuckDB has more kinds than its Python package has names for.
         return "non-SELECT"
 
 
 def explained(message: str) -> str:
-    """Return DuckDB's message about a statement, with what is allowed where it refused permission."""
     return f"{message}\n{_ALLOWED}" if "Permission Error" in message else message

@@ -1,12 +1,8 @@
-"""The processes in which users' SQL runs: one for each query, with limits that the kernel keeps.
-
-DuckDB stops most queries by itself, but not a single call of a function on one huge value: `regexp_extract_all`,
-`levenshtein` or `string_split` heed neither its interrupt nor its memory limit, for minutes and gigabytes. So each
-query runs in a process that the kernel ends when its time is up, that cannot have more memory, and that cannot write a
-byte to any file. `serve` forks them from a process that has loaded everything, which takes about 5 ms.
-"""
-
-from __future__ import annotations
+"""The processes in which users' SQL runs: one for each query, with limits that the kernel keeps. DuckDB stops most
+queries by itself, but not a single call of a function on one huge value: `regexp_extract_all`, `levenshtein` or
+`string_split` ignore its interrupt and its memory limit, for minutes and gigabytes. So each query runs in a process
+that the kernel ends when its time is up, that cannot have more memory, and that cannot write a byte to any file.
+`serve` forks them from a process that has loaded everything, which takes about 5 ms."""
 
 import json
 import os
@@ -24,13 +20,14 @@ import duckdb
 import pyarrow as pa
 
 from rose.ledger import catalog, layout
+from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import query_check
-from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, too_large, too_slow
+from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, arrow_stream, too_large, too_slow
 
-#: A larger result is refused, since whoever asked must hold it in memory.
+#: A larger result is refused, since the caller must hold it in memory.
 RESULT_BYTES_MAX = 256 * 1024**2
-#: What a process may have beyond its query's memory limit: stacks, and what DuckDB does not count.
+#: Memory beyond the query's limit: stacks, and what DuckDB does not count.
 _MEMORY_SLACK_BYTES = 512 * 1024**2
 _THREADS_MAX = 4
 _CONNECT_S = 60.0
@@ -38,12 +35,10 @@ _BATCH_ROWS = 10_000
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a process for each socket that arrives over `control`, until the other end is closed.
-
-    A process reads one encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated`
-    and the length of what follows in `bytes`, or `error` and the `outcome` of a QueryError) and an Arrow IPC stream.
-    For one that a signal ended, this process answers `died`, the signal's number.
-    """
+    """Fork a process for each socket that arrives over `control`, until the other end is closed. A process reads one
+    encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated` and the length of what
+    follows in `bytes`, or `error` and the `outcome` of a QueryError) and an Arrow IPC stream. If a signal ended it,
+    this process answers `died`, the signal's number."""
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:
@@ -51,10 +46,9 @@ def serve(control: socket.socket) -> None:
         if not descriptors:
             return
         connection = socket.socket(fileno=descriptors[0])
-        # It may be over before it is known here.
+        # The child may end before `running` has it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         if (pid := os.fork()) == 0:
-            # Whoever waits for the end of another answer does not wait for this one.
             for other in (control, *running.values()):
                 other.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -65,12 +59,11 @@ def serve(control: socket.socket) -> None:
 
 
 def _reap(running: dict[int, socket.socket]) -> None:
-    """Let go of the processes that have ended, and answer for those that could not."""
     for pid in list(running):
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
-            # Another process ended meanwhile, and that signal's handler, which ran within this one, was first.
+            # Another process ended meanwhile, and its handler was first.
             continue
         if ended:
             with running.pop(pid) as connection, suppress(OSError):
@@ -80,34 +73,28 @@ def _reap(running: dict[int, socket.socket]) -> None:
 
 
 def _answer(connection: socket.socket) -> None:
-    """Carry out one request and end the process."""
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         with connection.makefile("rb") as stream:
-            request = Request.decode(stream.read())
+            request = Request(**json.loads(stream.read()))
         signal.setitimer(signal.ITIMER_REAL, request.timeout_s + _CONNECT_S)
         threading.Thread(target=_end_with, args=[connection], daemon=True).start()
         try:
             header, content = _run(request)
         except LedgerError as error:
             header, content = {"error": str(error), "outcome": getattr(error, "outcome", None)}, b""
-        except MemoryError:
-            header, content = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}, b""
         except Exception as error:
-            # Arrow hands on DuckDB's want of memory as an OSError.
-            if "Out of Memory" in str(error):
-                header, content = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}, b""
-            else:
-                header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "outcome": None}, b""
+            header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "outcome": None}, b""
+            # Arrow reports DuckDB's lack of memory as an OSError.
+            if isinstance(error, MemoryError) or "Out of Memory" in str(error):
+                header = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}
         connection.sendall(json.dumps({**header, "bytes": len(content)}).encode() + b"\n")
         connection.sendall(content)
     finally:
-        # Whatever happened: nothing of the process that forked this one may run here.
         os._exit(0)
 
 
 def _end_with(connection: socket.socket) -> None:
-    """End this process when whoever asked is gone: nobody waits for the answer."""
     hung_up = select.poll()
     hung_up.register(connection, 0)
     hung_up.poll()
@@ -115,7 +102,6 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def _damaged(root: Path, message: str) -> str:
-    """Return the message, with what to do where it names a file of the ledger."""
     return f"{message}\n`rose ledger verify` names what is damaged" if f"'{root}/" in message else message
 
 
@@ -136,16 +122,11 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         except (MemoryError, pa.ArrowMemoryError) as error:
             raise QueryError(too_large(request.memory_limit_gb)) from error
         except pa.ArrowException as error:
-            # What the stream of batches makes of an error of DuckDB's.
-            slow = "INTERRUPT" in str(error)
-            if slow:
+            if "INTERRUPT" in str(error):
                 raise QueryError(too_slow(request.timeout_s), "timeout") from error
             raise QueryError(_damaged(root, str(error))) from error
     truncated = table.num_rows > request.limit
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.slice(0, request.limit))
-    return {"types": types, "truncated": truncated}, sink.getvalue().to_pybytes()
+    return {"types": types, "truncated": truncated}, arrow_stream(table.slice(0, request.limit))
 
 
 def _checked(connection: duckdb.DuckDBPyConnection, request: Request) -> str:
@@ -169,24 +150,20 @@ def _fetch(reader: pa.RecordBatchReader) -> pa.Table:
 
 
 def _limit(request: Request) -> None:
-    """Limits that hold against DuckDB itself: time, memory, and not a byte to any file."""
     signal.setitimer(signal.ITIMER_REAL, request.timeout_s + KILL_AFTER_S)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     memory_bytes = pages * resource.getpagesize() + int(request.memory_limit_gb * 1e9) + _MEMORY_SLACK_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(kind, (0, 0))
-    # What a C library prints when it aborts for want of memory is no message for anyone.
     with Path(os.devnull).open("wb") as null:
         os.dup2(null.fileno(), 2)
 
 
 def _lock_down(connection: duckdb.DuckDBPyConnection, root: Path, request: Request) -> None:
-    """From here on the connection reads the ledger's segments only, writes nothing, and cannot be set free."""
-    readable = catalog.readable(root)
-    for setting, folders in (("allowed_directories", True), ("allowed_paths", False)):
-        names = ", ".join(catalog.quoted(name) for name in readable if name.endswith("/") == folders)
-        connection.execute(f"SET {setting} = [{names}]")
+    folders = ", ".join(catalog.quoted(f"{root}/{folder}/") for folder in ("live", "compacted", rolled.FOLDER))
+    connection.execute(f"SET allowed_directories = [{folders}]")
+    connection.execute("SET allowed_paths = []")
     connection.execute(f"SET threads = {min(_THREADS_MAX, len(os.sched_getaffinity(0)))}")
     connection.execute(f"SET memory_limit = '{request.memory_limit_gb}GB'")
     connection.execute(f"SET max_execution_time = {max(1, round(request.timeout_s * 1000))}")

@@ -1,1 +1,1 @@
-"""What goes on in the background: jobs, and figures for whoever watches."""
+"""Background work: jobs, and figures for monitoring."""

@@ -1,10 +1,6 @@
-"""Background jobs: what keeps a ledger small, fast and checked, each run of which is an event of its own.
-
-A job holds a lock of its own while it runs, so that any number of schedulers may serve one ledger. When it last
-succeeded is read from the ledger: what was missed while nothing ran is caught up by one run.
-"""
-
-from __future__ import annotations
+"""Background jobs that keep a ledger small, fast and checked. Each run is an event. A job holds a lock while it runs,
+so any number of schedulers may serve one ledger. The ledger has the time of the last success: one run makes up for all
+that were missed."""
 
 import dataclasses
 import functools
@@ -23,14 +19,13 @@ from rose.events import Ledger
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
-#: The `ledger` event by which a job records what it did, and what its writer is called.
+#: The action of a job's `ledger` event, and the prefix of its writer.
 JOB_ACTION = "job"
-#: The error of a run that whoever has the scheduler ended.
 STOPPED = "stopped before it was done"
 _WRITER_PREFIX = "job-"
-#: A scheduled run is skipped if another scheduler's began less than this share of the interval ago.
+#: A scheduled run is skipped if another began less than this share of the interval ago.
 _DUE_SHARE = 0.5
-#: An audit reads every byte where that was done last longer ago: a week, less what a daily one may come too early.
+#: An audit reads every byte if that was done longer ago: a week, less the time by which a daily one may come early.
 _EVERY_BYTE_DAYS = 6.5
 _PROBLEMS_SHOWN = 5
 _DAY_S = 86_400.0
@@ -39,11 +34,8 @@ _ERROR_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something to be done to a ledger every `every_s` seconds.
-
-    `run` takes the ledger's folder, returns what it did as plain values, and raises if it could not. It is sent to
-    another process, so it is a function of a module, or a `functools.partial` of one.
-    """
+    """Work on a ledger every `every_s` seconds. `run` takes its folder, returns plain values, and raises if it fails.
+    It runs in another process, so it is a function of a module, or a `functools.partial` of one."""
 
     name: str
     run: Callable[[Path], Mapping[str, object]]
@@ -63,7 +55,6 @@ class JobRun:
     error: str | None = None
 
     def line(self) -> str:
-        """One line for people."""
         outcome = ", ".join(f"{name} {value}" for name, value in (self.result or {}).items()) or self.error
         took = "" if self.status == "skipped" else f" in {self.duration_ns / 1e9:.1f} s"
         return f"{iso(self.started_us)[:19]}Z {self.job}: {self.status}{took}: {outcome}"
@@ -71,7 +62,7 @@ class JobRun:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last run of a job as the ledger has it. Times are UTC microseconds since the Unix epoch."""
+    """The last run of a job in the ledger. Times are UTC microseconds since the Unix epoch."""
 
     job: str
     ok: bool
@@ -81,32 +72,27 @@ class Last:
     missed: int
     result_json: str | None
     error: str | None
-    #: When the last run that succeeded began and ended; None if none did.
     succeeded_us: int | None
     success_ended_us: int | None
-    #: When the last audit of every byte began that found nothing wrong; None of any other job.
     every_byte_us: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What a ledger's keeper chose; a job whose settings are None is left out."""
+    """A job whose settings are None is left out."""
 
     compact_every_s: float = 300.0
     roll_up_every_s: float = 300.0
     archive_to: str | None = None
     archive_after_days: float | None = None
     archive_delete: bool = False
-    #: A TOML file, or `example`; None leaves it to the ledger and its runs.
     price_book: str | None = None
-    #: Folder of the cost reports.
     reports: Path | None = None
-    #: The file of alerts.
     alerts: Path | None = None
 
 
 def ledger_jobs(settings: Settings) -> list[Job]:
-    """The jobs that need nothing but the ledger. Raises LedgerError for settings that contradict one another."""
+    """Return the jobs that need only the ledger. Raises LedgerError for settings that contradict one another."""
     listed = [
         Job("compact", compact, settings.compact_every_s),
         Job("roll-up", roll_up, settings.roll_up_every_s),
@@ -119,40 +105,33 @@ def ledger_jobs(settings: Settings) -> list[Job]:
         raise LedgerError("nothing says where old events are archived to; give --archive-to")
     else:
         run = functools.partial(
-            archive,
-            older_than_days=settings.archive_after_days,
-            to=settings.archive_to,
-            delete=settings.archive_delete,
+            archive, older_than_days=settings.archive_after_days, to=settings.archive_to, delete=settings.archive_delete
         )
         listed.append(Job("archive", run, _DAY_S))
     return listed
 
 
 def compact(root: Path) -> Mapping[str, object]:
-    """Merge the closed epochs of every writer."""
     from rose.ledger.growth import compaction
 
     return dataclasses.asdict(compaction.compact(root))
 
 
 def roll_up(root: Path) -> Mapping[str, object]:
-    """Bring the daily sums up to date."""
     from rose.ledger.growth import rollup
 
     return dataclasses.asdict(rollup.roll_up(root))
 
 
 def audit(root: Path) -> Mapping[str, object]:
-    """Check every byte, or what is new or changed if a check of every byte found nothing wrong within a week.
-
-    When that was is in the ledger's events: what verifications leave can be forged by whoever may write to the folder.
-    Raises LedgerError naming the first problems if anything is wrong.
-    """
+    """Check every byte, or only new and changed files if a check of every byte found nothing wrong within a week. The
+    ledger's events give that time, since verification records can be forged by whoever may write to the folder. Raises
+    LedgerError naming the first problems if anything is wrong."""
     from rose.ledger import verify
 
     last = history(root).get("audit")
     ago_us = None if last is None or last.every_byte_us is None else utc_us() - last.every_byte_us
-    # By a clock that was put back since it was later than now.
+    # A clock that was put back makes it later than now.
     every_byte = ago_us is None or not 0 <= ago_us < _EVERY_BYTE_DAYS * 86_400e6
     report = verify.verify(root) if every_byte else verify.verify_changed(root)
     if problems := report.doubts:
@@ -163,18 +142,15 @@ def audit(root: Path) -> Mapping[str, object]:
 
 
 def archive(root: Path, *, older_than_days: float, to: str, delete: bool) -> Mapping[str, object]:
-    """Copy what is older than `older_than_days` to the folder or URL `to`; with `delete` it leaves the ledger."""
     from rose.ledger.growth import archive as archiving
 
     return dataclasses.asdict(archiving.archive(root, older_than_days=older_than_days, to=to, delete=delete))
 
 
 def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
-    """Run a job now, in this process, and record how it ended. It is skipped if another process runs it.
-
-    With `only_if_due` it is also skipped if a run succeeded within the interval: another scheduler's. What the job
-    raises is in the outcome. Raises LedgerError if `root` is no ledger or cannot be locked.
-    """
+    """Run a job now, in this process, and record how it ended. It is skipped if another process runs it. With
+    `only_if_due` it is also skipped if another scheduler's run succeeded within the interval. The job's errors are in
+    the outcome. Raises LedgerError if `root` is no ledger or cannot be locked."""
     root = layout.check(root)
     started_us, began_ns = utc_us(), time.monotonic_ns()
     path = root / "locks" / f"running-{job.name}.lock"
@@ -193,7 +169,7 @@ def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
                     return JobRun(job.name, "skipped", started_us, error=f"done at {iso(last.succeeded_us)} elsewhere")
                 missed = max(0, int(intervals) - 1)
             result = dict(job.run(root))
-        # Whatever it is, whoever asks for the job's last result must learn of it; an interrupt stops the job alone.
+        # Any error must be in the job's last result. An interrupt stops the job alone.
         except (Exception, KeyboardInterrupt) as caught:
             error = _explained(caught)
         status: Literal["ok", "failed"] = "ok" if error is None else "failed"
@@ -204,7 +180,7 @@ def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
 
 
 def record(root: Path, run: JobRun) -> JobRun:
-    """Put a finished run into the ledger; returns it, as failed if the ledger refuses it."""
+    """Record a finished run in the ledger; return it, as failed if the ledger refuses it."""
     from rose.ledger.writer import LedgerWriter
 
     detail = {
@@ -225,7 +201,7 @@ def record(root: Path, run: JobRun) -> JobRun:
 
 
 def history(root: Path | str) -> dict[str, Last]:
-    """The last run of each job, by name. Costs the same on a ledger of any size. Raises LedgerError."""
+    """Return the last run of each job, by name, at the same cost for a ledger of any size. Raises LedgerError."""
     import duckdb
 
     from rose.ledger import catalog, sources
@@ -246,16 +222,15 @@ def history(root: Path | str) -> dict[str, Last]:
 
 
 def due_us(job: Job, last: Last | None) -> int:
-    """When a job is to run next, UTC microseconds since the Unix epoch; it may have passed."""
+    """Return when a job is to run next, UTC microseconds since the Unix epoch; it may be in the past."""
     now_us = utc_us()
-    # By a clock that was put back since it succeeded later than now.
+    # A clock that was put back makes the success later than now.
     if last is None or last.succeeded_us is None or last.succeeded_us > now_us:
         return now_us
     return last.succeeded_us + int(job.every_s * 1e6)
 
 
 def _explained(error: BaseException) -> str:
-    # What DuckDB makes of an interrupt that comes in the middle of a query.
     in_query = type(error) is RuntimeError and str(error) == "Query interrupted"
     if isinstance(error, KeyboardInterrupt) or in_query:
         return STOPPED

@@ -1,10 +1,6 @@
-"""The ledger's figures in Prometheus' text format: counters are sums over the whole ledger, by provenance.
-
-They come from the daily sums, from the records of the jobs and from the files themselves, so that a scrape costs about
-the same on a ledger of any size; and a scraper that comes more often than every `CACHE_S` seconds gets the same answer.
-"""
-
-from __future__ import annotations
+"""The ledger's figures in Prometheus' text format. Counters are sums over the whole ledger, by provenance. They come
+from the daily sums, the records of jobs and the files, so that a scrape costs about the same on a ledger of any size.
+Scrapes within `CACHE_S` seconds get the same answer."""
 
 import json
 import shutil
@@ -30,12 +26,12 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 
 CACHE_S = 5.0
-#: A lease that nobody renewed for this long is no longer in force, whatever its last event says.
+#: A lease not renewed for this long is no longer in force.
 _LEASE_US = 86_400_000_000
 
 
 class _Figure(NamedTuple):
-    """A metric that is a column of a query of `sql/metrics`; labels are others, as `column` or `column=label`."""
+    """A metric from a column of a query of `sql/metrics`. Labels are other columns, as `column` or `column=label`."""
 
     name: str
     help: str
@@ -44,13 +40,12 @@ class _Figure(NamedTuple):
     labels: str
 
     def family(self, rows: Iterable[dict[str, object]]) -> Metric:
-        """The metric with its samples."""
         labels = {label.partition("=")[0]: label.rpartition("=")[2] for label in self.labels.split()}
         kind = GaugeMetricFamily if self.value == "open" else CounterMetricFamily
         family: CounterMetricFamily | GaugeMetricFamily = kind(self.name, self.help, labels=[*labels.values()])
         for row in rows:
             if (value := row[self.value]) is not None:
-                # A count of device time that belongs to no device has an empty label, as in Prometheus.
+                # Device time that belongs to no device has an empty label, as in Prometheus.
                 family.add_metric([str(row[column] or "") for column in labels], float(str(value)))
         return family
 
@@ -90,7 +85,6 @@ class LedgerCollector(Collector):
     """The figures of one ledger, read at most every `cache_s` seconds. Safe to share between threads."""
 
     def __init__(self, root: Path | str, cache_s: float = CACHE_S) -> None:
-        """Raises LedgerError if `root` is no ledger."""
         self._root = layout.check(root)
         self._cache_s = cache_s
         self._mutex = threading.Lock()
@@ -98,8 +92,8 @@ class LedgerCollector(Collector):
         self._families: list[Metric] = []
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics. Raises LedgerError if the ledger cannot be read: no figure is better than a wrong one."""
-        # Held while reading, so that scrapers that come at once cause one reading.
+        """Return all metrics. Raises LedgerError if the ledger cannot be read: no figure is better than a wrong one."""
+        # Locked while reading, so that simultaneous scrapes read once.
         with self._mutex:
             if not self._families or time.monotonic() - self._read_at_s >= self._cache_s:
                 try:
@@ -111,15 +105,13 @@ class LedgerCollector(Collector):
 
 
 def registry(root: Path | str) -> CollectorRegistry:
-    """A registry of the figures of the ledger at `root` and nothing else. Raises LedgerError."""
-    # Not described ahead: that would read the whole ledger once more.
+    """Return the figures of the ledger at `root` for Prometheus' client. Raises LedgerError."""
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(LedgerCollector(root))
     return collectors
 
 
 def text(root: Path | str) -> str:
-    """The figures of the ledger at `root` in Prometheus' text format. Raises LedgerError."""
     return str(generate_latest(registry(root)).decode())
 
 
@@ -143,10 +135,8 @@ def _of_files(root: Path) -> Iterator[Metric]:
 
 
 def writer_state(root: Path, writer: str) -> tuple[int, int | None]:
-    """A writer's events, and when its newest one happened, UTC microseconds; None if that is unknown.
-
-    Read from the last file that has a row. Raises LedgerError for a damaged one.
-    """
+    """Return a writer's events, and the time of its newest one, UTC microseconds; None if unknown. Reads the last file
+    that has a row. Raises LedgerError for a damaged one."""
     try:
         for part in reversed(layout.chain(root, writer)):
             if part.state == "archived":
@@ -156,7 +146,6 @@ def writer_state(root: Path, writer: str) -> tuple[int, int | None]:
                 if groups.num_rows:
                     return _most(groups, "seq") + 1, _most(groups, "at_us")
     except FileNotFoundError:
-        # A compaction removed it at this moment: read what that made.
         return writer_state(root, writer)
     except pa.ArrowException as error:
         raise LedgerError(f"a file of writer {writer!r} is damaged: {error}. Run `rose ledger verify`") from error
@@ -164,13 +153,11 @@ def writer_state(root: Path, writer: str) -> tuple[int, int | None]:
 
 
 def _most(groups: pq.FileMetaData, column: str) -> int:
-    """The greatest value of a column by the statistics of a file, which every file of a ledger has."""
     position = next(n for n in range(groups.num_columns) if groups.schema.column(n).name == column)
     return max(int(groups.row_group(n).column(position).statistics.max) for n in range(groups.num_row_groups))
 
 
 def _size_bytes(path: Path) -> int:
-    """Bytes of a file; 0 for a folder, and for a file that is gone by now."""
     with suppress(FileNotFoundError):
         return path.stat().st_size if path.is_file() else 0
     return 0

@@ -1,10 +1,5 @@
-"""The scheduler: runs the jobs of a ledger when they are due, each in a process of its own at low priority.
-
-So neither the interpreter nor the cores of the process that has the scheduler are taken, and a job that is killed
-takes nothing with it.
-"""
-
-from __future__ import annotations
+"""The scheduler: runs the jobs of a ledger when they are due, each in a process of its own at low priority. Jobs thus
+take neither the scheduler's interpreter nor its cores, and a killed job takes nothing with it."""
 
 import multiprocessing
 import os
@@ -28,24 +23,19 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun
 
 _NICE = 19
-#: How long a job that is asked to stop may take to record that.
 _STOP_S = 10.0
-#: How often it is seen to that the wall clock, which says when jobs are due, was not put back.
+#: Seconds between checks that the wall clock was not put back.
 _LOOK_S = 10.0
 
 
 class Scheduler:
-    """Runs jobs from `start` to `stop`. Several schedulers may serve one ledger: a job runs once, not once for each.
-
-    `on_end` is told of every run in a thread of the scheduler's, also of those that were skipped.
-    """
+    """Runs jobs from `start` to `stop`. With several schedulers on one ledger a job still runs once. `on_end` gets
+    every run, also skipped ones, in a thread of the scheduler."""
 
     def __init__(self, root: Path | str, todo: Sequence[Job], on_end: Callable[[JobRun], None] | None = None) -> None:
-        """Raises LedgerError if `root` is no ledger."""
         self._root = layout.check(root)
         self._jobs = todo
         self._on_end = on_end
-        # A thread for each, so that a long one never holds up the others.
         pool = ThreadPoolExecutor(max(1, len(todo)))
         self._scheduler = BackgroundScheduler(timezone=UTC, executors={"default": pool})
         self._mutex = threading.Lock()
@@ -54,8 +44,7 @@ class Scheduler:
         self._looking = threading.Thread(target=self._look, name="upkeep-clock", daemon=True)
 
     def start(self) -> None:
-        """Begin: a job is first run one interval after its last success, and at once if that has passed."""
-        # A ledger that cannot be read must not stop whoever keeps it: each job will say what is wrong.
+        """Begin. A job first runs one interval after its last success, and at once if that has passed."""
         history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
             history = jobs.history(self._root)
@@ -70,7 +59,6 @@ class Scheduler:
                 id=job.name,
                 name=job.name,
                 next_run_time=datetime.fromtimestamp(first_us / 1e6, UTC),
-                # However late this process is, a job that is due runs, once.
                 misfire_grace_time=None,
                 coalesce=True,
                 max_instances=1,
@@ -79,7 +67,7 @@ class Scheduler:
         self._looking.start()
 
     def _look(self) -> None:
-        """No job is due later than one interval from now, but where the clock was put back: then it is at once."""
+        """Run a job at once if the clock was put back: otherwise none is due later than one interval from now."""
         while not self._stopping.wait(_LOOK_S):
             now = datetime.now(UTC)
             for job in self._jobs:
@@ -88,7 +76,7 @@ class Scheduler:
                     waiting.modify(next_run_time=now)
 
     def stop(self) -> None:
-        """Start no job any more and stop those that run; returns when they are gone."""
+        """Start no more jobs, stop the running ones, and return when they are gone."""
         with self._mutex:
             self._stopping.set()
             for process in self._running:
@@ -98,7 +86,6 @@ class Scheduler:
         self._scheduler.shutdown()
 
     def _run(self, job: Job) -> None:
-        """Run a job in a process of its own and wait for it. Nothing that goes wrong there is raised here."""
         context = multiprocessing.get_context("spawn")
         receiving, sending = context.Pipe(duplex=False)
         process = context.Process(target=_in_child, args=(self._root, job, sending), name=job.name, daemon=True)
@@ -107,12 +94,12 @@ class Scheduler:
             if self._stopping.is_set():
                 return
             process.start()
-            # Before it has loaded anything, which takes a second of a core; it may have ended already.
+            # Before its imports, which take a second of a core. It may have ended already.
             assert process.pid is not None
             with suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
             self._running.add(process)
-        # Once the child is gone nobody holds the other end, and waiting for its answer ends.
+        # The poll ends when the child, which holds the other end alone, is gone.
         sending.close()
         kill_at_s = None
         while not receiving.poll(1.0):
@@ -120,8 +107,9 @@ class Scheduler:
                 kill_at_s = kill_at_s or time.monotonic() + _STOP_S
                 if time.monotonic() > kill_at_s:
                     process.kill()
-        run = _answer(receiving)
-        receiving.close()
+        run: JobRun | None = None
+        with receiving, suppress(EOFError):
+            run = receiving.recv()
         process.join()
         with self._mutex:
             self._running.discard(process)
@@ -131,25 +119,14 @@ class Scheduler:
             self._on_end(run)
 
     def _died(self, job: Job, started_us: int, exit_code: int | None) -> JobRun:
-        """Record, instead of a process that no longer could, that a job's run failed."""
         how = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
         error = jobs.STOPPED if self._stopping.is_set() else f"the job's process ended by {how}"
         duration_ns = (utc_us() - started_us) * 1000
         return jobs.record(self._root, JobRun(job.name, "failed", started_us, duration_ns, error=error))
 
 
-def _answer(receiving: Connection) -> JobRun | None:
-    """What a job's process said; None if it ended without a word."""
-    try:
-        run: JobRun = receiving.recv()
-    except EOFError:
-        return None
-    return run
-
-
 def _in_child(root: Path, job: Job, answer: Connection) -> None:
-    """What the process of a job does."""
-    # Ctrl-C reaches the whole group: whoever has the scheduler decides.
+    # Ctrl-C reaches the whole group, but the scheduler decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stopped = threading.Event()
 
@@ -158,14 +135,12 @@ def _in_child(root: Path, job: Job, answer: Connection) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    # A parent that was killed hears no answer; the run is in the ledger all the same.
     with suppress(KeyboardInterrupt, BrokenPipeError):
         try:
             run = jobs.run_job(root, job, only_if_due=True)
         except LedgerError as error:
             run = JobRun(job.name, "failed", utc_us(), error=str(error))
         except Exception:
-            # Stopped while it imports something, that may fail in any way.
             if not stopped.is_set():
                 raise
             return

@@ -2,7 +2,7 @@
 --
 -- action: `started`, `activated`, `deactivated`, `stopped` or `died`; `attached` and `detached` of a serving engine
 --     that its owner starts and stops, `refused` of one that nothing can be lent beside.
--- fleet_run_id: The run of the fleet that it is of; two fleets may call their engines alike.
+-- fleet_run_id: The fleet's run; two fleets may use the same engine ids.
 CREATE OR REPLACE VIEW engine AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time, coalesce(fleet_run_id, run_id) AS fleet_run_id,

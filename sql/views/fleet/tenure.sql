@@ -1,11 +1,11 @@
 -- One row for each stretch of time in which a device of a run was there in one pool and class, on one hardware:
--- [joined_ns, left_ns). A device that joins while it is there goes on, in another pool or class or on other hardware as
--- a row of its own. One that left and never joined has none.
+-- [joined_ns, left_ns). A device that joins again without leaving continues its row; in another pool, class or hardware
+-- it gets a new row. A device that left and never joined has none.
 --
--- hardware_id: What tells the device from all others, in whatever run. Where an event does not say, what the last one
---     of the device before said, else the next one; NULL where none says.
+-- hardware_id: What tells the device from all others, in whatever run. Where an event has none, that of the
+--     device's event before, else of the next one; NULL where no event has one.
 -- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
--- since_ns: `joined_ns` in nanoseconds, but 0 for the first of a device: what it had before is of the first as well.
+-- since_ns: `joined_ns`, but 0 for the first row of a device, to which all time before belongs too, nanoseconds.
 -- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
 CREATE OR REPLACE VIEW tenure AS
 WITH recorded AS (

@@ -1,6 +1,6 @@
 -- Why rollouts that had work were refused the device: one row for each lease, second and reason. With the yields in
--- `preemption` it is the cause of the headroom in `device_slice`; what went on in parallel to serving is in no slice's
--- headroom, so it is more.
+-- `preemption` it is the cause of the headroom in `device_slice`. Refusals while serving ran in parallel are in no
+-- slice's headroom, so these times sum to more.
 --
 -- event_time: When the first of them began, UTC, to the microsecond.
 -- reason: The rule that refused: `no_lease`, `serving_step`, `prefill_slack`, `decode_slack`, `next_request`,

@@ -3,7 +3,7 @@
 --
 -- rl_run_id: The RL run that it was first granted for; the run itself where no other is named. `device_slice` says
 --     whose time it then was.
--- fleet_run_id: The run of the fleet that it is of; two fleets may call their leases alike.
+-- fleet_run_id: The fleet's run; two fleets may use the same lease ids.
 -- granted_at: When it was granted, UTC.
 -- closed_at: When it was closed, UTC; NULL while it is open.
 -- closed_by: `released`, `preempted` or `expired`; NULL while it is open.

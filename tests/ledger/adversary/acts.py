@@ -1,7 +1,5 @@
 """What somebody may do to the files of a ledger who has no key: one thing at a time, as hypothesis draws it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -17,25 +15,20 @@ from tests.long_form import usual
 
 Act = Callable[[Path], Any]
 
-#: More of them, on two cores with a seed each:
-#: ROSE_ADVERSARY_EXAMPLES=5000 python -m pytest tests/ledger/adversary -k whatever --hypothesis-seed 1
-#: What hypothesis counts as invalid are draws of its own, made from those before, that ended too soon: it takes others.
+#: More of them: ROSE_ADVERSARY_EXAMPLES=5000 python -m pytest tests/ledger/adversary -k whatever --hypothesis-seed 1
 EXAMPLES = int(os.environ.get("ROSE_ADVERSARY_EXAMPLES", usual("4", long="200")))
 many = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
-def sql_statement(statement: str) -> Act:
-    """The act of running a statement on the catalog."""
-
-    def edit(root: Path) -> None:
+def sql_statement(statement):
+    def edit(root):
         with duckdb.connect(root / layout.CATALOG) as connection:
             connection.execute(statement)
 
     return edit
 
 
-def change_files(root: Path, data: st.DataObject) -> None:
-    """One thing that somebody may do to the files."""
+def change_files(root, data):
     files = sorted(
         path
         for folder in ("live", "compacted", "archived", "rollup", "heads", "writers.jsonl")
@@ -43,7 +36,6 @@ def change_files(root: Path, data: st.DataObject) -> None:
         if path.is_file()
     )
     writers = {root / "live/a", root / "live/b", root / "compacted/a"}
-    # What was done before may have removed some.
     folders = sorted(path for path in {path.parent for path in files if path.parent != root} | writers if path.is_dir())
     file = data.draw(st.sampled_from(files))
     match data.draw(st.sampled_from(["remove", "remove folder", "replace", "swap", "rename", "add", "flip", "cut"])):
@@ -78,8 +70,7 @@ def change_files(root: Path, data: st.DataObject) -> None:
             file.write_bytes(file.read_bytes()[: data.draw(st.integers(0, 2000))])
 
 
-def edit_views(root: Path, data: st.DataObject) -> None:
-    """One thing that somebody may do to the catalog."""
+def edit_views(root, data):
     view = data.draw(st.sampled_from((*catalog.VIEWS, "stored_event", "unrolled_stored_event", "rolled_daily_event")))
     statement = data.draw(
         st.sampled_from(
@@ -97,5 +88,4 @@ def edit_views(root: Path, data: st.DataObject) -> None:
     try:
         sql_statement(statement)(root)
     except duckdb.Error:
-        # A view of itself; nothing was done.
         return

@@ -1,21 +1,16 @@
 """Ledgers that an adversary forges: one of every kind of part, and other histories of the same ledger."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
 from rose.errors import UserError
-from rose.events import Event, Verdict
+from rose.events import Verdict
 from rose.ledger import catalog, layout, rows, segments
-from rose.ledger.examine import Seen
 from rose.ledger.growth import archive, compaction, rolled, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
@@ -29,14 +24,13 @@ POWER_MW = 7
 class Place:
     """Where a ledger lies in memory; copies of it take its place in turn, so that nothing else of it changes."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home):
         self.root, self.kept = home / "ledger", home / "kept"
         make(layout.create(self.root))
         self.root.rename(self.kept)
 
     @contextmanager
-    def copied(self) -> Iterator[Path]:
-        """A copy at its place, for the block."""
+    def copied(self):
         shutil.copytree(self.kept, self.root)
         try:
             yield self.root
@@ -45,37 +39,35 @@ class Place:
 
 
 @contextmanager
-def in_memory() -> Iterator[Path]:
-    """A folder in memory where there is one: thousands of ledgers are copied to it."""
+def in_memory():
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="rose-adversary-", dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
 
 
-def append(root: Path, tail: segments.Tail, count: int, power_mw: int = POWER_MW) -> segments.Tail:
+def append(root, tail, count, power_mw=POWER_MW):
     return ledgers.append(root, tail, count, power_mw, named=True)
 
 
-def write(root: Path, writer: str, epochs: int, per_epoch: int, power_mw: int = POWER_MW) -> None:
+def write(root, writer, epochs, per_epoch, power_mw=POWER_MW):
     ledgers.write(root, writer, epochs=epochs, per_epoch=per_epoch, power_mw=lambda _: power_mw, named=True)
 
 
-def _write_priced(root: Path, writer: str, *, honest: bool) -> None:
-    """The events of a run that `rose report` prices, in three segments."""
+def _write_priced(root, writer, *, honest):
     tail, events = segments.first_epoch(root, writer), [_other(event, honest) for event in sample_events()]
     third = -(-len(events) // 3)
     for begin in range(0, len(events), third):
-        batch: list[rows.Row] = [(event.kind, rows.encode(event)) for event in events[begin : begin + third]]
+        batch = [(event.kind, rows.encode(event)) for event in events[begin : begin + third]]
         tail = segments.append(root, tail, rows.table(writer, tail.next_seq, "run", "replay", batch))
 
 
-def _other(event: Event, honest: bool) -> Event:
+def _other(event, honest):
     if honest or not isinstance(event, Verdict) or event.correct is None:
         return event
     return dataclasses.replace(event, correct=not event.correct)
 
 
-def make(root: Path, power_mw: int = POWER_MW) -> Path:
+def make(root, power_mw=POWER_MW):
     """Archived, merged, superseded and live parts of several writers, rolled up and verified; `b` can be priced."""
     write(root, "old", epochs=2, per_epoch=2, power_mw=power_mw)
     compaction.compact(root, grace_s=0)
@@ -83,7 +75,6 @@ def make(root: Path, power_mw: int = POWER_MW) -> Path:
     archive.archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
     write(root, "a", epochs=3, per_epoch=2, power_mw=power_mw)
     _write_priced(root, "b", honest=power_mw == POWER_MW)
-    # What was merged awaits its removal.
     compaction.compact(root, grace_s=3600)
     rollup.roll_up(root, grace_s=3600)
     states = [part.state for writer in ("old", "a") for part in layout.chain(root, writer)]
@@ -95,8 +86,7 @@ def make(root: Path, power_mw: int = POWER_MW) -> Path:
     return root
 
 
-def figures_of(root: Path) -> Any:
-    """A checksum of every view as our readers see it, or why there is none."""
+def figures_of(root):
     try:
         with catalog.connect(root) as connection:
             sums = [f"(SELECT (count(*), sum(hash(one))) FROM {view} AS one)" for view in catalog.VIEWS]
@@ -105,7 +95,7 @@ def figures_of(root: Path) -> Any:
         return f"unreadable: {type(error).__name__}"
 
 
-def report_of(root: Path, seen: Seen) -> Any:
+def report_of(root, seen):
     """What `rose report` says of the run, but for when it was made; or why it says nothing."""
     try:
         said = report.build(root, "run", seen=seen).to_json()

@@ -1,11 +1,7 @@
 """An adversary who may write to the folder: either `verify` names what was done, or no figure of the views changed."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,18 +10,18 @@ from hypothesis import strategies as st
 from rose.ledger import layout, segments
 from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.verify import verify
-from tests.ledger.adversary.acts import Act, change_files, edit_views, many, sql_statement
-from tests.ledger.adversary.histories import Place, append, figures_of, write
+from tests.ledger.adversary.acts import change_files, edit_views, many, sql_statement
+from tests.ledger.adversary.histories import append, figures_of, write
 from tests.ledger.evidence.ledgers import powers
 from tests.long_form import usual
 
 
-def _newest(root: Path, writer: str = "a") -> Path:
+def _newest(root, writer="a"):
     epoch = root / f"live/{writer}/{layout.epochs(root, writer)[-1]:06d}"
     return epoch / segments.segment_names(epoch)[-1]
 
 
-def _forge_newest(root: Path, power_mw: int) -> None:
+def _forge_newest(root, power_mw):
     """Another newest segment, sound in itself, in the place of the one that the head names."""
     path = _newest(root)
     header = segments.read_header(path.read_bytes())
@@ -37,60 +33,58 @@ def _forge_newest(root: Path, power_mw: int) -> None:
     (root / "heads/a.json").write_bytes(head)
 
 
-def _forge_next(root: Path) -> None:
+def _forge_next(root):
     head = (root / "heads/a.json").read_bytes()
     tail = segments.recover(root, "a")
-    assert tail is not None
     append(root, tail, 2)
     (root / "heads/a.json").write_bytes(head)
 
 
-def _forge_writer(root: Path) -> None:
+def _forge_writer(root):
     registered = (root / "writers.jsonl").read_bytes()
     write(root, "forged", epochs=1, per_epoch=1)
     (root / "writers.jsonl").write_bytes(registered)
 
 
-def _remove_writer(root: Path, writer: str) -> None:
+def _remove_writer(root, writer):
     for folder in ("live", "compacted", "archived"):
         shutil.rmtree(root / folder / writer, ignore_errors=True)
     (root / f"heads/{writer}.json").unlink()
 
 
-def _set_back(root: Path) -> None:
-    """The newest segment gone, and the head as it was before that."""
+def _set_back(root):
     path = _newest(root)
     before = sorted(path.parent.iterdir())[-2]
     path.unlink()
     (root / "heads/a.json").write_text(json.dumps({"segment": str(before.relative_to(root))}))
 
 
-def _without_registry(act: Act) -> Act:
-    def both(root: Path) -> None:
+def _without_registry(act):
+    def both(root):
         act(root)
         (root / "writers.jsonl").unlink()
 
     return both
 
 
-def _without_record(act: Act) -> Act:
-    def both(root: Path) -> None:
+def _without_record(act):
+    def both(root):
         act(root)
         shutil.rmtree(root / "verified")
 
     return both
 
 
-def _superseded(root: Path) -> Path:
+def _superseded(root):
     return sorted((root / "live/a/000000").iterdir())[-1]
 
 
-def _flip(path: Path) -> None:
+def _flip(path):
     content = path.read_bytes()
     path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
 
 
-ACTS: dict[str, tuple[Act, str]] = {
+ACTS = {
     "a dotfile copy of a segment": (
         lambda root: shutil.copy(_newest(root), _newest(root).with_name(".x.parquet")),
         ".x.parquet: a foreign file",
@@ -174,7 +168,7 @@ ACTS: dict[str, tuple[Act, str]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ACTS)
-def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root: Path, name: str, figures: Any) -> None:
+def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root, name, figures):
     act, problem = ACTS[name]
     act(root)
     problems = verify(root).problems
@@ -186,22 +180,19 @@ def test_what_was_done_is_named_and_changes_no_figure_of_an_edited_view(root: Pa
 
 
 @pytest.mark.parametrize("power_mw", range(usual(3, long=20)))
-def test_a_newest_segment_that_is_not_the_head_s_is_found_however_its_hash_sorts(root: Path, power_mw: int) -> None:
+def test_a_newest_segment_that_is_not_the_head_s_is_found_however_its_hash_sorts(root, power_mw):
     _forge_newest(root, power_mw)
     assert any("the newest segment is missing" in problem for problem in verify(root).problems)
 
 
-def test_a_head_that_names_a_segment_of_another_writer_is_found(root: Path) -> None:
-    """It would hide that the newest segments are gone."""
+def test_a_head_that_names_a_segment_of_another_writer_is_found(root):
     (root / "heads" / "a.json").write_bytes((root / "heads" / "b.json").read_bytes())
     assert "heads/a.json is damaged" in str(verify(root).problems)
 
 
 @many
 @given(data=st.data())
-def test_whatever_an_adversary_does_is_named_or_changes_no_figure(
-    place: Place, figures: Any, data: st.DataObject
-) -> None:
+def test_whatever_an_adversary_does_is_named_or_changes_no_figure(place, figures, data):
     with place.copied() as root:
         for _ in range(data.draw(st.integers(1, 2))):
             (edit_views if data.draw(st.integers(0, 4)) == 0 else change_files)(root, data)

@@ -1,16 +1,11 @@
 """Somebody who may write to the folder, rebuilds every hash and has no key, or only a key of their own."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +14,6 @@ import pytest
 from rose.events import Ledger
 from rose.ledger import layout, segments, verified
 from rose.ledger.checks import registry
-from rose.ledger.checks.chain import WriterReport
 from rose.ledger.checks.expected import COMPACTED_ACTION
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
@@ -32,48 +26,30 @@ from tests.ledger.conftest import copied
 from tests.ledger.evidence import ledgers
 
 
-def _append(root: Path, tail: Tail, power_mw: int = 7) -> Tail:
+def _append(root, tail, power_mw=7):
     return ledgers.append(root, tail, 2, power_mw)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Writer `a` in two epochs, with 4 events each."""
+def root(tmp_path):
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "a", epochs=2)
     assert verify(root).problems == []
     return root
 
 
-@pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> keys.Key:
-    """A key that the ledger does not know."""
-    with monkeypatch.context() as patch:
-        patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "stranger.key"))
-        return _key()
-
-
-def _key() -> keys.Key:
-    key = keys.load_or_make()
-    assert key is not None
-    return key
-
-
-def _of_a(root: Path, **asked: Any) -> WriterReport:
+def _of_a(root, **asked):
     (of_writer,) = (of_writer for of_writer in verify(root, **asked).writers if of_writer.writer == "a")
     return of_writer
 
 
-def test_what_a_verification_saw_serves_the_next_one(root: Path) -> None:
+def test_what_a_verification_saw_serves_the_next_one(root):
     compaction.compact(root, grace_s=0)
     before = dataclasses.asdict(_of_a(root))
     assert dataclasses.asdict(_of_a(root, seen=verified.load(root))) == before
-    content = json.loads((root / "verified/files.json").read_bytes())
-    (root / "verified/files.json").write_text(json.dumps({**content, "format": 1}))
-    assert verified.load(root).entries == {}, "a file of another format is not read"
 
 
-def _forge_compacted(root: Path, change: Callable[[dict[str, Any], pa.Table], None], until: int = 100) -> None:
+def _forge_compacted(root, change, until=100):
     """Other rows below seq `until` in the merged file; its hash, manifest and event of the compaction made to agree."""
     (path,) = root.glob("compacted/a/*.parquet")
     table = pq.read_table(path)
@@ -94,7 +70,7 @@ def _forge_compacted(root: Path, change: Callable[[dict[str, Any], pa.Table], No
         log.record(Ledger(action=COMPACTED_ACTION, detail_json=json.dumps(detail)))
 
 
-def _rebuild(manifest: dict[str, Any], table: pa.Table, key: keys.Key | None, chain: bool = True) -> None:
+def _rebuild(manifest, table, key, chain=True):
     """The digests of the forged rows, and all that follows from them, as far as `key` can make it."""
     previous = ""
     for entry in manifest["segments"]:
@@ -107,22 +83,22 @@ def _rebuild(manifest: dict[str, Any], table: pa.Table, key: keys.Key | None, ch
             entry |= {"key": key.public, "signature": key.sign(link_message(entry["chain_sha256"]))}
 
 
-def _unsigned(manifest: dict[str, Any], table: pa.Table) -> None:
+def _unsigned(manifest, table):
     _rebuild(manifest, table, None)
     for entry in manifest["segments"]:
         entry |= {"key": "", "signature": ""}
 
 
-def test_rows_replaced_through_a_forged_compaction_are_found(root: Path, tmp_path: Path, stranger: keys.Key) -> None:
+def test_rows_replaced_through_a_forged_compaction_are_found(root, tmp_path, other_key):
     """Each of them makes more agree: the digests, the chain up to the merged end, signatures, or none at all."""
     compaction.compact(root, grace_s=0)
     assert verify(root).problems == []
-    registered = f"signed by the key {stranger.public}, which writers.jsonl does not"
-    forgeries: list[tuple[Callable[[dict[str, Any], pa.Table], None], str]] = [
+    registered = f"signed by the key {other_key.public}, which writers.jsonl does not"
+    forgeries = [
         (lambda manifest, table: None, "its rows of seq 0 to 1 are not those that were written: replaced"),
         (lambda manifest, table: _rebuild(manifest, table, None, chain=False), "its content does not follow what was"),
         (lambda manifest, table: _rebuild(manifest, table, None), "its signature is not by the key"),
-        (lambda manifest, table: _rebuild(manifest, table, stranger), registered),
+        (lambda manifest, table: _rebuild(manifest, table, other_key), registered),
         (_unsigned, "writers.jsonl says that its writer signed from the start"),
     ]
     for number, (forge, says) in enumerate(forgeries):
@@ -131,8 +107,7 @@ def test_rows_replaced_through_a_forged_compaction_are_found(root: Path, tmp_pat
         assert any(says in problem for problem in verify(copy).problems), says
 
 
-def _written_anew(root: Path, key: keys.Key | None) -> None:
-    """The newest epoch of `a` with other events, and the head that names its end."""
+def _written_anew(root, key):
     epoch = root / "live/a/000001"
     header = segments.read_header(sorted(epoch.iterdir())[0].read_bytes())
     sha256 = segments.sha256_in(sorted(epoch.iterdir())[0].name)
@@ -146,8 +121,7 @@ def _written_anew(root: Path, key: keys.Key | None) -> None:
 
 
 @pytest.mark.parametrize("kept", ["rows_sha256", "chain_sha256", "neither"])
-def test_a_merged_segment_without_digests_was_forged(tmp_path: Path, monkeypatch: Any, kept: str) -> None:
-    """Nobody signs here, so that only the digests speak for the rows."""
+def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept):
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", "/dev/null/none")
         root = layout.create(tmp_path / "unsigned")
@@ -158,7 +132,7 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path: Path, monkeypatch
         assert verify(root).problems == []
         bare = {name: "" for name in ("rows_sha256", "chain_sha256") if name != kept}
 
-        def hide(manifest: dict[str, Any], _: pa.Table) -> None:
+        def hide(manifest, _):
             first, *_, last, after = manifest["segments"]
             forged = {**first, **bare, "sha256": last["chain_sha256"], "last_seq": last["last_seq"]}
             manifest["segments"] = [forged, {**after, "previous_sha256": forged["sha256"]}]
@@ -167,42 +141,38 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path: Path, monkeypatch
         assert any("it is not a manifest: it was forged" in problem for problem in verify(root).problems)
 
 
-def test_an_end_that_was_written_anew_without_the_key_is_found(root: Path, stranger: keys.Key) -> None:
+def test_an_end_that_was_written_anew_without_the_key_is_found(root, other_key):
     _written_anew(root, None)
     assert any("nobody signed it, and what was written before it is signed" in p for p in verify(root).problems)
-    _written_anew(root, stranger)
-    assert any(f"signed by the key {stranger.public}, which writers.jsonl does not" in p for p in verify(root).problems)
+    _written_anew(root, other_key)
+    assert any(
+        f"signed by the key {other_key.public}, which writers.jsonl does not" in p for p in verify(root).problems
+    )
 
 
-def test_a_key_that_registers_itself_for_a_writer_with_a_key_is_a_problem_until_it_is_endorsed(
-    root: Path, stranger: keys.Key
-) -> None:
-    _written_anew(root, stranger)
-    registry.note(root, "a", stranger.public, stranger)
+def test_a_key_that_registers_itself_for_a_writer_with_a_key_is_a_problem_until_it_is_endorsed(root, other_key):
+    _written_anew(root, other_key)
+    registry.note(root, "a", other_key.public, other_key)
     (problem,) = verify(root).problems
-    assert f"writer a is signed by {stranger.public}, which is not endorsed for this writer" in problem
-    registry.endorse(root, stranger.public, _key())
+    assert f"writer a is signed by {other_key.public}, which is not endorsed for this writer" in problem
+    registry.endorse(root, other_key.public, keys.load_or_make())
     report = verify(root)
     assert (report.problems, report.notes) == ([], [])
 
 
-def test_the_key_of_a_new_writer_is_a_note_until_it_is_endorsed(
-    root: Path, stranger: keys.Key, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another host's first day."""
-    monkeypatch.setattr(keys, "load_or_make", lambda path=None: stranger)
+def test_the_key_of_a_new_writer_is_a_note_until_it_is_endorsed(root, other_key, monkeypatch):
+    monkeypatch.setattr(keys, "load_or_make", lambda path=None: other_key)
     with LedgerWriter.open(root, "far", "r") as writer:
         writer.record(Ledger(action="note"))
     report = verify(root)
     (note,) = report.notes
     assert report.problems == []
-    assert note.startswith(f"key {stranger.public}, of far, was taken on first use")
+    assert note.startswith(f"key {other_key.public}, of far, was taken on first use")
 
 
-def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root: Path) -> None:
+def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root):
     """Its own hashes are right: who wrote it had the key, and lied about one."""
     tail = segments.recover(root, "a")
-    assert tail is not None
     before = sorted(root.glob("live/a/000001/*"))
     _append(root, tail)
     (path,) = set(root.glob("live/a/000001/*")) - set(before)
@@ -222,16 +192,13 @@ def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root:
         f"live/a/000001/{name}: its rows do not match the digest of its writer: they were replaced"
     ]
     after = segments.recover(root, "a")
-    assert after is not None
     segments.begin_epoch(root, after)
     with pytest.raises(LedgerError, match="its rows of seq 8 to 9 are not those that were written: replaced; nothing"):
         compaction.compact(root, grace_s=0)
     assert not list(root.glob("compacted/a/*"))
 
 
-def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
@@ -243,7 +210,6 @@ def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(
         writer.record(Ledger(action="note"))
     of_writer = _of_a(tmp_path / "ledger")
     assert (of_writer.problems, of_writer.events, of_writer.signed_events) == ([], 2, 1)
-    # What signed once does not go on unsigned.
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
     with pytest.raises(LedgerError, match=f"with the key {'[0-9a-f]' * 64}, and that key is not here: put its file"):
         LedgerWriter.open(tmp_path / "ledger", "a", "r")

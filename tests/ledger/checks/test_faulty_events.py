@@ -1,37 +1,33 @@
 """Ledgers that hold what no check of today would let in: they are read, and what is wrong with them is named."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import sql
 from rose import events
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
-from rose.events import KINDS, Event, Lease
+from rose.events import KINDS
 from rose.ledger import catalog, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 
 _AT_US = 1_793_491_200_000_000
-_SLICE: dict[str, Any] = {f"{bucket}_ns": 1 for bucket in events.BUCKETS}
+_SLICE = {f"{bucket}_ns": 1 for bucket in events.BUCKETS}
 
 
-def _slice(t0_ns: int, **fields: Any) -> events.DeviceSlice:
+def _slice(t0_ns, **fields):
     return events.DeviceSlice(
         **{"at_us": _AT_US, "device_id": "d", "t0_ns": t0_ns, "t1_ns": t0_ns + 7, **_SLICE, **fields}
     )
 
 
-def _whole(kind: str) -> Event:
-    """An event of a kind, every field of it with a value."""
-    texts: dict[str, Any] = {"BIGINT": 5, "DOUBLE": 0.5, "BOOLEAN": True, "VARCHAR": "x"}
+def _whole(kind):
+    texts = {"BIGINT": 5, "DOUBLE": 0.5, "BOOLEAN": True, "VARCHAR": "x"}
     values = {each.name: each.allowed[0] if each.allowed else texts[each.sql_type] for each in rows.fields_of(kind)}
     values |= {"at_us": _AT_US, "event_id": None, "run_id": None}
     if kind == "device_slice":
@@ -41,19 +37,17 @@ def _whole(kind: str) -> Event:
     return KINDS[kind](**values)
 
 
-def _with(event: Event, **changed: Any) -> rows.Row:
-    """An event with values that no check would let through."""
+def _with(event, **changed):
     named = zip((each.name for each in rows.fields_of(event.kind)), rows.encode(event), strict=True)
     return event.kind, tuple(changed.get(name, value) for name, value in named)
 
 
-def _damage() -> list[rows.Row]:
-    """Every field of every kind at fault in every way that its column can hold."""
+def _damage():
     return [row for row, _ in _damage_and_whether_it_can_be_summed()]
 
 
-def _damage_and_whether_it_can_be_summed() -> list[tuple[rows.Row, bool]]:
-    odd: dict[str, list[Any]] = {
+def _damage_and_whether_it_can_be_summed():
+    odd = {
         "BIGINT": [2**63 - 1, -(2**63), -(2**62), -(2**56)],
         "DOUBLE": [math.nan, math.inf, -math.inf],
         "VARCHAR": [""],
@@ -72,25 +66,22 @@ def _damage_and_whether_it_can_be_summed() -> list[tuple[rows.Row, bool]]:
     return damaged
 
 
-def _can_be_summed(kind: str, field: rows.Field, value: Any) -> bool:
+def _can_be_summed(kind, field, value):
     if field.sql_type in ("BIGINT", "DOUBLE"):
         return False
     return bool(value) or field.name not in KINDS[kind].needs
 
 
-def _write(root: Path, items: list[rows.Row], writer: str = "w") -> None:
-    """As a foreign program would: no check but that of the file."""
+def _write(root, items, writer="w"):
     LedgerWriter.open(root, writer, "r").close()
     for first in range(0, len(items), 100):
         tail = segments.recover(root, writer)
-        assert tail is not None
         table = rows.table(writer, tail.next_seq, "r", "live", items[first : first + 100])
         segments.append(root, tail, table)
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A ledger of damaged rows, and how many of them no view can reckon with."""
+def damaged(tmp_path_factory):
     root = tmp_path_factory.mktemp("damaged") / "ledger"
     with LedgerWriter.open(root, "sound", "r") as writer:
         for kind in KINDS:
@@ -99,7 +90,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return root, sum(not can_be_summed for _, can_be_summed in _damage_and_whether_it_can_be_summed())
 
 
-def test_every_row_that_the_views_leave_out_is_named(damaged: tuple[Path, int]) -> None:
+def test_every_row_that_the_views_leave_out_is_named(damaged):
     root, items = damaged
     assert verify(root).ok
     with catalog.connect(root) as connection:
@@ -114,31 +105,27 @@ def test_every_row_that_the_views_leave_out_is_named(damaged: tuple[Path, int]) 
     assert str(named[0]).endswith("1970 to 2116, got 9223372036854775807")
 
 
-def test_a_value_that_can_be_summed_stays_in_its_view(tmp_path: Path) -> None:
+def test_a_value_that_can_be_summed_stays_in_its_view(tmp_path):
     root = tmp_path / "ledger"
     _write(root, [_with(_whole("power"), busy_share=5.0), _with(_whole("power"), source="nvml")])
     assert views.faulty_events(root) == (0, [])
-    with catalog.connect(root) as connection:
-        rows_of = connection.execute("SELECT busy_share, source FROM power ORDER BY seq").fetchall()
+    rows_of = ask(root, "SELECT busy_share, source FROM power ORDER BY seq")
     assert rows_of == [(5.0, "nvml-energy"), (0.5, "nvml")]
 
 
-def test_sums_of_a_day_that_64_bits_do_not_hold_are_the_largest_there_is(tmp_path: Path) -> None:
+def test_sums_of_a_day_that_64_bits_do_not_hold_are_the_largest_there_is(tmp_path):
     with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
         for _ in range(300):
             writer.record(_turn(prompt_tokens=2**55 - 1))
-    with catalog.connect(tmp_path / "ledger") as connection:
-        assert connection.execute("SELECT prompt_tokens FROM daily_turn").fetchall() == [(2**63 - 1,)]
+    assert ask(tmp_path / "ledger", "SELECT prompt_tokens FROM daily_turn") == [(2**63 - 1,)]
 
 
-def _turn(**fields: Any) -> Event:
+def _turn(**fields):
     values = {each.name: getattr(_whole("turn"), each.name) for each in rows.fields_of("turn")}
     return events.Turn(**{**values, **fields})
 
 
-def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(
-    tmp_path: Path, lease: Callable[..., Lease]
-) -> None:
+def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(tmp_path, lease):
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "w", "r") as writer:
         for budget, at_us in ((1, 10), (1, 20), (2, 30)):
@@ -148,11 +135,10 @@ def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(
     assert str(fault) == (
         "w/2: event 'lease': event_id must be that of one event, and w/0, which counts, has other content, got same"
     )
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT kv_budget_bytes FROM lease_event").fetchall() == [(1,)]
+    assert ask(root, "SELECT kv_budget_bytes FROM lease_event") == [(1,)]
 
 
-def test_slices_of_a_device_that_overlap_are_named(tmp_path: Path) -> None:
+def test_slices_of_a_device_that_overlap_are_named(tmp_path):
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "w", "r") as writer:
         for t0_ns, device_id in ((7, "a"), (0, "a"), (13, "a"), (13, "b")):
@@ -163,7 +149,7 @@ def test_slices_of_a_device_that_overlap_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_every_view_and_daily_sum_leaves_out_what_it_cannot_reckon_with() -> None:
+def test_every_view_and_daily_sum_leaves_out_what_it_cannot_reckon_with():
     # What is said of such rows, and a look at their ids alone.
     other, seen = ("faulty_event", "unrolled_retry"), set()
     for folder in ("views", "rollups"):
@@ -180,7 +166,7 @@ def test_every_view_and_daily_sum_leaves_out_what_it_cannot_reckon_with() -> Non
         assert all(f"reckonable('{kind}')" in text for kind in kinds), name
 
 
-def test_what_a_row_must_be_to_be_reckoned_with() -> None:
+def test_what_a_row_must_be_to_be_reckoned_with():
     assert sql.reckonable("power") == (
         "CASE WHEN (coalesce(policy_version, 0) | coalesce(power_mw, 0) | coalesce(energy_mj, 0) | "
         "coalesce(package_energy_mj, 0) | coalesce(memory_used_bytes, 0) | coalesce(sm_clock_mhz, 0) | "
@@ -189,7 +175,7 @@ def test_what_a_row_must_be_to_be_reckoned_with() -> None:
     )
 
 
-def test_the_view_of_faults_has_what_the_views_leave_out(tmp_path: Path) -> None:
+def test_the_view_of_faults_has_what_the_views_leave_out(tmp_path):
     _write(tmp_path / "ledger", [_with(_whole("lease"), lease_id="")])
     count, (fault,) = views.faulty_events(tmp_path / "ledger")
     assert (count, fault.kind, fault.seq) == (1, "lease", 0)

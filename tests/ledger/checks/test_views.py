@@ -1,11 +1,8 @@
 """A catalog that is about to be replaced is waited for; one that stays wrong is a fault."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
-from pathlib import Path
 
 import duckdb
 import pytest
@@ -19,7 +16,7 @@ from tests.ledger.evidence import ledgers
 
 
 @pytest.fixture
-def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def late(tmp_path, monkeypatch):
     """A ledger whose newest epoch its catalog does not read, and nobody waits for it but where somebody is at work."""
     root = layout.create(tmp_path / "ledger")
     tail = ledgers.write(root, "a")
@@ -29,12 +26,12 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def problems(root: Path) -> list[str]:
+def problems(root):
     return views.faults(root, Seen())[0]
 
 
 @pytest.mark.parametrize("step", ["compaction", "roll-up"])
-def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late: Path, step: str) -> None:
+def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late, step):
     catalog.refresh(late)
     ledgers.write(late, "b", epochs=2)
     program = (
@@ -54,9 +51,7 @@ def test_upkeep_that_is_killed_before_the_catalog_leaves_no_fault(late: Path, st
     assert not any("it is stale" in note for note in verify(late).notes)
 
 
-def test_a_catalog_that_takes_its_columns_from_another_part_is_no_fault(
-    late: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_that_takes_its_columns_from_another_part_is_no_fault(late, monkeypatch):
     """From which part depends on what could be read, and what was merged already, when it was made."""
     for part in ("a/000000", "a/000001", "b/000000"):
         ledgers.write(late, part[0], epochs=1)
@@ -74,16 +69,16 @@ def test_a_catalog_that_takes_its_columns_from_another_part_is_no_fault(
         "FROM read_parquet('{root}/live/a/000001/*.parquet')",
     ],
 )
-def test_a_source_that_was_edited_is_a_fault(late: Path, edit: str) -> None:
+def test_a_source_that_was_edited_is_a_fault(late, edit):
     with duckdb.connect(late / layout.CATALOG) as connection:
         connection.execute(f"CREATE OR REPLACE VIEW stored_event AS {edit.format(root=late)}")
     assert any("it was edited" in problem for problem in problems(late))
 
 
-def test_the_catalog_of_parts_that_are_being_moved_is_waited_for(late: Path) -> None:
+def test_the_catalog_of_parts_that_are_being_moved_is_waited_for(late):
     held = threading.Event()
 
-    def move() -> None:
+    def move():
         with layout.moving_parts(late):
             held.set()
             time.sleep(0.5)

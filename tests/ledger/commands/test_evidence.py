@@ -1,7 +1,5 @@
 """`rose ledger receipt` and `verify --against` as commands."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -20,26 +18,24 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `rose ledger` in a folder that has a ledger."""
+def run(tmp_path, monkeypatch):
     _make(tmp_path)
     return _runs_in(tmp_path, monkeypatch)
 
 
-def _make(folder: Path) -> None:
+def _make(folder):
     root = layout.create(folder / "ledger")
     ledgers.write(root, "a", epochs=2)
     ledgers.write(root, "b")
 
 
-def _runs_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def _runs_in(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.delenv("ROSE_LEDGER", raising=False)
     return lambda *words: CliRunner().invoke(cli.app, ["ledger", *map(str, words)])
 
 
-def test_a_receipt_is_written_here_and_verified_against(run: Run, tmp_path: Path) -> None:
+def test_a_receipt_is_written_here_and_verified_against(run, tmp_path):
     done = run("receipt", "--json")
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
@@ -57,8 +53,7 @@ def test_a_receipt_is_written_here_and_verified_against(run: Run, tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger with a receipt and another ledger beside it; nothing changes them."""
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("folder")
     _make(folder)
     (folder / "kept.json").write_bytes(receipt.take(folder / "ledger").content())
@@ -78,9 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("receipt", "--out", "kept.json"), "kept.json exists; name a new file"),
     ],
 )
-def test_what_cannot_be_carried_out_gives_exit_code_2(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
-) -> None:
+def test_what_cannot_be_carried_out_gives_exit_code_2(folder, monkeypatch, words, says):
     before = _documents(folder)
     done = _runs_in(folder, monkeypatch)(*words)
     assert done.exit_code == 2, done.output
@@ -89,5 +82,5 @@ def test_what_cannot_be_carried_out_gives_exit_code_2(
         assert _documents(folder) == before
 
 
-def _documents(folder: Path) -> list[Path]:
+def _documents(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix == ".json")

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,31 +10,25 @@ from rose.ledger.writer import LedgerWriter
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     _record(tmp_path / "ledger", "a")
     return tmp_path / "ledger"
 
 
-def _record(root: Path, writer: str) -> None:
+def _record(root, writer):
     with LedgerWriter.open(root, writer, "r") as log:
         log.record(Ledger(action="note"))
 
 
-def _public() -> str:
-    key = keys.load_or_make()
-    assert key is not None
-    return key.public
-
-
-def run(root: Path, *arguments: str) -> Any:
+def run(root, *arguments):
     return CliRunner().invoke(cli.app, ["ledger", *arguments, "--ledger", str(root)])
 
 
-def test_keys_are_listed_and_endorsed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = _public()
+def test_keys_are_listed_and_endorsed(root, tmp_path, monkeypatch):
+    first = keys.load_or_make().public
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "second.key"))
-        second = _public()
+        second = keys.load_or_make().public
         _record(root, "b")
         refused = run(root, "endorse", second)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
@@ -58,9 +48,7 @@ def test_keys_are_listed_and_endorsed(root: Path, tmp_path: Path, monkeypatch: p
     assert "first use" not in run(root, "verify").stdout
 
 
-def test_without_a_key_nothing_is_endorsed_and_none_is_made(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_key_nothing_is_endorsed_and_none_is_made(root, tmp_path, monkeypatch):
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "none.key"))
     refused = run(root, "endorse", "0" * 64)
     assert refused.exit_code == 2
@@ -69,7 +57,7 @@ def test_without_a_key_nothing_is_endorsed_and_none_is_made(
     assert not (tmp_path / "none.key").exists()
 
 
-def test_events_that_nobody_signed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_nobody_signed_are_counted(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
     _record(tmp_path / "ledger", "a")

@@ -1,23 +1,16 @@
 """Ledgers for tests of what proves them, and what an insider makes of one who has its host's keys."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-
-import pyarrow as pa
 
 from rose.events import Power
 from rose.ledger import layout, rows, segments
-from rose.ledger.segments import Tail
 
 DAY_US = 86_400_000_000
 
 
-def powers(writer: str, first_seq: int, count: int, power_mw: int = 7, *, named: bool = False) -> pa.Table:
+def powers(writer, first_seq, count, power_mw=7, *, named=False):
     """Events of the second day of 1970; with ids of a client's if `named`."""
-    batch: list[rows.Row] = []
+    batch = []
     for seq in range(first_seq, first_seq + count):
         event_id = f"{writer}-{seq}" if named else None
         times = {"at_us": DAY_US + seq, "t0_ns": seq, "t1_ns": seq + 1}
@@ -26,20 +19,11 @@ def powers(writer: str, first_seq: int, count: int, power_mw: int = 7, *, named:
     return rows.table(writer, first_seq, "r", "live", batch)
 
 
-def append(root: Path, tail: Tail, count: int, power_mw: int = 7, *, named: bool = False) -> Tail:
-    """A segment of `count` events."""
+def append(root, tail, count, power_mw=7, *, named=False):
     return segments.append(root, tail, powers(tail.writer, tail.next_seq, count, power_mw, named=named))
 
 
-def write(
-    root: Path,
-    writer: str,
-    *,
-    epochs: int = 1,
-    per_epoch: int = 2,
-    power_mw: Callable[[int], int] = lambda seq: 7,
-    named: bool = False,
-) -> Tail:
+def write(root, writer, *, epochs=1, per_epoch=2, power_mw=lambda seq: 7, named=False):
     """Segments of two events each, from where the writer stands; `power_mw` is asked with the first seq of each."""
     tail = segments.recover(root, writer) or segments.first_epoch(root, writer)
     for epoch in range(epochs):
@@ -50,7 +34,7 @@ def write(
     return tail
 
 
-def rewritten(root: Path, make: Callable[[Path], object]) -> None:
+def rewritten(root, make):
     """Put another history into the place of the ledger `root`: the same ledger by its id, made by `make` anew."""
     other = root.with_name(f"{root.name}-rewritten")
     other.mkdir()

@@ -1,11 +1,8 @@
 """What an insider with all keys does to a ledger, held against receipts that lie elsewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +10,6 @@ import pytest
 from rose.events import Ledger
 from rose.ledger import layout
 from rose.ledger.evidence import continuation, keys, receipt
-from rose.ledger.evidence.continuation import Continuation
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
@@ -22,7 +18,7 @@ from tests.ledger.evidence import ledgers
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     made = layout.create(tmp_path / "ledger")
     ledgers.write(made, "a", epochs=3)
     ledgers.write(made, "b")
@@ -30,19 +26,19 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
+def kept(tmp_path):
     folder = tmp_path / "kept"
     folder.mkdir()
     return folder
 
 
-def _keep(root: Path, kept: Path) -> Path:
+def _keep(root, kept):
     path = kept / f"{len(list(kept.iterdir()))}.json"
     path.write_bytes(receipt.take(root).content())
     return path
 
 
-def _held(root: Path, kept: Path, forged: str = "") -> Continuation:
+def _held(root, kept, forged=""):
     """What the receipts say of a ledger that is sound by itself, or whose writer `forged` signs with another key."""
     named = continuation.read([kept])
     report = verify(root, marks=continuation.marks(named))
@@ -50,7 +46,7 @@ def _held(root: Path, kept: Path, forged: str = "") -> Continuation:
     return continuation.check(report, named)
 
 
-def test_a_ledger_that_was_set_back_is_found(root: Path, kept: Path, tmp_path: Path) -> None:
+def test_a_ledger_that_was_set_back_is_found(root, kept, tmp_path):
     early = _keep(root, kept)
     shutil.copytree(root, tmp_path / "copy")
     ledgers.write(root, "b")
@@ -64,7 +60,7 @@ def test_a_ledger_that_was_set_back_is_found(root: Path, kept: Path, tmp_path: P
     assert f"its events up to seq 7 are not those of {late}" in problem
 
 
-def test_a_writer_that_was_taken_out_is_found(root: Path, kept: Path) -> None:
+def test_a_writer_that_was_taken_out_is_found(root, kept):
     path = _keep(root, kept)
     ledgers.rewritten(root, lambda other: ledgers.write(other, "a", epochs=3))
     problems = _held(root, kept).problems
@@ -72,14 +68,11 @@ def test_a_writer_that_was_taken_out_is_found(root: Path, kept: Path) -> None:
     assert f"writers.jsonl: it does not begin with the lines that it had in {path}" in problems[0]
 
 
-def test_segments_of_another_key_are_found_until_it_is_endorsed(
-    root: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_of_another_key_are_found_until_it_is_endorsed(root, kept, tmp_path, monkeypatch):
     _keep(root, kept)
     ledgers.write(root, "a")
     monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "other.key"))
     other = keys.load_or_make()
-    assert other is not None
     ledgers.write(root, "a")
     ledgers.write(root, "mine")
     problems = _held(root, kept, forged="a").problems
@@ -89,15 +82,14 @@ def test_segments_of_another_key_are_found_until_it_is_endorsed(
     assert "from seq 0 on, writer mine: it is signed by" in problems[1]
 
 
-def _write_unsigned(root: Path, folder: Path) -> None:
-    """Events of the writer `unsigned`, which has no key."""
+def _write_unsigned(root, folder):
     (folder / "file").touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(keys.VARIABLE, str(folder / "file" / "key"))
         ledgers.write(root, "unsigned")
 
 
-def test_what_nobody_signed_gets_advice_that_helps(root: Path, kept: Path, tmp_path: Path) -> None:
+def test_what_nobody_signed_gets_advice_that_helps(root, kept, tmp_path):
     _keep(root, kept)
     _write_unsigned(root, tmp_path)
     (problem,) = _held(root, kept).problems
@@ -110,12 +102,9 @@ def test_what_nobody_signed_gets_advice_that_helps(root: Path, kept: Path, tmp_p
     assert _held(root, later).problems == []
 
 
-def test_a_rewritten_chain_names_the_first_segment_that_another_signed(
-    root: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewritten_chain_names_the_first_segment_that_another_signed(root, kept, tmp_path, monkeypatch):
     _keep(root, kept)
     tail = ledgers.segments.recover(root, "b")
-    assert tail is not None
     newest = root / receipt.take(root).writers["b"].segment
     monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "other.key"))
     header = ledgers.segments.read_header(newest.read_bytes())
@@ -136,7 +125,7 @@ def test_a_rewritten_chain_names_the_first_segment_that_another_signed(
     assert "it is signed by" in problem
 
 
-def test_daily_sums_that_are_not_those_of_the_events_are_found(root: Path, kept: Path) -> None:
+def test_daily_sums_that_are_not_those_of_the_events_are_found(root, kept):
     compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
     _keep(root, kept)
@@ -158,7 +147,7 @@ def test_daily_sums_that_are_not_those_of_the_events_are_found(root: Path, kept:
     assert "are not the sums of the events that they count" in problem
 
 
-def test_what_pricing_added_up_before_is_made_again(root: Path, kept: Path) -> None:
+def test_what_pricing_added_up_before_is_made_again(root, kept):
     """Nothing proves it, and `rose report` would believe it."""
     _keep(root, kept)
     (root / layout.PRICING).write_bytes(b"edited")
@@ -168,7 +157,7 @@ def test_what_pricing_added_up_before_is_made_again(root: Path, kept: Path) -> N
     assert f"{layout.PRICING}: nothing proves its sums" in str(_held(root, kept).problems)
 
 
-def test_receipts_that_will_not_do_are_refused(root: Path, kept: Path, tmp_path: Path) -> None:
+def test_receipts_that_will_not_do_are_refused(root, kept, tmp_path):
     path = _keep(root, kept)
     taken = receipt.read(path)
     other = layout.create(tmp_path / "other")

@@ -1,7 +1,5 @@
 """An honest ledger of any shape is sound against its own receipts, whatever upkeep did to its files."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import tempfile
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rose import cli
-from rose.events import Event, Power
+from rose.events import Power
 from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
 from rose.ledger.evidence import continuation, receipt
@@ -38,7 +36,7 @@ EPOCHS = st.lists(st.lists(EVENTS, max_size=6), min_size=1, max_size=4)
 STEPS = st.lists(st.sampled_from(["write", "roll up", "compact", "archive"]), min_size=1, max_size=6)
 
 
-def _write(root: Path, writer: str, epochs: list[list[Event]]) -> None:
+def _write(root, writer, epochs):
     tail = segments.recover(root, writer)
     for epoch in epochs:
         tail = segments.first_epoch(root, writer) if tail is None else segments.begin_epoch(root, tail)
@@ -50,11 +48,8 @@ def _write(root: Path, writer: str, epochs: list[list[Event]]) -> None:
 
 @settings(max_examples=int(usual("1", long="150")), deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories=st.lists(EPOCHS, min_size=1, max_size=3), steps=STEPS)
-def test_an_honest_ledger_is_sound_against_its_own_receipts(
-    histories: list[list[list[Event]]], steps: list[str]
-) -> None:
+def test_an_honest_ledger_is_sound_against_its_own_receipts(histories, steps):
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
-        # Nobody is about to make the catalog anew.
         patch.setattr(views, "_PATIENCE_S", 0.0)
         root = layout.create(Path(home) / "ledger")
         receipts = {}
@@ -75,9 +70,7 @@ def test_an_honest_ledger_is_sound_against_its_own_receipts(
             assert (report.doubts, held.problems, held.unchecked) == ([], [], []), step
 
 
-def test_a_structure_that_cannot_be_read_has_an_exit_code_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_structure_that_cannot_be_read_has_an_exit_code_of_its_own(tmp_path, monkeypatch):
     root = layout.create(tmp_path / "ledger")
     _write(root, "a", [[Power(device_id="d", t0_ns=0, t1_ns=1, power_mw=1, source="rapl")]])
     # A newer library might write an index of pages.

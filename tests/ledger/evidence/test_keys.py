@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import os
 import stat
@@ -14,21 +12,15 @@ from rose.ledger.layout import LedgerError
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path, monkeypatch):
     path = tmp_path / "config" / "rose" / "ledger.key"
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(path))
     return path
 
 
-def _made() -> keys.Key:
+def test_a_key_is_made_once_and_for_this_user_alone(path):
     key = keys.load_or_make()
-    assert key is not None
-    return key
-
-
-def test_a_key_is_made_once_and_for_this_user_alone(path: Path) -> None:
-    key = _made()
-    assert _made() == key
+    assert keys.load_or_make() == key
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [path] == list(path.parent.iterdir())
@@ -36,11 +28,11 @@ def test_a_key_is_made_once_and_for_this_user_alone(path: Path) -> None:
     assert path.read_text().splitlines()[1] not in repr(key)
 
 
-def test_a_signature_is_of_one_message_by_one_key(path: Path) -> None:
-    key = _made()
+def test_a_signature_is_of_one_message_by_one_key(path):
+    key = keys.load_or_make()
     signature = key.sign(b"message")
     path.unlink()
-    other = _made()
+    other = keys.load_or_make()
     assert keys.check(key.public, b"message", signature)
     assert not keys.check(key.public, b"another", signature)
     assert not keys.check(other.public, b"message", signature)
@@ -61,7 +53,7 @@ _SMALL_ORDER = [
 ]
 
 
-def test_a_point_of_small_order_is_no_key() -> None:
+def test_a_point_of_small_order_is_no_key():
     """With the neutral element for a key, the same signature is right for every message."""
     for weak, sign in itertools.product(_SMALL_ORDER, (0, 0x80)):
         public = weak[:-2] + f"{int(weak[-2:], 16) | sign:02x}"
@@ -70,21 +62,21 @@ def test_a_point_of_small_order_is_no_key() -> None:
             assert not keys.check(public, f"{number}".encode(), first + "00" * 32)
 
 
-def test_processes_that_begin_at_once_end_with_one_key(path: Path) -> None:
+def test_processes_that_begin_at_once_end_with_one_key(path):
     program = "from rose.ledger.evidence import keys; print(keys.load_or_make().public)"
     started = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     printed = {process.communicate(timeout=60)[0] for process in started}
-    assert printed == {f"{_made().public}\n"}
+    assert printed == {f"{keys.load_or_make().public}\n"}
 
 
-def test_without_a_place_for_a_key_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_a_key_there_is_none(tmp_path, monkeypatch):
     """Nobody can make a folder below a file; root could below a folder that is read-only."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "rose" / "ledger.key"))
     assert keys.load_or_make() is None
 
 
-def test_where_the_key_lies() -> None:
+def test_where_the_key_lies():
     assert keys.key_path({"ROSE_LEDGER_KEY": "/k", "XDG_CONFIG_HOME": "/c"}) == Path("/k")
     assert keys.key_path({"XDG_CONFIG_HOME": "/c"}) == Path("/c/rose/ledger.key")
     assert keys.key_path({}) == Path.home() / ".config/rose/ledger.key"
@@ -98,10 +90,8 @@ def test_where_the_key_lies() -> None:
         (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", 0o600, "is damaged"),
     ],
 )
-def test_a_key_that_others_may_read_or_that_is_damaged_is_refused(
-    path: Path, content: bytes | None, mode: int, says: str
-) -> None:
-    _made()
+def test_a_key_that_others_may_read_or_that_is_damaged_is_refused(path, content, mode, says):
+    keys.load_or_make()
     if content is not None:
         path.write_bytes(content)
     path.chmod(mode)

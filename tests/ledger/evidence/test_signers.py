@@ -1,62 +1,47 @@
 """A key signs for the writers that it was endorsed for: what the key of one host can do to another's events."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import pytest
 
 from rose.ledger import layout, segments
 from rose.ledger.checks import registry
 from rose.ledger.evidence import continuation, keys, receipt
-from rose.ledger.evidence.receipt import Receipt
-from rose.ledger.verify import Report, verify
+from rose.ledger.verify import verify
 from tests.ledger.evidence import ledgers
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> keys.Key:
-    """The key of host h2."""
-    key = keys.load_or_make(tmp_path / "h2.key")
-    assert key is not None
-    return key
+def agent(tmp_path):
+    return keys.load_or_make(tmp_path / "h2.key")
 
 
 @pytest.fixture
-def root(tmp_path: Path, agent: keys.Key) -> Path:
+def root(tmp_path, agent):
     """A ledger of a controller, and of two hosts whose keys it endorsed."""
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "controller")
     for name, key in (("h1.agent", keys.load_or_make(tmp_path / "h1.key")), ("h2.agent", agent)):
-        assert key is not None
         _write(root, name, key)
-        registry.endorse(root, key.public, _own())
+        registry.endorse(root, key.public, keys.load_or_make())
     report = verify(root)
     assert (report.problems, report.notes) == ([], [])
     return root
 
 
-def _own() -> keys.Key:
-    key = keys.load_or_make()
-    assert key is not None
-    return key
-
-
-def _write(root: Path, writer: str, key: keys.Key) -> None:
-    """Four events more of the writer, signed with this key, as a program of its host does it."""
+def _write(root, writer, key):
     tail = segments.recover(root, writer) or segments.Tail(writer, epoch=-1, next_index=0, next_seq=0, sha256="")
     tail = segments.begin_epoch(root, dataclasses.replace(tail, key=key))
     ledgers.append(root, ledgers.append(root, tail, 2), 2)
 
 
-def _check(root: Path, before: Receipt) -> tuple[Report, list[str]]:
+def _check(root, before):
     named = {"before.json": before}
     report = verify(root, marks=continuation.marks(named))
     return report, continuation.check(report, named).problems
 
 
-def test_the_key_of_one_host_does_not_write_for_another(root: Path, agent: keys.Key) -> None:
+def test_the_key_of_one_host_does_not_write_for_another(root, agent):
     before = receipt.take(root)
     registry.note(root, "h1.agent", agent.public, by=agent)
     _write(root, "h1.agent", agent)
@@ -65,9 +50,8 @@ def test_the_key_of_one_host_does_not_write_for_another(root: Path, agent: keys.
     assert any("h1.agent" in problem and agent.public in problem for problem in problems), problems
 
 
-def test_the_key_of_one_host_does_not_endorse_an_accomplice(root: Path, agent: keys.Key, tmp_path: Path) -> None:
+def test_the_key_of_one_host_does_not_endorse_an_accomplice(root, agent, tmp_path):
     before, accomplice = receipt.take(root), keys.load_or_make(tmp_path / "accomplice.key")
-    assert accomplice is not None
     registry.note(root, "h1.agent", accomplice.public, by=agent)
     _write(root, "h1.agent", accomplice)
     report, problems = _check(root, before)
@@ -75,32 +59,28 @@ def test_the_key_of_one_host_does_not_endorse_an_accomplice(root: Path, agent: k
     assert any("h1.agent" in problem and accomplice.public in problem for problem in problems), problems
 
 
-def test_a_writer_changes_its_key_by_its_old_one(root: Path, agent: keys.Key, tmp_path: Path) -> None:
+def test_a_writer_changes_its_key_by_its_old_one(root, agent, tmp_path):
     before, new = receipt.take(root), keys.load_or_make(tmp_path / "new.key")
-    assert new is not None
     _write(root, "h2.agent", new)
     registry.endorse(root, new.public, agent)
     report, problems = _check(root, before)
     assert (report.problems, report.notes, problems) == ([], [], [])
 
 
-def test_a_host_that_joins_or_is_renamed_is_endorsed_by_the_controllers_key(
-    root: Path, agent: keys.Key, tmp_path: Path
-) -> None:
+def test_a_host_that_joins_or_is_renamed_is_endorsed_by_the_controllers_key(root, agent, tmp_path):
     before, new = receipt.take(root), keys.load_or_make(tmp_path / "h3.key")
-    assert new is not None
     _write(root, "h3.agent", new)
     _write(root, "renamed.agent", agent)
     report = verify(root)
     assert report.problems == []
     assert len(report.notes) == 2
-    registry.endorse(root, new.public, _own())
-    registry.endorse(root, agent.public, _own(), "renamed.agent")
+    registry.endorse(root, new.public, keys.load_or_make())
+    registry.endorse(root, agent.public, keys.load_or_make(), "renamed.agent")
     report, problems = _check(root, before)
     assert (report.problems, report.notes, problems) == ([], [], [])
 
 
-def test_whoever_has_the_folder_does_its_upkeep(root: Path, agent: keys.Key) -> None:
+def test_whoever_has_the_folder_does_its_upkeep(root, agent):
     """Several hosts roll up one ledger in turn; the note says whose key is not endorsed for it."""
     ledgers.write(root, "rollup")
     _write(root, "rollup", agent)

@@ -1,40 +1,36 @@
 """Daily sums that say something else than their events, in their rows or in the footers that readers go by."""
 
-from __future__ import annotations
-
 import datetime
 import struct
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from rose.ledger import catalog, layout
-from rose.ledger.evidence import sums
+from rose.ledger.evidence.continuation import sum_faults
 from rose.ledger.growth import rolled, rollup
 from tests.ledger.evidence import ledgers
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     made = layout.create(tmp_path / "ledger")
     ledgers.write(made, "a", epochs=2)
     rollup.roll_up(made)
     return made
 
 
-def days(path: Path, where: str = "true") -> list[datetime.date]:
+def days(path, where="true"):
     return [day for (day,) in duckdb.execute(f"SELECT day FROM read_parquet('{path}') WHERE {where}").fetchall()]
 
 
-def test_sums_of_any_kind_are_sound_as_they_are_written(root: Path) -> None:
+def test_sums_of_any_kind_are_sound_as_they_are_written(root):
     coverage = rolled.newest(root)
-    assert coverage is not None
     assert coverage.writers
-    assert sums.faults(root) == ([], None, ())
+    assert sum_faults(root) == ([], None, ())
 
 
-def test_a_footer_that_hides_sums_from_readers_is_named(root: Path) -> None:
+def test_a_footer_that_hides_sums_from_readers_is_named(root):
     (path,) = root.glob("rollup/*/daily_event.parquet")
     content = path.read_bytes()
     (day, *_) = days(path)
@@ -44,31 +40,30 @@ def test_a_footer_that_hides_sums_from_readers_is_named(root: Path) -> None:
     path.write_bytes(content[:begin] + content[begin:].replace(stored, struct.pack("<i", 77)))
     assert day in days(path), "the rows are as they were"
     assert days(path, f"day = DATE '{day}'") == [], "a reader trusts the footer"
-    problems = sums.faults(root).problems
+    problems = sum_faults(root).problems
     assert problems == [
         "rollup/000000/daily_event.parquet: "
         "the statistics of column 'day' are not those of its values: they were changed"
     ]
 
 
-def test_sums_of_other_events_are_named(root: Path) -> None:
+def test_sums_of_other_events_are_named(root):
     (path,) = root.glob("rollup/*/daily_event.parquet")
     with duckdb.connect() as connection:
         connection.execute(f"CREATE TABLE forged AS FROM '{path}'")
         connection.execute("UPDATE forged SET events = events + 1 WHERE kind = 'power'")
         connection.execute(f"COPY forged TO '{path}' (FORMAT parquet)")
-    problems = sums.faults(root).problems
+    problems = sum_faults(root).problems
     assert problems == ["rollup/000000/daily_event.parquet: 2 rows are not the sums of the events that they count"]
 
 
-def test_a_roll_up_before_any_epoch_is_closed_sums_nothing(tmp_path: Path) -> None:
-    """And what is read is the events alone, once."""
+def test_a_roll_up_before_any_epoch_is_closed_sums_nothing(tmp_path):
     root = layout.create(tmp_path / "ledger")
     ledgers.write(root, "a", epochs=1)
     rollup.roll_up(root)
     coverage = rolled.newest(root)
     assert coverage is None or coverage.writers == {}
-    assert sums.faults(root) == ([], None, ())
+    assert sum_faults(root) == ([], None, ())
     with catalog.connect(root) as connection:
         summed = connection.execute("SELECT sum(events) FROM daily_event WHERE writer = 'a'").fetchone()
         stored = connection.execute("SELECT count(*) FROM event WHERE writer = 'a'").fetchone()

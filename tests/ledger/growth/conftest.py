@@ -1,21 +1,23 @@
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+import json
 
 import fsspec
+import polars as pl
+import pyarrow.dataset
 import pytest
 
-from rose.ledger import layout, segments
+from rose.clock import utc_us
+from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
-from tests.ledger.growth.archives import DAY_US, FIRST_US
+from tests.ledger.conftest import ask, copied
+
+DAY_US = 86_400_000_000
+#: The first event of the ledger these tests use; each epoch of two events is a day later.
+FIRST_US = 1_700_000_000_000_000
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def s3(monkeypatch):
     """A file system of a server that speaks S3's protocol, which fsspec's configuration names."""
     server_of = pytest.importorskip("moto.server", reason="needs an S3 server: pip install 'moto[server]' s3fs")
     s3fs = pytest.importorskip("s3fs", reason="needs an S3 client: pip install 'moto[server]' s3fs")
@@ -29,7 +31,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+def archivable_made(tmp_path_factory, lease):
     """A ledger of three compacted files and an open epoch, all of them old, and rolled up."""
     root = tmp_path_factory.mktemp("archivable") / "ledger"
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +39,6 @@ def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Pat
         for stretch in (range(6), range(6, 8), range(8, 10), range(10, 12)):
             with LedgerWriter.open(root, "w", "r") as writer:
                 for n in stretch:
-                    # Each a segment of its own.
                     writer.record(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US), durable=True)
             if stretch.stop < 12:
                 compaction.compact(root, grace_s=0)
@@ -47,5 +48,34 @@ def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Pat
 
 
 @pytest.fixture
-def archivable(archivable_made: Path, tmp_path: Path) -> Path:
+def root(archivable_made, tmp_path):
     return copied(archivable_made, tmp_path / "ledger")
+
+
+def seqs(root):
+    return [seq for (seq,) in ask(root, "SELECT seq FROM event WHERE writer = 'w' ORDER BY seq")]
+
+
+def states(root):
+    return [part.state for part in layout.chain(root, "w")]
+
+
+def details(root, action):
+    with catalog.connect(root) as connection:
+        found = connection.execute("SELECT detail_json FROM event WHERE action = ? ORDER BY writer, seq", [action])
+        return [json.loads(detail) for (detail,) in found.fetchall()]
+
+
+def days_since(n):
+    """An age that the first `n` of the epochs' days are older than, and the others are not."""
+    return (utc_us() - FIRST_US - n * DAY_US) / DAY_US + 0.5
+
+
+def count_by_engines(folder, storage):
+    fs, path = fsspec.core.url_to_fs(folder, **storage)
+    files = fs.glob(f"{path}/compacted/*/*.parquet")
+    counts = {pyarrow.dataset.dataset(files, filesystem=fs, format="parquet").count_rows(use_threads=False)}
+    total = 0
+    for file in files:
+        total += pl.read_parquet(fs.cat_file(file)).height
+    return counts | {total}

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,15 +11,11 @@ from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.growth.archives import DAY_US, FIRST_US, count_by_engines, days_since, details, seqs, states
+from tests.ledger.conftest import ask
+from tests.ledger.growth.conftest import DAY_US, FIRST_US, count_by_engines, days_since, details, seqs, states
 
 
-@pytest.fixture
-def root(archivable: Path) -> Path:
-    return archivable
-
-
-def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: Path, tmp_path: Path) -> None:
+def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root, tmp_path):
     before = seqs(root)
     done = archive(root, older_than_days=days_since(4), to=str(tmp_path / "away"), delete=False)
     assert (done.parts, done.left, done.url) == (2, 0, f"file://{tmp_path}/away")
@@ -39,7 +32,7 @@ def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: P
     assert verify(root).problems == []
 
 
-def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lease: Any) -> None:
+def test_a_part_leaves_and_the_chain_still_holds(root, tmp_path, lease):
     away = tmp_path / "away"
     done = archive(root, older_than_days=days_since(4), to=str(away), delete=True, grace_s=3600)
     assert (done.parts, done.left, done.skipped) == (2, 2, {})
@@ -52,8 +45,7 @@ def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lea
     assert not files & {path.stem for path in root.glob("archived/w/*.json")}
     report = next(found for found in verify(root).writers if found.writer == "w")
     assert (report.problems, report.events, report.archived_events, report.first_seq) == ([], 12, gone, 0)
-    with catalog.connect(root) as connection:
-        summed = connection.execute("SELECT sum(changes) FROM daily_lease").fetchone()
+    summed = ask(root, "SELECT sum(changes) FROM daily_lease")[0]
     assert summed == (12,), "daily sums outlive the events"
     detail = details(root, "archived")[0]
     assert detail["deleted"]
@@ -63,7 +55,7 @@ def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lea
     assert verify(root).problems == []
 
 
-def test_what_was_archived_comes_back(root: Path, tmp_path: Path) -> None:
+def test_what_was_archived_comes_back(root, tmp_path):
     archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0)
     assert not list(root.glob("compacted/w/*"))
     found = restore(root, str(tmp_path / "nowhere"))
@@ -81,7 +73,7 @@ def test_what_was_archived_comes_back(root: Path, tmp_path: Path) -> None:
     assert verify(root).problems == []
 
 
-def test_what_is_not_rolled_up_stays(root: Path) -> None:
+def test_what_is_not_rolled_up_stays(root):
     shutil.rmtree(root / "rollup")
     catalog.refresh(root)
     done = archive(root, older_than_days=1, to=f"{root}-away", delete=True, grace_s=0)
@@ -90,7 +82,7 @@ def test_what_is_not_rolled_up_stays(root: Path) -> None:
     assert seqs(root) == list(range(12))
 
 
-def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(root: Path) -> None:
+def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(root):
     path = next(iter(sorted(root.glob("compacted/w/*.json"))))
     hidden = root / "archived/w" / path.name
     layout.move_file(path, hidden)
@@ -102,7 +94,7 @@ def test_a_missing_event_or_a_changed_manifest_of_an_archived_part_is_a_problem(
     assert any(str(path.relative_to(root)) in problem for problem in verify(root).problems)
 
 
-def test_a_damaged_file_is_refused_and_nothing_leaves(root: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_and_nothing_leaves(root, tmp_path):
     path = next(iter(sorted(root.glob("compacted/w/*.parquet"))))
     content = path.read_bytes()
     path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
@@ -113,7 +105,7 @@ def test_a_damaged_file_is_refused_and_nothing_leaves(root: Path, tmp_path: Path
     assert verify(root).problems == []
 
 
-def test_a_copy_that_decayed_is_written_again_and_never_restored(root: Path, tmp_path: Path) -> None:
+def test_a_copy_that_decayed_is_written_again_and_never_restored(root, tmp_path):
     away = tmp_path / "away"
     archive(root, older_than_days=1, to=str(away), delete=False)
     copy = next(iter(sorted(away.rglob("*.parquet"))))
@@ -126,7 +118,7 @@ def test_a_copy_that_decayed_is_written_again_and_never_restored(root: Path, tmp
     assert not list(root.glob(f"compacted/w/{copy.stem}*"))
 
 
-def test_two_ledgers_do_not_share_a_place(root: Path, tmp_path: Path, lease: Any) -> None:
+def test_two_ledgers_do_not_share_a_place(root, tmp_path, lease):
     other = tmp_path / "other"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
@@ -142,7 +134,7 @@ def test_two_ledgers_do_not_share_a_place(root: Path, tmp_path: Path, lease: Any
     assert "archived" not in states(root)
 
 
-def test_copies_of_what_was_merged_since_go(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_what_was_merged_since_go(root, tmp_path, monkeypatch):
     away = tmp_path / "away"
     archive(root, older_than_days=1, to=str(away), delete=False)
     assert len(list(away.glob("compacted/w/*.parquet"))) == 3
@@ -155,7 +147,7 @@ def test_copies_of_what_was_merged_since_go(root: Path, tmp_path: Path, monkeypa
     assert count_by_engines(str(away), {}) == {compaction.read_manifest(root, compacted[-1])[0]["last_seq"] + 1}
 
 
-def test_compaction_never_merges_across_what_was_archived(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_never_merges_across_what_was_archived(root, monkeypatch):
     monkeypatch.setattr(compaction, "FANOUT", 2)
     parts = layout.parts(root, "w")
     with LedgerWriter.open(root, "archive", "ledger") as log:

@@ -1,12 +1,8 @@
 """Where an archive may lie, and what is left there by one that was killed."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import uuid
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +11,7 @@ from rose.ledger.growth.archive import archive, restore
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from tests import programs
-from tests.ledger.growth.archives import count_by_engines, seqs, states
+from tests.ledger.growth.conftest import count_by_engines, seqs, states
 from tests.long_form import usual
 
 #: Archives as `rose jobs run archive --delete` does, and is killed just before one of the calls by which it renames or
@@ -39,12 +35,7 @@ print(int(sys.argv[3]) - left)
 _KILL_POINTS = 18
 
 
-@pytest.fixture
-def root(archivable: Path) -> Path:
-    return archivable
-
-
-def test_a_place_that_will_not_do_is_refused_and_nothing_leaves(root: Path) -> None:
+def test_a_place_that_will_not_do_is_refused_and_nothing_leaves(root):
     for to, says in (
         ("{root}", "lies in the ledger"),
         ("{root}/archive", "lies in the ledger"),
@@ -57,13 +48,13 @@ def test_a_place_that_will_not_do_is_refused_and_nothing_leaves(root: Path) -> N
     assert seqs(root) == list(range(12))
 
 
-def _kill_archiving(archivable_made: Path, folder: Path, at: int) -> tuple[Path, Path, int | None, str]:
+def _kill_archiving(archivable_made, folder, at):
     root, away = shutil.copytree(archivable_made, folder / f"ledger-{at}"), folder / f"away-{at}"
     return root, away, *programs.run(_KILLED, root, away, at)
 
 
 @pytest.mark.long
-def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(archivable_made: Path, tmp_path: Path) -> None:
+def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(archivable_made, tmp_path):
     points = usual((1, 6, 10, _KILL_POINTS + 1), long=(*range(1, _KILL_POINTS), _KILL_POINTS + 1))
     killed = [_kill_archiving(archivable_made, tmp_path, at) for at in points]
     assert killed.pop()[2:] == (0, f"{_KILL_POINTS}\n")
@@ -81,7 +72,7 @@ def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(archivabl
         assert count_by_engines(str(away), {}) == {seqs(root)[0]}
 
 
-def test_to_and_from_s3(root: Path, s3: Any) -> None:
+def test_to_and_from_s3(root, s3):
     url, options = "s3://rose-archive/ledger", s3.storage_options
     s3.mkdir("rose-archive")
     copied = archive(root, older_than_days=1, to=url, delete=False)

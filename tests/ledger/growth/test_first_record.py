@@ -1,63 +1,55 @@
 """The first record of an event_id counts: which writer sends another, its time and the upkeep change nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import catalog, layout, rows, segments
+from rose.ledger import layout, rows, segments
 from rose.ledger.checks import views
-from rose.ledger.evidence import sums
+from rose.ledger.evidence.continuation import sum_faults
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.verify import verify
-from tests.ledger.conftest import close_epochs, copied
+from tests.ledger.conftest import ask, close_epochs, copied
 from tests.long_form import usual
 
 DAY_US = 86_400_000_000
 CHANGED = "event_id must be that of one event, and z/0, which counts, has other content"
 
 
-def _power(event_id: str, power_mw: int, at_us: int) -> Power:
+def _power(event_id, power_mw, at_us):
     return Power(event_id=event_id, device_id="d", t0_ns=0, t1_ns=1, power_mw=power_mw, source="rapl", at_us=at_us)
 
 
-def _write(root: Path, writer: str, events: list[Power]) -> None:
-    """An epoch of one segment."""
+def _write(root, writer, events):
     tail = segments.recover(root, writer)
     tail = segments.first_epoch(root, writer) if tail is None else segments.begin_epoch(root, tail)
     batch = [(event.kind, rows.encode(event)) for event in events]
     segments.append(root, tail, rows.table(writer, tail.next_seq, "r", "live", batch))
 
 
-def _counted(root: Path) -> list[Any]:
-    with catalog.connect(root) as connection:
-        return connection.execute("SELECT event_id, power_mw FROM power ORDER BY ALL").fetchall()
+def _counted(root):
+    return ask(root, "SELECT event_id, power_mw FROM power ORDER BY ALL")
 
 
-def _summed(root: Path) -> dict[str, int]:
-    """Power events in the daily sums, by writer."""
-    with catalog.connect(root) as connection:
-        query = "SELECT writer, sum(events)::BIGINT FROM daily_event WHERE kind = 'power' GROUP BY ALL"
-        return dict(connection.execute(query).fetchall())
+def _summed(root):
+    query = "SELECT writer, sum(events)::BIGINT FROM daily_event WHERE kind = 'power' GROUP BY ALL"
+    return dict(ask(root, query))
 
 
-def _named(root: Path) -> list[tuple[str, int, str]]:
+def _named(root):
     return [(fault.writer, fault.seq, fault.fault) for fault in views.faulty_events(root)[1]]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     return layout.create(tmp_path / "ledger")
 
 
-def test_no_writer_replaces_a_record_by_an_earlier_time(root: Path) -> None:
+def test_no_writer_replaces_a_record_by_an_earlier_time(root):
     _write(root, "m", [_power("x", 1, DAY_US)])
     for writer in ("z", "a", "m"):
         _write(root, writer, [_power("x", 9, 0)])
@@ -67,7 +59,7 @@ def test_no_writer_replaces_a_record_by_an_earlier_time(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def rolled_up_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rolled_up_made(tmp_path_factory):
     """A ledger to which `a` came before `z`, and whose daily sums count record z/0 of the id `x`."""
     root = layout.create(tmp_path_factory.mktemp("made") / "ledger")
     _write(root, "a", [_power("y", 1, DAY_US)])
@@ -78,11 +70,11 @@ def rolled_up_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def rolled_up(rolled_up_made: Path, tmp_path: Path) -> Path:
+def rolled_up(rolled_up_made, tmp_path):
     return copied(rolled_up_made, tmp_path / "rolled_up")
 
 
-def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sums_count(rolled_up: Path) -> None:
+def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sums_count(rolled_up):
     _write(rolled_up, "a", [_power("x", 9, 0)])
     for again in (False, True):
         if again:
@@ -92,11 +84,11 @@ def test_a_writer_that_came_earlier_does_not_replace_a_record_that_the_daily_sum
         assert _counted(rolled_up) == [("x", 1), ("y", 1)]
         assert _summed(rolled_up) == {"a": 1, "z": 1}
         assert _named(rolled_up) == [("a", 1, CHANGED)]
-    assert sums.faults(rolled_up) == ([], None, ())
+    assert sum_faults(rolled_up) == ([], None, ())
     assert verify(rolled_up).problems == []
 
 
-def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_up: Path, tmp_path: Path) -> None:
+def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_up, tmp_path):
     compaction.compact(rolled_up, grace_s=0)
     away = str(tmp_path / "away")
     assert archive.archive(rolled_up, older_than_days=1, to=away, delete=True, grace_s=0).parts
@@ -111,7 +103,7 @@ def test_a_later_record_does_not_show_once_the_first_one_left_the_ledger(rolled_
     assert _counted(rolled_up) == [("x", 1), ("y", 1)]
     assert _summed(rolled_up) == {"a": 1, "z": 1}
     assert _named(rolled_up) == [("a", 1, CHANGED)]
-    assert sums.faults(rolled_up) == ([], None, ())
+    assert sum_faults(rolled_up) == ([], None, ())
 
 
 _RECORDS = st.lists(
@@ -124,9 +116,7 @@ _ACTS = st.one_of(st.tuples(st.sampled_from("amz"), _RECORDS), st.sampled_from([
 
 @settings(max_examples=int(usual("2", long="100")), deadline=None, suppress_health_check=list(HealthCheck))
 @given(acts=st.lists(_ACTS, min_size=2, max_size=usual(6, long=9)))
-def test_times_and_upkeep_change_nothing_of_what_counts(
-    tmp_path_factory: pytest.TempPathFactory, acts: list[Any]
-) -> None:
+def test_times_and_upkeep_change_nothing_of_what_counts(tmp_path_factory, acts):
     home = tmp_path_factory.mktemp("first")
     root, other_times = layout.create(home / "ledger"), layout.create(home / "other_times")
     ledgers = (root, other_times)
@@ -150,6 +140,6 @@ def test_times_and_upkeep_change_nothing_of_what_counts(
         assert _counted(root) == _counted(other_times) == counted
         assert len({event_id for event_id, _ in counted}) == len(counted)
         assert sum(_summed(root).values()) == len(counted)
-    assert sums.faults(root) == ([], None, ())
+    assert sum_faults(root) == ([], None, ())
     assert verify(root).problems == []
     shutil.rmtree(home)

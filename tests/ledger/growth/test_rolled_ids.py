@@ -1,7 +1,5 @@
 """The files of ids that the roll-ups count: what is written of them, what is read, and how they come and go."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -15,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.events import Power, Turn
-from rose.ledger import catalog, layout, segments
-from rose.ledger.evidence import sums
+from rose.events import Power
+from rose.ledger import layout, segments
+from rose.ledger.evidence.continuation import sum_faults
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.growth.archive import archive
 from rose.ledger.growth.rollup import merged_files
@@ -25,38 +23,19 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.long_form import usual
 
 MERGED_MAX = 1000
-TURN = Turn(
-    trajectory_id="t",
-    group_id=None,
-    step=None,
-    turn=0,
-    attempt=0,
-    engine_id="e",
-    device_id="d",
-    lease_id=None,
-    policy_version=0,
-    placement="queue",
-    outcome="completed",
-    prompt_tokens=1,
-    cached_tokens=0,
-    output_tokens=1,
-    answer_tokens=None,
-    queue_ns=0,
-    duration_ns=1,
-)
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 1)
     return layout.create(tmp_path / "ledger")
 
 
-def write(root: Path, *event_ids: str | None, writer: str = "a", run_id: str = "r") -> None:
-    """An event with each of these ids, in one closed epoch."""
+def write(root, *event_ids, writer="a", run_id="r"):
     with LedgerWriter.open(root, writer, run_id) as log:
         log.record_all(
             [
@@ -64,39 +43,33 @@ def write(root: Path, *event_ids: str | None, writer: str = "a", run_id: str = "
                 for at_us, event_id in enumerate(event_ids, start=1)
             ]
         )
-    # What closes that epoch, and is itself in an open one.
     with LedgerWriter.open(root, writer, run_id) as log:
         log.record(Power(at_us=1, t0_ns=1, t1_ns=2, power_mw=1, source="rapl"), durable=True)
 
 
-def counted(root: Path) -> int:
-    """Power readings, by the daily sums."""
-    with catalog.connect(root) as connection:
-        query = "SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'"
-        return int(connection.execute(query).fetchall()[0][0])
+def counted(root):
+    query = "SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'"
+    return int(ask(root, query)[0][0])
 
 
-def numbers_of_ids(root: Path) -> dict[str, int]:
-    """How many ids each file that the newest generation names has."""
+def numbers_of_ids(root):
     coverage = rolled.newest(root)
-    assert coverage is not None
     return {Path(path).stem: pq.read_metadata(root / path).num_rows for path in coverage.ids}
 
 
-def in_folder(root: Path) -> set[str]:
+def in_folder(root):
     return {path.stem for path in (root / rolled.ID_FOLDER).iterdir()}
 
 
 @given(st.lists(st.integers(0, 3 * MERGED_MAX), max_size=200))
-def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches: list[int]) -> None:
+def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollup, "_MERGED_IDS_MAX", MERGED_MAX)
-        files: list[list[int]] = []
+        files = []
         for number, new in enumerate(batches):
             first = len(files) - merged_files(map(len, reversed(files)), new)
             assert new or first == len(files), "without new ids nothing is written"
             if new:
-                # Of each id, how often it was written.
                 files[first:] = [[times + 1 for file in files[first:] for times in file] + [1] * new]
             for one, next_one in itertools.pairwise(files):
                 assert len(one) > 2 * len(next_one) or len(one) + len(next_one) > MERGED_MAX
@@ -107,7 +80,7 @@ def test_files_of_ids_are_few_and_each_id_is_written_again_few_times(batches: li
             assert all(times <= 1 + math.log(MERGED_MAX, 1.5) for file in files for times in file)
 
 
-def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
+def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root):
     for number in range(2):
         write(root, f"id-{number}", f"more-{number}")
         rollup.roll_up(root, grace_s=0)
@@ -121,11 +94,11 @@ def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root: Path) -> None:
     write(root, "id-0", writer="b", run_id="another")
     assert counted(root) == before + 3
     assert verify(root).problems == []
-    assert sums.faults(root) == ([], None, ())
+    assert sum_faults(root) == ([], None, ())
 
 
 @pytest.mark.parametrize("moment", usual(["rename"], long=["rename", "replace"]))
-def test_kill_9_before_a_file_of_ids_counts(root: Path, moment: str) -> None:
+def test_kill_9_before_a_file_of_ids_counts(root, moment):
     """`replace` puts the file of ids into place, `rename` the generation that names it."""
     write(root, "a", "b")
     rollup.roll_up(root)
@@ -153,16 +126,16 @@ def test_kill_9_before_a_file_of_ids_counts(root: Path, moment: str) -> None:
     assert counted(root) == before
     assert numbers_of_ids(root) == {"000001": 3}
     assert verify(root).problems == []
-    assert sums.faults(root) == ([], None, ())
+    assert sum_faults(root) == ([], None, ())
 
 
-def test_a_damaged_file_of_ids_is_named_and_not_merged(root: Path) -> None:
+def test_a_damaged_file_of_ids_is_named_and_not_merged(root):
     write(root, "a")
     rollup.roll_up(root)
     table = pq.read_table(root / rolled.id_file(0))
     pq.write_table(table.set_column(2, "event_id", pa.array(["x"])), root / rolled.id_file(0))
     assert verify(root).problems == ["rollup/ids/000000.parquet: its bytes were changed after it was written"]
-    assert sums.faults(root)[0] == ["rollup/ids: 2 rows are not the ids of the events that are counted"]
+    assert sum_faults(root)[0] == ["rollup/ids: 2 rows are not the ids of the events that are counted"]
     write(root, "b")
     with pytest.raises(LedgerError, match=r"rollup/ids/000000.parquet was changed after it was written"):
         rollup.roll_up(root)
@@ -172,7 +145,7 @@ def test_a_damaged_file_of_ids_is_named_and_not_merged(root: Path) -> None:
     assert "rollup/ids/x.parquet: a foreign name: no file of a ledger has it" in verify(root).problems
 
 
-def test_roll_ups_of_another_form_are_made_anew_from_the_events(root: Path, tmp_path: Path) -> None:
+def test_roll_ups_of_another_form_are_made_anew_from_the_events(root, tmp_path):
     write(root, "a")
     rollup.roll_up(root)
     compaction.compact(root, grace_s=0)
@@ -182,7 +155,7 @@ def test_roll_ups_of_another_form_are_made_anew_from_the_events(root: Path, tmp_
     coverage.write_text(json.dumps({**content, "form": rolled.FORM - 1}))
     assert counted(root) == before, "from the events"
     reason = "rollup/000000 is of another version of ROSE; the next roll-up makes it anew"
-    assert sums.faults(root) == ([], reason, ())
+    assert sum_faults(root) == ([], reason, ())
     shutil.copytree(root, tmp_path / "copy")
     assert rollup.roll_up(tmp_path / "copy").generation == 1
     assert counted(tmp_path / "copy") == before

@@ -1,26 +1,22 @@
-from __future__ import annotations
-
 import json
 import shutil
 import signal
 import tempfile
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.events import Event, Power
+from rose.events import Power
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import compaction, rolled, rollup
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.long_form import usual
 
-#: A daily view against the same sums over the events themselves.
 SAME = {
     "daily_device_time": (
         "SELECT sum(slices), sum(ns), sum(serving_ns), sum(idle_ns), sum(overlap_ns), count(DISTINCT day) "
@@ -59,7 +55,7 @@ SAME = {
 assert set(SAME) == set(rolled.ROLLUPS)
 
 
-def _differing(root: Path) -> dict[str, Any]:
+def _differing(root):
     found = {}
     with catalog.connect(root) as connection:
         for name, (daily, direct) in SAME.items():
@@ -72,9 +68,7 @@ def _differing(root: Path) -> dict[str, Any]:
 @pytest.mark.long
 @settings(max_examples=usual(3, long=25), deadline=None)
 @given(st.data())
-def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(
-    any_event: st.SearchStrategy[Event], data: st.DataObject
-) -> None:
+def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(any_event, data):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
         root = layout.create(folder)
@@ -91,29 +85,27 @@ def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(
         assert verify(root).problems == []
 
 
-def _power(n: int, event_id: str | None = None) -> Power:
+def _power(n, event_id=None):
     return Power(at_us=n, t0_ns=n, t1_ns=n + 1, power_mw=1, source="rapl", event_id=event_id)
 
 
-def _closed(root: Path, writer: str, powers: list[Power]) -> None:
-    """Events in epochs that are closed, and an open one."""
+def _closed(root, writer, powers):
     with LedgerWriter.open(root, writer, "r") as log:
         for power in powers:
             log.record(power, durable=True)
 
 
-def _counted(root: Path) -> dict[str, int]:
-    with catalog.connect(root) as connection:
-        return dict(connection.execute("SELECT writer, sum(events) FROM daily_event GROUP BY writer").fetchall())
+def _counted(root):
+    return dict(ask(root, "SELECT writer, sum(events) FROM daily_event GROUP BY writer"))
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
     return layout.create(tmp_path / "ledger")
 
 
-def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root: Path) -> None:
+def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root):
     _closed(root, "a", [_power(n) for n in range(5)])
     assert rollup.roll_up(root, grace_s=0).generation == 0
     assert rollup.roll_up(root, grace_s=0).events <= 1, "nothing but its own event may have come since"
@@ -121,11 +113,10 @@ def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root: Path) -> 
     rollup.roll_up(root, grace_s=0)
     rollup.roll_up(root, grace_s=0)
     assert len(rolled.generations(root)) <= 2
-    with catalog.connect(root) as connection:
-        assert connection.execute("SELECT count(*) FROM unrolled_event WHERE writer = 'a'").fetchall() == [(0,)]
+    assert ask(root, "SELECT count(*) FROM unrolled_event WHERE writer = 'a'") == [(0,)]
 
 
-def test_verify_finds_a_changed_or_missing_roll_up(root: Path) -> None:
+def test_verify_finds_a_changed_or_missing_roll_up(root):
     _closed(root, "a", [_power(n) for n in range(5)])
     generation = rollup.roll_up(root).generation
     assert verify(root).problems == []
@@ -150,7 +141,7 @@ def test_verify_finds_a_changed_or_missing_roll_up(root: Path) -> None:
 
 
 @pytest.mark.long
-def test_kill_9_in_a_roll_up_leaves_the_last_generation(root: Path) -> None:
+def test_kill_9_in_a_roll_up_leaves_the_last_generation(root):
     _closed(root, "a", [_power(n) for n in range(5)])
     rollup.roll_up(root)
     _closed(root, "a", [_power(n) for n in range(5, 10)])
@@ -161,18 +152,16 @@ def test_kill_9_in_a_roll_up_leaves_the_last_generation(root: Path) -> None:
         "pathlib.Path.rename",
     ):
         code = (
-            "import os, sys, signal, importlib\n"
+            "import os, signal\n"
             "from rose.ledger.growth import rollup\n"
             f"home, _, name = '{moment}'.rpartition('.')\n"
-            "owner, _, cls = home.rpartition('.')\n"
-            "import pathlib, shutil, rose.ledger.layout\n"
+            "import pathlib, shutil, rose.ledger.layout, rose\n"
             "target = eval(home)\n"
             "real = getattr(target, name)\n"
             "def die(*a, **k):\n"
             "    if '.tmp' in str(a[0]) and 'rollup' in str(a[0]):\n"
             "        os.kill(os.getpid(), signal.SIGKILL)\n"
             "    return real(*a, **k)\n"
-            "import rose.ledger.growth.rollup, rose\n"
             "setattr(target, name, die)\n"
             f"rollup.roll_up({str(root)!r})\n"
         )

@@ -1,7 +1,5 @@
 """A ledger's door on a port of its own; in a fleet the controller has it."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

@@ -1,7 +1,5 @@
 """What comes through a ledger's door, by which token, and what is on record of it: a real server, real clients."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -21,7 +19,7 @@ from rose.ledger.hosts.remote import ControllerAwayError, ControllerError, Remot
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.conftest import copied
+from tests.ledger.conftest import ask, copied
 from tests.ledger.hosts.served import Limits, serve
 
 TOKEN = "t0ken-of-enough-characters"
@@ -29,7 +27,7 @@ BUSY = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range 
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, lease):
+def template(tmp_path_factory, lease):
     """A folder with the ledger of a controller, the spool of another host, and tokens."""
     folder = tmp_path_factory.mktemp("made")
     for root, names in (("centre", ["local"]), ("spool", ["rack-7.agent", "rack-8.agent"])):
@@ -41,9 +39,8 @@ def made(tmp_path_factory, lease):
 
 
 @pytest.fixture(scope="module")
-def secrets(made):
-    """Tokens by name, each with one scope."""
-    store = made / "tokens.json"
+def secrets(template):
+    store = template / "tokens.json"
     return {
         "rack-7": tokens.create(store, "rack-7", (), ("rack-7.*",)),
         "finance": tokens.create(store, "finance", ("read",)),
@@ -53,14 +50,13 @@ def secrets(made):
 
 
 @pytest.fixture
-def store(made, secrets, tmp_path):
-    """The file of those tokens."""
-    return Path(shutil.copy(made / "tokens.json", tmp_path / "tokens.json"))
+def store(template, secrets, tmp_path):
+    return Path(shutil.copy(template / "tokens.json", tmp_path / "tokens.json"))
 
 
 @pytest.fixture
-def root(made, tmp_path):
-    return copied(made / "centre", tmp_path / "centre")
+def root(template, tmp_path):
+    return copied(template / "centre", tmp_path / "centre")
 
 
 @pytest.fixture
@@ -75,10 +71,9 @@ def reader(url, secrets):
 
 
 @pytest.fixture(scope="module")
-def open_url(made, secrets, tmp_path_factory):
-    """A door for all tests that look at no log."""
-    root = copied(made / "centre", tmp_path_factory.mktemp("open") / "centre")
-    with serve(root, tokens_file=made / "tokens.json", limits=Limits(rows=4, timeout_s=1.0, memory_gb=0.5)) as url:
+def open_url(template, secrets, tmp_path_factory):
+    root = copied(template / "centre", tmp_path_factory.mktemp("open") / "centre")
+    with serve(root, tokens_file=template / "tokens.json", limits=Limits(rows=4, timeout_s=1.0, memory_gb=0.5)) as url:
         yield url
 
 
@@ -88,8 +83,8 @@ def open_reader(open_url, secrets):
 
 
 @pytest.fixture
-def spool(made, tmp_path):
-    return copied(made / "spool", tmp_path / "spool")
+def spool(template, tmp_path):
+    return copied(template / "spool", tmp_path / "spool")
 
 
 def forward(spool, url, token):
@@ -100,7 +95,7 @@ def forward(spool, url, token):
 
 
 def logged(root, where="true", columns="who, action, outcome, statement, result_rows"):
-    return query(root, f"SELECT {columns} FROM access WHERE {where} ORDER BY writer, seq").rows
+    return ask(root, f"SELECT {columns} FROM access WHERE {where} ORDER BY writer, seq")
 
 
 def until_logged(root, where):
@@ -111,8 +106,7 @@ def until_logged(root, where):
     return entries
 
 
-def asked(url, method, path, body=None, token=None):
-    """(status, body)"""
+def answer(url, method, path, body=None, token=None):
     request = urllib.request.Request(f"{url}/ledger/{path}", body, method=method)
     if token:
         request.add_header("Authorization", f"Bearer {token}")
@@ -149,17 +143,17 @@ def test_a_request_that_does_not_fit_is_refused_by_its_field(open_url, secrets):
         (b'{"sql": "\xff"}', "the body"),
         (json.dumps({"sql": "SELECT '\ud800'"}).encode(), "the body"),
     ):
-        status, content = asked(open_url, "POST", "query", body, secrets["finance"])
+        status, content = answer(open_url, "POST", "query", body, secrets["finance"])
         assert status == 400, body
         assert json.loads(content)["error"].startswith(names)
-    assert asked(open_url, "POST", "query", b"x" * (1 << 20) + b"x", secrets["finance"])[0] == 413
+    assert answer(open_url, "POST", "query", b"x" * (1 << 20) + b"x", secrets["finance"])[0] == 413
 
 
 def test_prometheus_gets_figures_with_a_token_that_reads(open_url, secrets):
-    status, content = asked(open_url, "GET", "metrics", token=secrets["finance"])
+    status, content = answer(open_url, "GET", "metrics", token=secrets["finance"])
     assert (status, b'rose_ledger_events_total{writer="local"} 5.0' in content) == (200, True)
-    assert asked(open_url, "GET", "metrics", token=secrets["trainer"])[0] == 403
-    assert asked(open_url, "GET", "metrics")[0] == 401
+    assert answer(open_url, "GET", "metrics", token=secrets["trainer"])[0] == 403
+    assert answer(open_url, "GET", "metrics")[0] == 401
 
 
 def test_other_queries_wait_briefly_then_hear_that_it_is_busy(root):
@@ -169,23 +163,20 @@ def test_other_queries_wait_briefly_then_hear_that_it_is_busy(root):
     assert logged(root, columns="action, outcome, count") == [("query", "refused", 1)]
 
 
-# ---------------------------------------------------------------------- who may
-
-
 def test_a_wrong_token_gets_no_answer(open_url):
     for token in (None, "", "wrong", "rose_" + "0" * 64, "\u00e9" * 20):
-        there = RemoteLedger(open_url, token=token and token.encode().decode("latin-1"))
-        for call in (there.held, lambda: there.send_segment("x", b""), lambda: there.query("SELECT 1")):  # noqa: B023
+        ledger = RemoteLedger(open_url, token=token and token.encode().decode("latin-1"))
+        for call in (ledger.held, lambda: ledger.send_segment("x", b""), lambda: ledger.query("SELECT 1")):  # noqa: B023
             with pytest.raises(ControllerError, match="the token is"):
                 call()
 
 
 def test_each_scope_opens_what_it_is_for_and_nothing_else(open_url, secrets):
     calls = {
-        "read": lambda there: there.query("FROM lease"),
-        "held": lambda there: there.held(),
-        "segment": lambda there: there.send_segment("live/rack-7.agent/000000/x", b""),
-        "other": lambda there: there.send_segment("live/rack-8.agent/000000/x", b""),
+        "read": lambda ledger: ledger.query("FROM lease"),
+        "held": lambda ledger: ledger.held(),
+        "segment": lambda ledger: ledger.send_segment("live/rack-7.agent/000000/x", b""),
+        "other": lambda ledger: ledger.send_segment("live/rack-8.agent/000000/x", b""),
     }
     open_to = {}
     for name, secret in secrets.items():
@@ -199,12 +190,7 @@ def test_each_scope_opens_what_it_is_for_and_nothing_else(open_url, secrets):
             assert not answer or "may not" in answer or "is not the path of a segment" in answer
             if "may not" not in answer:
                 open_to.setdefault(name, set()).add(call)
-    assert open_to == {
-        # `held` of its own writers alone.
-        "rack-7": {"held", "segment"},
-        "finance": {"read", "held"},
-        "boss": set(calls),
-    }
+    assert open_to == {"rack-7": {"held", "segment"}, "finance": {"read", "held"}, "boss": set(calls)}
 
 
 def test_a_host_sees_of_its_own_writers_alone_how_far_they_are(url, root, secrets, spool):
@@ -224,16 +210,12 @@ def test_a_writer_without_a_scope_stays_behind_alone(url, root, secrets, spool):
     done = forward(spool, url, secrets["rack-7"])
     assert list(done.problems) == ["rack-8.agent"]
     assert "token 'rack-7' may not append as 'rack-8.agent'" in done.problems["rack-8.agent"]
-    assert query(root, "SELECT DISTINCT writer FROM lease_event ORDER BY writer").rows == [
+    assert ask(root, "SELECT DISTINCT writer FROM lease_event ORDER BY writer") == [
         ("local",),
         ("rack-7.agent",),
     ]
     assert until_logged(root, "action = 'append_denied'")[0][:3] == ("rack-7", "append_denied", "refused")
-    # Segments are not logged one by one: they name their writer.
     assert logged(root, "action <> 'append_denied'") == []
-
-
-# ---------------------------------------------------------------------- what is on record
 
 
 def test_every_query_is_on_record_when_its_answer_is_there(reader, root):
@@ -292,37 +274,21 @@ def test_nothing_is_read_while_the_log_cannot_be_written(reader, root):
     assert [row[3] for row in logged(root)] == ["SELECT 1", "SELECT 42", "SELECT 43"]
 
 
-# ---------------------------------------------------------------------- what is at the other end
-
-
 def test_what_is_no_url_of_a_controller_is_named():
     for url in ("", "host:1", "grpc://host:1", "http://", "http://host:port", "http://host:1/?a"):
         with pytest.raises(ControllerError, match="is not a controller's URL; give http://HOST:PORT"):
             RemoteLedger(url)
 
 
-@pytest.fixture
-def taken():
-    """A socket that is bound to a port of its own: nobody else answers there."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken
-
-
-def url_of(taken):
-    return f"http://127.0.0.1:{taken.getsockname()[1]}"
-
-
-def test_a_controller_that_is_away_is_named(taken):
-    url = url_of(taken)
-    with pytest.raises(ControllerAwayError, match=f"no controller answers at {url}"):
-        RemoteLedger(url).query("SELECT 1")
-    with pytest.raises(ControllerAwayError, match=r"http://nowhere\.invalid:1"):
-        RemoteLedger("http://nowhere.invalid:1").held()
-
-
-def test_what_takes_connections_and_says_nothing_is_not_waited_for(taken, monkeypatch):
-    taken.listen()
-    monkeypatch.setattr(remote, "_CALL_S", 0.2)
-    with pytest.raises(ControllerAwayError, match="did not answer in time"):
-        RemoteLedger(url_of(taken)).held()
+def test_a_controller_that_is_away_or_says_nothing_is_named_and_not_waited_for(monkeypatch):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ControllerAwayError, match=f"no controller answers at {url}"):
+            RemoteLedger(url).query("SELECT 1")
+        with pytest.raises(ControllerAwayError, match=r"http://nowhere\.invalid:1"):
+            RemoteLedger("http://nowhere.invalid:1").held()
+        silent.listen()
+        monkeypatch.setattr(remote, "_CALL_S", 0.2)
+        with pytest.raises(ControllerAwayError, match="did not answer in time"):
+            RemoteLedger(url).held()

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +10,11 @@ from rose.ledger.growth.compaction import compact
 from rose.ledger.growth.rollup import roll_up
 from rose.ledger.hosts import spool
 from rose.ledger.hosts.forward import Forwarder
-from rose.ledger.reading.query import query
+from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.ledger.hosts.served import serve
 
 _DOOR = "from tests.ledger.hosts.served import main; main()"
@@ -29,7 +27,6 @@ def centre(tmp_path):
 
 @pytest.fixture
 def far(tmp_path):
-    """The ledger of another host."""
     return layout.create(tmp_path / "far")
 
 
@@ -41,7 +38,6 @@ def url(centre):
 
 @pytest.fixture
 def write(far, lease):
-    """Writes durable events under numbers that go on, one segment each."""
     written = iter(range(10**6))
 
     def write(count, writer="host1-agent", folder=far):
@@ -54,16 +50,15 @@ def write(far, lease):
 
 @contextmanager
 def forwarder(root, url, **options):
-    made = Forwarder(root, url, **options)
+    sender = Forwarder(root, url, **options)
     try:
-        yield made
+        yield sender
     finally:
-        made.stop()
+        sender.stop()
 
 
 @contextmanager
 def serving(root, port=0):
-    """A door in a process of its own; yields it and its URL."""
     with programs.started(_DOOR, root, port) as (process, output):
         try:
             yield process, output.readline().strip()
@@ -78,36 +73,35 @@ def until(condition, seconds=60.0):
         time.sleep(0.02)
 
 
-def held(centre: Path) -> int:
+def segments_at(centre):
     return len(list((centre / "live").glob("host1-agent/*/*.parquet")))
 
 
 def check_whole(centre, events):
-    """Every event of the spool is at the centre once, and the chain proves it."""
     report = verify(centre)
     assert report.ok, report.problems
     counted = "SELECT count(*), count(DISTINCT event_id), count(DISTINCT (writer, seq)) FROM stored_event"
-    assert query(centre, f"{counted} WHERE kind = 'lease'").rows == [(events, events, events)]
-    assert query(centre, "SELECT count(*) FROM event WHERE kind = 'lease'").rows == [(events,)]
+    assert ask(centre, f"{counted} WHERE kind = 'lease'") == [(events, events, events)]
+    assert ask(centre, "SELECT count(*) FROM event WHERE kind = 'lease'") == [(events,)]
 
 
 def test_upkeep_of_the_spool_stays_where_it_is(centre, far, url, write):
     write(1)
-    with LedgerWriter.open(far, "compaction", "ledger"), forwarder(far, url) as made:
-        assert made.once().problems == {}
+    with LedgerWriter.open(far, "compaction", "ledger"), forwarder(far, url) as sender:
+        assert sender.once().problems == {}
     assert layout.writers(centre) == ["host1-agent"]
 
 
 def test_epochs_merged_at_the_centre_are_not_sent_again(centre, far, url, write, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
     write(10)
-    with forwarder(far, url) as made:
-        made.once()
+    with forwarder(far, url) as sender:
+        sender.once()
         for _ in range(2):
             compact(centre, grace_s=0)
         assert layout.epochs(centre, "host1-agent") == layout.epochs(far, "host1-agent")[-1:]
         write(7)
-        assert made.once().events == 7
+        assert sender.once().events == 7
         compact(centre, grace_s=0)
     check_whole(centre, 17)
     assert spool.first_unsent_epoch(far, "host1-agent") == layout.epochs(far, "host1-agent")[-1]
@@ -118,8 +112,8 @@ def test_an_epoch_that_was_merged_before_it_was_sent_is_named(centre, far, url, 
     write(10)
     for _ in range(2):
         compact(far, grace_s=0)
-    with forwarder(far, url) as made:
-        progress = made.once()
+    with forwarder(far, url) as sender:
+        progress = sender.once()
     assert "epoch 0 of writer 'host1-agent' was merged before it was forwarded" in progress.problems["host1-agent"]
 
 
@@ -128,14 +122,14 @@ def test_two_hosts_with_one_name_are_told_and_neither_loses_anything(centre, far
     other = layout.create(tmp_path / "other")
     write(5, folder=other)
     write(2, writer="host2-agent", folder=other)
-    with forwarder(far, url) as made, forwarder(other, url) as second:
-        made.once()
+    with forwarder(far, url) as sender, forwarder(other, url) as second:
+        sender.once()
         progress = second.once()
         assert list(progress.problems) == ["host1-agent"]
         assert "other writer names" in progress.problems["host1-agent"]
         assert progress.waiting == 2
         write(1)
-        assert made.once().problems == {}
+        assert sender.once().problems == {}
     check_whole(centre, 6)
 
 
@@ -144,34 +138,34 @@ def test_what_the_controller_does_not_foresee_ends_no_forwarder(centre, far, url
     write(1)
     marker = (centre / layout.MARKER).read_bytes()
     (centre / layout.MARKER).write_bytes(b"")
-    said = []
-    with forwarder(far, url, every_s=0.05, report=said.append) as made:
-        made.start()
-        until(lambda: said, 20.0)
-        assert "Expecting value" in said[0].problems["host1-agent"]
-        assert "Traceback" not in said[0].problems["host1-agent"]
+    reports = []
+    with forwarder(far, url, every_s=0.05, report=reports.append) as sender:
+        sender.start()
+        until(lambda: reports, 20.0)
+        assert "Expecting value" in reports[0].problems["host1-agent"]
+        assert "Traceback" not in reports[0].problems["host1-agent"]
         (centre / layout.MARKER).write_bytes(marker)
-        until(lambda: said[-1].problems == {} and said[-1].waiting == 0)
+        until(lambda: reports[-1].problems == {} and reports[-1].waiting == 0)
     check_whole(centre, 1)
 
 
 @pytest.mark.long
 def test_a_controller_killed_again_and_again_loses_nothing_and_doubles_nothing(centre, far, write):
-    said = []
+    reports = []
     filled = threading.Thread(target=write, args=(90,))
     filled.start()
     with serving(centre) as (process, url):
-        made = Forwarder(far, url, every_s=0.05, report=said.append)
-        made.start()
-        until(lambda: held(centre) > 15)
+        sender = Forwarder(far, url, every_s=0.05, report=reports.append)
+        sender.start()
+        until(lambda: segments_at(centre) > 15)
         process.kill()
     with serving(centre, int(url.rpartition(":")[2])) as (process, _):
-        until(lambda: held(centre) > 45)
+        until(lambda: segments_at(centre) > 45)
         process.kill()
     filled.join()
     with serving(centre, int(url.rpartition(":")[2])):
-        until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
-        made.stop()
+        until(lambda: reports[-1].stopped is None and reports[-1].waiting == 0)
+        sender.stop()
     check_whole(centre, 90)
 
 
@@ -185,13 +179,28 @@ def test_nothing_leaves_a_spool_before_it_is_at_the_controller(centre, far, writ
     assert kept.left == 0
     assert "not all at the gateway" in str(kept.skipped)
     with serve(centre) as url:
-        with forwarder(far, url) as made:
-            made.once()
+        with forwarder(far, url) as sender:
+            sender.once()
         compact(far, grace_s=0)
         assert archive(far, older_than_days=0, to=f"{far}-away", delete=True, grace_s=0).left > 0
         write(5)
-        with forwarder(far, url) as made:
-            assert (made.once().events, made.once().problems) == (5, {})
+        with forwarder(far, url) as sender:
+            assert (sender.once().events, sender.once().problems) == (5, {})
     assert verify(far).problems == []
     assert len(list(far.glob("*/host1-agent/**/*.parquet"))) < 9
     check_whole(centre, 20)
+
+
+def test_a_spool_keeps_what_was_not_acknowledged(tmp_path):
+    root = layout.create(tmp_path / "ledger")
+    assert spool.first_unsent_epoch(root, "w") is None, "no spool"
+    spool.make(root)
+    assert spool.first_unsent_epoch(root, "w") == 0
+    spool.acknowledged(root, "w", 3)
+    assert (spool.first_unsent_epoch(root, "w"), spool.first_unsent_epoch(root, "v")) == (3, 0)
+    for writer in ("access", "archive", "closing", "compaction", "gateway", "job-prices", "rollup"):
+        assert spool.is_local(writer)
+        assert spool.first_unsent_epoch(root, writer) is None
+    (root / "forwarded" / "w.json").write_text("{")
+    with pytest.raises(LedgerError, match=r"forwarded/w.json is damaged; delete it"):
+        spool.first_unsent_epoch(root, "w")

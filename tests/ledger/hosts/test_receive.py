@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import errno
 import hashlib
 import io
 import json
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +19,6 @@ from rose.ledger.writer import LedgerWriter
 
 @pytest.fixture
 def spool(tmp_path, lease):
-    """A ledger of another host: one writer, one epoch, five segments of which the first is empty."""
     with LedgerWriter.open(tmp_path / "spool", "far", "r") as writer:
         for n in range(4):
             writer.record(lease(lease_id=f"l{n}"))
@@ -36,16 +32,16 @@ def receiver(tmp_path):
     receiver.close()
 
 
-def shipped(spool: Path) -> list[tuple[str, bytes]]:
+def shipped(spool):
     paths = sorted((spool / "live" / "far").rglob("*.parquet"))
     return [(str(path.relative_to(spool)), path.read_bytes()) for path in paths]
 
 
-def files(root: Path) -> dict[str, bytes]:
+def files(root):
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.parquet") if path.is_file()}
 
 
-def forged(path: str, table: pa.Table | None = None, **changed: object) -> tuple[str, bytes]:
+def forged(path, table=None, **changed):
     """A segment whose bytes match its name, with other rows or another header. The other is taken from `path`."""
     file = pq.ParquetFile(path)
     header = json.loads(file.metadata.metadata[b"rose"]) | changed
@@ -59,8 +55,7 @@ def forged(path: str, table: pa.Table | None = None, **changed: object) -> tuple
     return f"live/{header['writer']}/{header['epoch']:06d}/{header['index']:06d}-{sha256}.parquet", content
 
 
-def signed(spool: Path, number: int, key: keys.Key | None, table: pa.Table | None = None) -> tuple[str, bytes]:
-    """Segment `number` of the spool with other rows or another key, its digest and its link made anew."""
+def signed(spool, number, key, table=None):
     before, path = (spool / shipped(spool)[place][0] for place in (number - 1, number))
     header = segments.read_header(path.read_bytes())
     digest = rows_sha256(pq.read_table(path) if table is None else table)
@@ -69,20 +64,6 @@ def signed(spool: Path, number: int, key: keys.Key | None, table: pa.Table | Non
     texts = ("", "") if key is None else (key.public, key.sign(link_message(link)))
     changed = dict(zip(("key", "signature"), texts, strict=True))
     return forged(path, table, rows_sha256=digest, chain_sha256=link, **changed)
-
-
-def own_key() -> keys.Key:
-    key = keys.load_or_make()
-    assert key is not None
-    return key
-
-
-@pytest.fixture
-def other_key(tmp_path, monkeypatch) -> keys.Key:
-    """Another user's."""
-    with monkeypatch.context() as patch:
-        patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "other" / "ledger.key"))
-        return own_key()
 
 
 def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
@@ -138,14 +119,13 @@ def test_a_gap_is_refused(spool, receiver):
         receiver.receive(*sent[2])
 
 
-def wrong(spool: Path) -> dict[str, tuple[str, bytes]]:
-    """Segments that must not be taken in, by what must be said of them."""
+def wrong(spool):
     first, second = (spool / path for path, _ in shipped(spool)[:2])
     path, content = shipped(spool)[1]
     rows = pq.ParquetFile(second).read()
     name = path.rpartition("/")[2]
 
-    def with_column(column: str, values: pa.Array) -> pa.Table:
+    def with_column(column, values):
         index = rows.column_names.index(column) if column in rows.column_names else rows.num_columns
         kept = rows.drop_columns([column]) if column in rows.column_names else rows
         return kept.add_column(index, column, values)
@@ -189,7 +169,6 @@ def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver)
             receiver.receive(*segment)
         assert said in str(caught.value)
     assert files(receiver.root) == before
-    # The right one is still welcome.
     receiver.receive(*shipped(spool)[1])
     assert verify(receiver.root).ok
 
@@ -221,7 +200,7 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_named_so_that_its_host_g
     damaged = table.set_column(
         table.schema.get_field_index("expires_at_us"), "expires_at_us", pa.array([2**63 - 1] * table.num_rows)
     )
-    path, content = signed(spool, 1, own_key(), damaged)
+    path, content = signed(spool, 1, keys.load_or_make(), damaged)
     receiver.receive(path, content)
     receiver.receive(path, content)
     assert files(receiver.root)[path] == content
@@ -250,7 +229,7 @@ def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_ref
 ):
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "gateway" / "ledger.key"))
-        gateway = own_key()
+        gateway = keys.load_or_make()
         for segment in shipped(spool)[:2]:
             receiver.receive(*segment)
         (line,) = registry.lines(receiver.root)
@@ -266,7 +245,7 @@ def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_ref
     assert [signer.key for signer in report.writers[0].signers] == [own_key_of(spool), other_key.public]
 
 
-def own_key_of(spool: Path) -> str:
+def own_key_of(spool):
     return segments.read_header(shipped(spool)[0][1]).key
 
 
@@ -285,8 +264,8 @@ def test_segments_of_a_host_that_signs_nothing_go_in_and_are_continued_by_signed
             previous_sha256=sha256,
             rows_sha256=digest,
             chain_sha256=link,
-            key=own_key().public,
-            signature=own_key().sign(link_message(link)),
+            key=keys.load_or_make().public,
+            signature=keys.load_or_make().sign(link_message(link)),
         )
     )
     report = verify(receiver.root)

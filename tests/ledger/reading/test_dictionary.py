@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -8,7 +6,6 @@ from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import dictionary
 
-#: What a column's name says of its unit, and what its comment must then say.
 UNITS = {
     r"_ns$|^ns$": "nanosecond",
     r"_us$": "microsecond",
@@ -20,7 +17,7 @@ UNITS = {
 
 
 @pytest.fixture(scope="module")
-def views() -> list[dictionary.View]:
+def views():
     return dictionary.read()
 
 

@@ -1,22 +1,19 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import duckdb
 
 from rose.events import BUCKETS, DeviceSlice
-from rose.ledger import layout, segments
+from rose.ledger import layout
 from rose.ledger.growth.compaction import compact
 from rose.ledger.reading.increment import since
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import close_epochs
 
 
-def slice_at(t0_ns: int) -> DeviceSlice:
+def slice_at(t0_ns):
     buckets = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0) | {"idle_ns": 1}
     return DeviceSlice(device_id="d", t0_ns=t0_ns, t1_ns=t0_ns + 1, **buckets)
 
 
-def write(root: Path, writer: str, count: int) -> None:
+def write(root, writer, count):
     with LedgerWriter.open(root, writer, "r", "replay") as ledger:
         for n in range(count):
             ledger.record(slice_at(n))
@@ -24,20 +21,13 @@ def write(root: Path, writer: str, count: int) -> None:
                 ledger.flush()
 
 
-def close_epoch(root: Path, writer: str) -> None:
-    """What an epoch's end does, without its ten thousand events."""
-    tail = segments.recover(root, writer)
-    assert tail is not None
-    segments.begin_epoch(root, tail)
-
-
-def read(root: Path, select: str) -> list[tuple[str, int]]:
+def read(root, select):
     with duckdb.connect() as connection:
         found = connection.execute(f"SELECT writer, seq FROM ({select}) WHERE run_id = 'r' ORDER BY ALL").fetchall()
     return [(writer, seq) for writer, seq in found]
 
 
-def test_what_is_read_is_not_read_again(tmp_path: Path) -> None:
+def test_what_is_read_is_not_read_again(tmp_path):
     write(tmp_path / "l", "a", 4)
     root = layout.check(tmp_path / "l")
     first = since(root, {})
@@ -52,13 +42,13 @@ def test_what_is_read_is_not_read_again(tmp_path: Path) -> None:
     assert second.events == 3
 
 
-def test_a_compaction_across_the_mark_loses_nothing(tmp_path: Path) -> None:
+def test_a_compaction_across_the_mark_loses_nothing(tmp_path):
     root = layout.create(tmp_path / "l")
     with LedgerWriter.open(root, "a", "r", "replay") as ledger:
         ledger.record(slice_at(0), durable=True)
         mark = since(root, {}).marks
         ledger.record(slice_at(0), durable=True)
-    close_epoch(root, "a")
+    close_epochs(root)
     write(root, "a", 1)
     compact(root, grace_s=0)
     found = since(root, mark)

@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +12,7 @@ from tests.ledger.conftest import copied
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def query(text: str = "", **variables: str) -> NamedQuery:
-    """A query with variables of the types given."""
+def query(text="", **variables):
     known = tuple(Variable(name, type_name, "") for name, type_name in variables.items())
     return NamedQuery("asked", "For us: what?", known, "", text)
 
@@ -26,7 +21,7 @@ WINDOW = query(since="TIMESTAMP", until="TIMESTAMP")
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+def root(tmp_path_factory, lease):
     root = tmp_path_factory.mktemp("named") / "ledger"
     with LedgerWriter.open(root, "w", "r") as writer:
         for n in range(5):
@@ -48,11 +43,11 @@ def root(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
         ("2w", datetime(2026, 11, 7, 12)),
     ],
 )
-def test_a_time_is_a_date_a_utc_time_or_how_long_ago(text: str, expected: datetime) -> None:
+def test_a_time_is_a_date_a_utc_time_or_how_long_ago(text, expected):
     assert named.values(WINDOW, {"since": text}, now=NOW) == {"since": expected}
 
 
-def test_what_is_no_time_is_refused_with_field_and_value_and_so_is_an_empty_window() -> None:
+def test_what_is_no_time_is_refused_with_field_and_value_and_so_is_an_empty_window():
     for text in ("yesterday", "", "7 d", "-7d", "7y", "2026-13-01", "99999999999999w"):
         with pytest.raises(NamedQueryError, match=rf"^until {text!r} is not a date \(2026-11-01\), .*how long ago"):
             named.values(WINDOW, {"until": text}, now=NOW)
@@ -77,7 +72,7 @@ def test_what_is_no_time_is_refused_with_field_and_value_and_so_is_an_empty_wind
         ("DECIMAL(18,9)", "two", None),
     ],
 )
-def test_a_value_has_the_type_of_its_variable(type_name: str, text: str, expected: Any) -> None:
+def test_a_value_has_the_type_of_its_variable(type_name, text, expected):
     asked = query("SELECT getvariable('v')", v=type_name)
     if expected is None:
         with pytest.raises(NamedQueryError, match=rf"^v {text!r} is not a (whole )?number"):
@@ -86,7 +81,7 @@ def test_a_value_has_the_type_of_its_variable(type_name: str, text: str, expecte
         assert named.values(asked, {"v": text}, now=NOW) == {"v": expected}
 
 
-def test_assignments_are_read_and_checked() -> None:
+def test_assignments_are_read_and_checked():
     assert named.assignments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     for bad in ("a", "=1", ""):
         with pytest.raises(NamedQueryError, match="does not set a variable; write it as NAME=VALUE"):
@@ -95,7 +90,7 @@ def test_assignments_are_read_and_checked() -> None:
         named.assignments(["a=1", "a=2"])
 
 
-def test_the_head_of_a_file_is_read() -> None:
+def test_the_head_of_a_file_is_read():
     found = named.load("placement_of_turn")
     assert found.question.startswith("For the RL engineer: why was each attempt")
     assert Variable("turn", "BIGINT", "only the turn of this number, from 0.") in found.variables
@@ -103,7 +98,7 @@ def test_the_head_of_a_file_is_read() -> None:
     assert "text" not in found.as_dict()
 
 
-def test_a_query_runs_with_bound_values(root: Path) -> None:
+def test_a_query_runs_with_bound_values(root):
     text = "SELECT lease_id, getvariable('v') AS v, typeof(getvariable('v')) AS t FROM lease_event ORDER BY lease_id"
     result = named.run(root, query(text, v="VARCHAR"), {"v": "'; DROP VIEW lease; --"}, limit=2)
     assert (result.columns, result.types) == (["lease_id", "v", "t"], ["VARCHAR"] * 3)
@@ -115,7 +110,7 @@ def test_a_query_runs_with_bound_values(root: Path) -> None:
     ).rows == [("DECIMAL(18,9)",)]
 
 
-def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root: Path, tmp_path: Path) -> None:
+def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root, tmp_path):
     root = copied(root, tmp_path / "ledger")
     asked = (("run_id", "run", named.load("run_overview")), ("device_id", "device", named.load("lease_timeline")))
     for variable, _, asked_query in asked:
@@ -129,7 +124,7 @@ def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root: Path, tmp_pa
             named.run(root, asked_query, {variable: "nothing-like-it"})
 
 
-def test_a_query_that_takes_too_long_is_ended(root: Path) -> None:
+def test_a_query_that_takes_too_long_is_ended(root):
     endless = query("SELECT count(*) FROM range(100000000000) WHERE range % 3 = 1")
     with pytest.raises(NamedQueryError, match=r"asked took longer than 0.2 s; narrow it by --since or --run"):
         named.run(root, endless, {}, timeout_s=0.2)

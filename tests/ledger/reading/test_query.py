@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
@@ -22,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+def root(tmp_path_factory, lease):
     root = tmp_path_factory.mktemp("query") / "ledger"
     with LedgerWriter.open(root, "w", "r") as writer:
         for n in range(5):
@@ -31,18 +27,18 @@ def root(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
     return root
 
 
-def test_columns_and_types_are_named_also_without_rows(root: Path) -> None:
+def test_columns_and_types_are_named_also_without_rows(root):
     result = query(root, "SELECT lease_id, event_time FROM lease WHERE false")
     assert (result.columns, result.types, result.rows) == (["lease_id", "event_time"], ["VARCHAR", "TIMESTAMP"], [])
 
 
-def test_the_limit_is_kept_and_said(root: Path) -> None:
+def test_the_limit_is_kept_and_said(root):
     for limit, truncated in ((0, True), (4, True), (5, False)):
         result = query(root, "FROM lease", limit=limit)
         assert (len(result.rows), result.truncated) == (min(limit, 5), truncated)
 
 
-HARMLESS: list[tuple[str, list[Any]]] = [
+HARMLESS = [
     ("SELECT lease_id, step FROM lease ORDER BY step DESC LIMIT 2", [("l4", 4), ("l3", 3)]),
     ("FROM lease SELECT count(*)", [(5,)]),
     ("WITH l AS (SELECT * FROM lease) SELECT max(step) FROM l;", [(4,)]),
@@ -70,8 +66,7 @@ HARMLESS: list[tuple[str, list[Any]]] = [
     ("SELECT count(*) FROM ledger.main.lease JOIN main.event USING (lease_id)", [(5,)]),
     ("SELECT max(key) FROM json_each('{\"a\": 1}')", [("a",)]),
 ]
-#: As they travel from the worker.
-TRAVELLED: list[tuple[str, list[Any]]] = [
+TRAVELLED = [
     ("SELECT lease_id, step FROM lease ORDER BY step DESC LIMIT 2", [("l4", 4), ("l3", 3)]),
     ("SELECT now() < TIMESTAMPTZ '2020-01-01', TIMESTAMPTZ '2020-01-01 01:00+01'", [(False, datetime(2020, 1, 1))]),
     (
@@ -81,7 +76,7 @@ TRAVELLED: list[tuple[str, list[Any]]] = [
 ]
 
 
-def test_what_is_harmless_works(root: Path) -> None:
+def test_what_is_harmless_works(root):
     with catalog.connect(root) as connection:
         for text, rows in HARMLESS:
             assert connection.execute(query_check.limited(connection, text, 100)).fetchall() == rows, text
@@ -89,18 +84,18 @@ def test_what_is_harmless_works(root: Path) -> None:
         assert query(root, text).rows == rows
 
 
-def test_an_arrow_table_says_the_types_of_its_columns(root: Path) -> None:
+def test_an_arrow_table_says_the_types_of_its_columns(root):
     table, truncated = query_arrow(root, "SELECT lease_id, sum(step) AS steps FROM lease GROUP BY ALL", limit=3)
     assert (table.num_rows, truncated) == (3, True)
     assert [field.metadata for field in table.schema] == [{b"type": b"VARCHAR"}, {b"type": b"HUGEINT"}]
     assert table.schema.field("steps").type == pa.decimal128(38, 0)
 
 
-def files(folder: Path) -> dict[Path, bytes]:
+def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_hostile_statement_is_refused_or_stopped(root: Path) -> None:
+def test_every_hostile_statement_is_refused_or_stopped(root):
     """In a process of its own, but for the many that the check refuses: it is asked about those in this one."""
     before = files(root.parent)
     texts = {
@@ -112,9 +107,8 @@ def test_every_hostile_statement_is_refused_or_stopped(root: Path) -> None:
         refused = {comment for comment in texts.keys() - MADE.keys() if not passes(connection, texts[comment])}
     assert len(refused) >= 200
 
-    def attempt(comment: str) -> tuple[str, object, float]:
+    def attempt(comment):
         began = time.monotonic()
-        outcome: object
         try:
             outcome = query(root, texts[comment], limit=1000, timeout_s=0.2, memory_limit_gb=0.3)
         except QueryError as error:
@@ -132,7 +126,7 @@ def test_every_hostile_statement_is_refused_or_stopped(root: Path) -> None:
     assert [comment for comment, _, seconds in outcomes if seconds >= 20] == []
 
 
-def passes(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
+def passes(connection, text):
     try:
         query_check.limited(connection, text, 1000)
     except QueryError as error:
@@ -140,7 +134,7 @@ def passes(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
     return True
 
 
-def test_a_result_that_is_too_large_is_refused(root: Path) -> None:
+def test_a_result_that_is_too_large_is_refused(root):
     with pytest.raises(QueryError, match="the result is larger than 256 MiB"):
         query(root, "SELECT repeat('x', 1000000) FROM range(400)")
 
@@ -156,13 +150,13 @@ def test_a_result_that_is_too_large_is_refused(root: Path) -> None:
         ("SELECT leese_id FROM lease", 'Candidate bindings: "lease_id"'),
     ],
 )
-def test_an_error_says_what_is_allowed(root: Path, text: str, says: str) -> None:
+def test_an_error_says_what_is_allowed(root, text, says):
     with pytest.raises(QueryError) as caught:
         query(root, text)
     assert says in str(caught.value)
 
 
-def test_a_query_that_takes_too_long_is_interrupted(root: Path) -> None:
+def test_a_query_that_takes_too_long_is_interrupted(root):
     endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
     with pytest.raises(QueryError, match=r"took longer than 0.2 s"):
         query(root, endless, timeout_s=0.2)

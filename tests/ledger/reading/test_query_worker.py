@@ -1,7 +1,5 @@
 """The processes themselves: what they cost nobody else, and what becomes of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -31,7 +29,6 @@ def root(tmp_path_factory):
 
 
 def workers():
-    """The process that forks, and those that it forked."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -81,7 +78,7 @@ def test_duckdb_s_own_lock_down_stands_behind_the_check(root):
     (root / "logs" / "engine.log").write_text("prompt")
     (root.parent / "secret.csv").write_text("password\nhunter2\n")
     before = sorted(root.parent.rglob("*"))
-    request = Request(root=str(root), text="", limit=1, timeout_s=9, memory_limit_gb=1)
+    request = Request(str(root), "", 1, 9, 1)
     with catalog.connect(root) as connection:
         query_worker._lock_down(connection, root, request)
         for text in (
@@ -119,7 +116,6 @@ def test_it_ends_with_the_process_that_started_it_even_if_that_is_killed_and_hol
         "query(sys.argv[1], sys.argv[2], timeout_s=60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(root), DEAF], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
         group, holds = program.stdout.readline().split()
         assert holds == "False"
         while len(psutil.Process(int(group)).children()) == 0:

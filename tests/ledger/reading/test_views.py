@@ -1,42 +1,37 @@
 """What the views say of known events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rose.events import Device, DeviceSlice, Event, Run, Step
+from rose.events import Device, DeviceSlice, Run, Step
 from rose.ledger import catalog
 from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 
 Select = Callable[..., list[Any]]
 
 
 @pytest.fixture
-def select(tmp_path: Path) -> Select:
-    """Records events (lists of them by different writers) and returns the rows of a query."""
-
-    def run(query: str, *writers: list[Event]) -> list[Any]:
+def select(tmp_path):
+    def run(query, *writers):
         for number, recorded in enumerate(writers):
             with LedgerWriter.open(tmp_path / "ledger", f"w{number}", "r") as writer:
                 for event in recorded:
                     writer.record(event, durable=False)
-        with catalog.connect(tmp_path / "ledger") as connection:
-            return connection.execute(query).fetchall()
+        return ask(tmp_path / "ledger", query)
 
     return run
 
 
-def _second(n: int) -> datetime:
+def _second(n):
     return datetime(1970, 1, 1, 0, 0, n)
 
 
-def test_a_lease_is_one_row_from_grant_to_close(select: Select, lease: Any) -> None:
+def test_a_lease_is_one_row_from_grant_to_close(select, lease):
     events = [
         lease("granted", at_us=1_000_000, device_id="d", engine_id="e", step=3, expires_at_us=4_000_000),
         lease("renewed", at_us=2_000_000, expires_at_us=5_000_000),
@@ -55,7 +50,7 @@ def test_a_lease_is_one_row_from_grant_to_close(select: Select, lease: Any) -> N
     assert rows == [(*closed, 100, 50, 30, 1.0, 3, 2, True, "d", "e")]
 
 
-def test_leases_split_into_released_preempted_expired_and_open(select: Select, lease: Any) -> None:
+def test_leases_split_into_released_preempted_expired_and_open(select, lease):
     closes = ["released", "released", "preempted", "expired", None]
     events = [lease(lease_id=f"l{n}", at_us=n) for n in range(len(closes))]
     events += [lease(close, lease_id=f"l{n}", at_us=9) for n, close in enumerate(closes) if close]
@@ -63,7 +58,7 @@ def test_leases_split_into_released_preempted_expired_and_open(select: Select, l
     assert rows == [("expired", 1), ("open", 1), ("preempted", 1), ("released", 2)]
 
 
-def test_a_retried_event_counts_once_whichever_writer_it_came_through(select: Select, lease: Any) -> None:
+def test_a_retried_event_counts_once_whichever_writer_it_came_through(select, lease):
     first, again = lease(at_us=1, event_id="x", step=1), lease(at_us=2, event_id="x", step=2)
     other = lease(at_us=3, event_id="y", step=3)
     unnamed = [lease(at_us=4, step=4), lease(at_us=4, step=5)]
@@ -73,7 +68,7 @@ def test_a_retried_event_counts_once_whichever_writer_it_came_through(select: Se
     assert select("SELECT count(*) FROM stored_event") == [(7,)]
 
 
-PROMISES: list[tuple[dict[str, Any], tuple[bool, ...]]] = [
+PROMISES = [
     ({}, (False, True, True, True)),
     ({"lease_id": "l"}, (True, True, True, True)),
     ({"ttft_ns": 101}, (False, False, True, False)),
@@ -84,20 +79,20 @@ PROMISES: list[tuple[dict[str, Any], tuple[bool, ...]]] = [
 ]
 
 
-def test_a_request_knows_whether_it_kept_its_promises(select: Select, request_event: Any) -> None:
+def test_a_request_knows_whether_it_kept_its_promises(select, request_event):
     events = [request_event(request_id=f"q{n}", **fields) for n, (fields, _) in enumerate(PROMISES)]
     rows = select("SELECT lent, ttft_ok, tpot_ok, slo_ok FROM request ORDER BY request_id", events)
     assert rows == [expected for _, expected in PROMISES]
 
 
-def test_a_request_comes_with_the_traffic_of_its_run(select: Select, request_event: Any) -> None:
+def test_a_request_comes_with_the_traffic_of_its_run(select, request_event):
     run = Run(action="started", name="demo", trace="bursty", trace_keep_share=0.25, trace_time_scale=2.0)
     ended = Run(action="ended", name="demo")
     columns = "trace, trace_keep_share, trace_length_scale, trace_time_scale"
     assert select(f"SELECT {columns} FROM request", [run, request_event(), ended]) == [("bursty", 0.25, None, 2.0)]
 
 
-def test_a_run_is_running_until_it_ends_and_again_when_it_starts_again(select: Select) -> None:
+def test_a_run_is_running_until_it_ends_and_again_when_it_starts_again(select):
     started = Run(action="started", name="demo", at_us=1_000_000, config_json="{}")
     failed = Run(action="failed", name="demo", at_us=2_000_000, reason="no room")
     again = Run(action="started", name="demo", at_us=3_000_000)
@@ -107,8 +102,8 @@ def test_a_run_is_running_until_it_ends_and_again_when_it_starts_again(select: S
     assert select(query, [again]) == [("running", _second(1), None, None, "{}")]
 
 
-def test_a_device_is_provisioned_from_joining_to_leaving(select: Select) -> None:
-    def device(action: Any, t_ns: int) -> Device:
+def test_a_device_is_provisioned_from_joining_to_leaving(select):
+    def device(action, t_ns):
         return Device(action=action, t_ns=t_ns, at_us=t_ns, device_id="d", pool="serving", device_class="cpu-core")
 
     query = "SELECT device_id, pool, device_class, joined_ns, left_ns FROM device"
@@ -117,8 +112,8 @@ def test_a_device_is_provisioned_from_joining_to_leaving(select: Select) -> None
     assert select(query, [device("joined", 30)]) == [("d", "serving", "cpu-core", 10, None)]
 
 
-def test_a_tenure_ends_when_the_device_leaves_or_becomes_another(select: Select) -> None:
-    def device(action: Any, t_ns: int, pool: Any = "serving", **fields: Any) -> Device:
+def test_a_tenure_ends_when_the_device_leaves_or_becomes_another(select):
+    def device(action, t_ns, pool="serving", **fields):
         fields = {"at_us": t_ns, "hardware_id": "GPU-1"} | fields
         return Device(action=action, t_ns=t_ns, device_id="d", pool=pool, device_class="h100", **fields)
 
@@ -135,7 +130,7 @@ def test_a_tenure_ends_when_the_device_leaves_or_becomes_another(select: Select)
     assert select("SELECT DISTINCT hardware_id FROM device", [device("joined", 70, hardware_id=None)]) == [("GPU-1",)]
 
 
-def test_a_device_slice_has_its_length_and_its_times(select: Select) -> None:
+def test_a_device_slice_has_its_length_and_its_times(select):
     buckets = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
     times = {"t0_ns": 1_000_000_999, "t1_ns": 2_000_000_000}
     event = DeviceSlice(device_id="d", lease_id="l", idle_ns=999_999_001, **times, **buckets)
@@ -144,7 +139,7 @@ def test_a_device_slice_has_its_length_and_its_times(select: Select) -> None:
     ]
 
 
-def test_every_view_of_events_has_their_time(select: Select) -> None:
+def test_every_view_of_events_has_their_time(select):
     run = Run(action="started", name="n", at_us=1_000_000)
     assert select("SELECT event_time, max(event_time) FROM run GROUP BY event_time", [run]) == [
         (_second(1), _second(1))
@@ -153,9 +148,9 @@ def test_every_view_of_events_has_their_time(select: Select) -> None:
     assert {view for (view,) in select(listed)} >= set(catalog.VIEWS) - set(ROLLUPS)
 
 
-def test_alpha_is_the_accept_rate_of_a_step(select: Select) -> None:
-    usual: dict[str, Any] = dict.fromkeys(("rollout_ns", "train_ns", "sync_ns", "groups", "tokens_trained"), 1)
+def test_alpha_is_the_accept_rate_of_a_step(select):
+    usual = dict.fromkeys(("rollout_ns", "train_ns", "sync_ns", "groups", "tokens_trained"), 1)
     usual |= {"trajectories_accepted": 2, "reward_mean": 0.0, "loss": 0.0, "total_ns": 3}
     usual |= dict.fromkeys(("entropy", "kl", "grad_norm"))
-    steps: list[Event] = [Step(step=n, trajectories=count, **usual) for n, count in enumerate((8, 0))]
+    steps = [Step(step=n, trajectories=count, **usual) for n, count in enumerate((8, 0))]
     assert select("SELECT alpha FROM step ORDER BY step", steps) == [(0.25,), (None,)]

@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import functools
 import os
 import queue
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -37,14 +34,14 @@ def deaf(root, begun):
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     (tmp_path / "scheduled_work.py").write_text(_WORK)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "scheduled_work", raising=False)
     return layout.create(tmp_path / "ledger")
 
 
-def wait_for(path: Path) -> str:
+def wait_for(path):
     deadline = time.monotonic() + 240
     while not (path.exists() and path.read_text()):
         assert time.monotonic() < deadline
@@ -52,26 +49,22 @@ def wait_for(path: Path) -> str:
     return path.read_text()
 
 
-def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(root, monkeypatch):
     import scheduled_work
 
     monkeypatch.setattr(scheduler, "_LOOK_S", 0.05)
     for name, minutes in (("due", 36), ("early", 1)):
         record(root, JobRun(name, "ok", utc_us() - minutes * 60_000_000, 1, result={}))
-    ended: queue.Queue[JobRun] = queue.Queue()
+    ended = queue.Queue()
     running = Scheduler(root, [Job(name, scheduled_work.quick, 300) for name in ("due", "early")], ended.put)
     running.start()
     try:
         run = ended.get(timeout=240)
         assert (run.job, run.status, run.missed) == ("due", "ok", 6), "what was missed is caught up by one run"
-        assert run.result is not None
         assert run.result["pid"] != os.getpid()
         assert run.result["nice"] == 19, "at the lowest priority, also while it loads what it needs"
         assert history(root)["due"].missed == 6
         assert ended.empty()
-        # As a clock that is put back while it runs leaves it.
         running._scheduler.modify_job("early", next_run_time=datetime.now(UTC) + timedelta(days=1))
         run = ended.get(timeout=240)
         assert (run.job, run.status) == ("early", "skipped"), "it is asked at once, and was done a minute ago"
@@ -79,9 +72,7 @@ def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(
         running.stop()
 
 
-def test_stopping_stops_the_jobs_that_run_also_one_that_does_not_listen(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopping_stops_the_jobs_that_run_also_one_that_does_not_listen(root, tmp_path, monkeypatch):
     import scheduled_work
 
     monkeypatch.setattr(scheduler, "_STOP_S", 0.1)
@@ -90,7 +81,7 @@ def test_stopping_stops_the_jobs_that_run_also_one_that_does_not_listen(
         Job(name, functools.partial(getattr(scheduled_work, name), begun=str(path)), 300)
         for name, path in begun.items()
     ]
-    ended: queue.Queue[JobRun] = queue.Queue()
+    ended = queue.Queue()
     running = Scheduler(root, todo, ended.put)
     running.start()
     try:
