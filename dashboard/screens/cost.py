@@ -113,8 +113,8 @@ def _rows(spent: pl.DataFrame, billed: Bill, by: str, known: Mapping[str, Run]) 
 
 def _columns(table: pl.DataFrame, currency: str) -> dict[str, Any]:
     number = st.column_config.NumberColumn
-    columns: dict[str, Any] = {"cost": words.money_column("cost", table["cost"], currency)}
-    columns |= {"share": number(format="percent")}
+    cost = words.money_column("cost", table["cost"], currency)
+    columns: dict[str, Any] = {"cost": cost, "share": number(format="percent")}
     columns |= {name: number(format="localized") for name in ("nano-dollars", "tokens")}
     if "device-hours" in table.columns:
         columns["device-hours"] = words.number_column(table["device-hours"])
@@ -129,17 +129,14 @@ def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str)
     if not drawn:
         return
     rows = pl.DataFrame(
-        [
-            {
-                "name": names[row[by]],
-                "bucket": row[kind],
-                "cost": row[_AMOUNT] / 1e9,
-                "text": words.amount(row[_AMOUNT], currency),
-                "total": totals[row[by]] / 1e9,
-                "text of total": words.amount(totals[row[by]], currency),
-            }
-            for row in drawn
-        ]
+        {
+            "name": [names[row[by]] for row in drawn],
+            "bucket": [row[kind] for row in drawn],
+            "cost": [row[_AMOUNT] / 1e9 for row in drawn],
+            "text": [words.amount(row[_AMOUNT], currency) for row in drawn],
+            "total": [totals[row[by]] / 1e9 for row in drawn],
+            "text of total": [words.amount(totals[row[by]], currency) for row in drawn],
+        }
     )
     escape.chart(charts.ranked(rows, currency), about="Cost, most expensive first")
     if len(names) > _BARS_MAX:

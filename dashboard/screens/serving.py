@@ -70,18 +70,14 @@ def _harm(ledger: Path, fleet: str, provenance: str) -> None:
 def _latency(latency: pl.DataFrame, window: Window, run: Run) -> None:
     requests = int(latency["requests"].sum())
     late = words.percent(Fraction(requests - int(latency["kept"].sum()), requests))
+    shown = [("Missed a latency budget", str(late), f"of {requests:,} requests, whole fleet")]
     budgets = {name: _budget_ms(latency, name) for name in ("ttft", "tpot")}
-    tails = {name: latency[f"{name}_p99_ms"].max() for name in budgets}
-    worst = {name: words.milliseconds(None if tail is None else float(str(tail))) for name, tail in tails.items()}
-    named = {
-        name: "budgets differ" if budget is None else f"budget {words.milliseconds(budget)}"
-        for name, budget in budgets.items()
-    }
-    frame.figures(
-        ("Missed a latency budget", str(late), f"of {requests:,} requests, whole fleet"),
-        ("First token, worst p99", worst["ttft"], f"over the points below; {named['ttft']}"),
-        ("Further token, worst p99", worst["tpot"], f"over the points below; {named['tpot']}"),
-    )
+    for label, (name, budget) in zip(("First token", "Further token"), budgets.items(), strict=True):
+        tail = latency[f"{name}_p99_ms"].max()
+        worst = words.milliseconds(None if tail is None else float(str(tail)))
+        budget_text = "budgets differ" if budget is None else f"budget {words.milliseconds(budget)}"
+        shown.append((f"{label}, worst p99", worst, f"over the points below; {budget_text}"))
+    frame.figures(*shown)
     whole = _with_gaps(latency, window)
     for name, budget in budgets.items():
         chart = charts.latency(whole, name, naive(window.from_ns), naive(window.to_ns), budget)
