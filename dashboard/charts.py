@@ -6,7 +6,7 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import polars as pl
@@ -16,6 +16,9 @@ from dashboard import format as words
 from rose.events import BUCKETS
 from rose.terminal import visible
 
+T = TypeVar("T")
+
+#: In stacking order.
 BUCKET_COLOURS: Mapping[str, str] = {
     "serving": "#0072B2",
     "rollout": "#E69F00",
@@ -30,46 +33,23 @@ BUCKET_COLOURS: Mapping[str, str] = {
 }
 #: Orange always means rollout work; preemptions have colours of their own.
 _COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
-_CLOSING_COLOURS: Mapping[str, str] = {
-    "released": "#117733",
-    "preempted": "#882255",
-    "expired": "#999933",
-    "open": "#88CCEE",
-}
+_CLOSING_COLOURS = {"released": "#117733", "preempted": "#882255", "expired": "#999933", "open": "#88CCEE"}
 _PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
 WHOLE, MORE, LESS = "sum so far", "costs more", "costs less"
 _STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#009E73"}
-_LINE_COLOURS: Mapping[bool, Mapping[str, str]] = {
-    False: {"p99": "#004C7A", "p50": "#0080C7"},
-    True: {"p99": "#E3F3FD", "p50": "#7CC8F2"},
-}
+#: On a light page, and on a dark one.
+_LINE_COLOURS = {"p99": "#004C7A", "p50": "#0080C7"}, {"p99": "#E3F3FD", "p50": "#7CC8F2"}
+_INK, _LIMIT = ("#1f2933", "#e8edf2"), ("#B3261E", "#FF9D94")
 _BLUE = "#0072B2"
 _LANE_PX, _LANE_MIN_PX = 30, 40
 _POINTS_MAX = 40
 _CLOCK, _DAY = "%H:%M:%S", "%Y-%m-%d"
 _LABEL_CHARACTERS = 34
-#: Options of an axis with labels inside the plot.
-_INSIDE: Mapping[str, Any] = {
-    "labelAlign": "left",
-    "labelPadding": -2,
-    "ticks": False,
-    "domain": False,
-    "minExtent": 0,
-    "maxExtent": 0,
-    "zindex": 1,
-}
 
 
-def _is_dark() -> bool:
-    return bool(st.context.theme.type == "dark")
-
-
-def _ink() -> str:
-    return "#e8edf2" if _is_dark() else "#1f2933"
-
-
-def _limit() -> str:
-    return "#FF9D94" if _is_dark() else "#B3261E"
+def _themed(colours: tuple[T, T]) -> T:
+    """Return the first on a light page, the second on a dark one."""
+    return colours[st.context.theme.type == "dark"]
 
 
 def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, columns: int = 3) -> alt.Color:
@@ -114,8 +94,8 @@ def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt
     line = alt.Chart(pl.DataFrame({"amount": [of_day], "label": ["budget of a day"]}))
     return alt.layer(
         bars,
-        line.mark_rule(color=_limit(), strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
-        line.mark_text(color=_ink(), align="left", dy=-7).encode(x=alt.value(6), y="amount:Q", text="label:N"),
+        line.mark_rule(color=_themed(_LIMIT), strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
+        line.mark_text(color=_themed(_INK), align="left", dy=-7).encode(x=alt.value(6), y="amount:Q", text="label:N"),
     )
 
 
@@ -133,7 +113,9 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
         tooltip=["name:N", "bucket:N", alt.Tooltip("text:N", title="cost")],
     )
     ends = alt.Chart(frame.unique("name", maintain_order=True))
-    return bars + ends.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="total:Q", text="text of total:N")
+    return bars + ends.mark_text(align="left", dx=6, color=_themed(_INK)).encode(
+        y=y, x="total:Q", text="text of total:N"
+    )
 
 
 def waterfall(steps: Sequence[tuple[str, int, bool, str]], currency: str, title: str) -> alt.LayerChart:
@@ -156,7 +138,7 @@ def waterfall(steps: Sequence[tuple[str, int, bool, str]], currency: str, title:
         color=_coloured("kind", _STEP_COLOURS, frame["kind"]),
         tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
     )
-    return bars + base.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="right:Q", text="text:N")
+    return bars + base.mark_text(align="left", dx=6, color=_themed(_INK)).encode(y=y, x="right:Q", text="text:N")
 
 
 def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
@@ -183,7 +165,8 @@ def lanes(
     def drawn(frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any) -> alt.Chart:
         height = max(_LANE_MIN_PX, _LANE_PX * frame[lane].n_unique()) + 170
         # Names stand above their lanes: a phone has no room beside the plot.
-        axis = alt.Axis(**_INSIDE, labelOffset=-_LANE_PX // 2 + 1, labelLimit=400)
+        inside = {"labelAlign": "left", "labelPadding": -2, "minExtent": 0, "maxExtent": 0, "zindex": 1}
+        axis = alt.Axis(**inside, ticks=False, domain=False, labelOffset=-_LANE_PX // 2 + 1, labelLimit=400)
         y = alt.Y(f"{lane}:N", title=None, axis=axis, scale=alt.Scale(paddingInner=0.5, paddingOuter=0.5))
         chart = alt.Chart(frame, title=_title(title), height=height)
         return chart.encode(x=_between(start, begin, end), y=y, tooltip=tips, **encoding)
@@ -229,15 +212,15 @@ def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budg
         .encode(
             x=_between("t", begin, end),
             y=alt.Y("ms:Q", title="ms", axis=alt.Axis(tickCount=4), scale=scale),
-            color=_coloured("which", _LINE_COLOURS[_is_dark()], long["which"]),
+            color=_coloured("which", _themed(_LINE_COLOURS), long["which"]),
             tooltip=[_time_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
         )
     )
     layers: list[Any] = [lines]
     if budget_ms is not None:
         budget = alt.Chart(pl.DataFrame({"ms": [budget_ms], "label": [f"budget {budget_ms:,.0f} ms"]}))
-        layers.append(budget.mark_rule(color=_limit(), strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
-        at_the_end = budget.mark_text(color=_ink(), align="right", dy=-6)
+        layers.append(budget.mark_rule(color=_themed(_LIMIT), strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
+        at_the_end = budget.mark_text(color=_themed(_INK), align="right", dy=-6)
         layers.append(at_the_end.encode(x=alt.value("width"), y="ms:Q", text="label:N"))
     title = "Time to first token" if name == "ttft" else "Time per further token"
     return alt.layer(*layers, title=_title(title)).properties(height=260)
