@@ -23,6 +23,7 @@ CHOICES = ("period", "view", "run", "team", "provenance")
 RUNS_MAX = 200
 _LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
 _WIDTH_PX = 190
+_PERIODS = {"this-month": "this month", "last-month": "last month", "7d": "last 7 days", "30d": "last 30 days"}
 _VIEWS: Mapping[str | None, str] = {link.AMORTIZED: "amortized", link.FULLY_LOADED: "fully loaded"}
 
 
@@ -139,15 +140,8 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
 def _periods(ledger: Path) -> dict[str | None, str]:
     days = data.span(ledger)
     newest = "newest month with data" + ("" if days is None else f", {month_at(days.to_ns - 1).label}")
-    named: dict[str | None, str] = {
-        "this-month": "this month",
-        "last-month": "last month",
-        "7d": "last 7 days",
-        "30d": "last 30 days",
-    }
-    listed = [] if days is None else [month.label for month in data.months(days)]
-    named |= {label: label for label in listed}
-    return {link.NEWEST: newest, **named, link.ALL: "all of it"}
+    months = [] if days is None else [month.label for month in data.months(days)]
+    return {link.NEWEST: newest, **_PERIODS, **{label: label for label in months}, link.ALL: "all of it"}
 
 
 def _key(name: str) -> str:

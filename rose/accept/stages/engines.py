@@ -66,12 +66,7 @@ _MARGIN_S = 6.0
 _ROUND_EXTRA_S = 2.5
 _FAULT_S = 5.0
 #: (latency, quantile, target ratio, whether it is a tail)
-_RATIOS = (
-    ("TTFT", 0.5, 1.05, False),
-    ("TPOT", 0.5, 1.05, False),
-    ("TTFT", 0.99, 1.07, True),
-    ("TPOT", 0.99, 1.07, True),
-)
+_RATIOS = [(name, *ratio) for ratio in ((0.5, 1.05, False), (0.99, 1.07, True)) for name in LATENCIES]
 _PUBLISH_MAX_S = 15.0
 _LOG_LINES = 25
 #: Expected times of the later parts; one engine starts in this share of the time of two.
