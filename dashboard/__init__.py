@@ -1,7 +1,4 @@
-"""The dashboard: what rollouts cost, where device time went, and what serving's clients saw, from any ledger.
-
-`rose dashboard` starts it. Importing this package alone loads no Streamlit.
-"""
+"""The dashboard of any ledger. Importing this package loads no Streamlit."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from rose.ledger.layout import LedgerError
 
 
 def ledger_to_show(ledger: Path | None) -> Path:
-    """The ledger to open: the one that was named, else ./ledger, else the sample ledger. Raises LedgerError."""
+    """Return the named ledger, else ./ledger, else the sample ledger. Raises LedgerError."""
     if ledger is not None:
         return layout.check(ledger)
     for folder in (Path.cwd() / "ledger", Path(str(resources.files("sample_traces"))) / "ledger"):

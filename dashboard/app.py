@@ -1,4 +1,4 @@
-"""The entry point that `streamlit run` executes: the page that was chosen."""
+"""Entry point of `streamlit run`: shows the chosen page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import streamlit as st
 
 from dashboard import login
 
-# A process that one of the dashboard's spawns reads this file anew under another name, and must not show a page.
+# A process spawned by the dashboard imports this file under another name and must not show a page.
 if __name__ == "__main__":
     st.set_page_config(page_title="ROSE", layout="wide")
-    # Streamlit would itself make pages of a folder named `pages`, without the sidebar, for whoever opens a page's own
-    # address before anyone opened the first one; hence `screens`.
+    # The folder is not called `pages`: Streamlit would make pages of it without the sidebar.
     page = login.navigation(
         [
             st.Page("screens/overview.py", title="Overview", default=True),

@@ -1,4 +1,4 @@
-"""The bar at the top of every page: what the page is of. It is in the address, so a reload or a link shows the same."""
+"""The bar at the top of every page. Its choices are in the address: a reload or a link shows the same page."""
 
 from __future__ import annotations
 
@@ -17,36 +17,34 @@ from rose.pricing.closing.period import month_at
 from rose.pricing.spend.calendar import FORMS
 from rose.terminal import visible
 
-#: What the bar has; the other fields of a link are chosen in the page itself.
+#: Choices in the bar; the page itself shows the other fields of a link.
 CHOICES = ("period", "view", "run", "team", "provenance")
-#: As `sql/dashboard/runs.sql` has it.
+#: The limit in `sql/dashboard/runs.sql`.
 RUNS_MAX = 200
 _LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
 _WIDTH_PX = 190
+_PERIODS = {"this-month": "this month", "last-month": "last month", "7d": "last 7 days", "30d": "last 30 days"}
 _VIEWS: Mapping[str | None, str] = {link.AMORTIZED: "amortized", link.FULLY_LOADED: "fully loaded"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A box of the bar: its options with their texts, and what it is about."""
-
     label: str
     texts: Mapping[str | None, str]
     about: str | None = None
 
 
 def requested_run() -> str:
-    """The id of the run that the address or the bar asks for, which the ledger may not have; empty for none."""
+    """Return the requested run id, which may not exist; empty without a choice."""
     return _from_address()[0].run or ""
 
 
 def chosen() -> Link:
-    """What is chosen now."""
     return cast(Link, st.session_state.get(_LINK, Link()))
 
 
 def choose(**changes: str | None) -> None:
-    """Change choices from a callback; the address has them at once, and the page with its next run."""
+    """Change choices from a callback: at once in the address, with the next run in the page."""
     for name in CHOICES:
         if name in changes:
             st.session_state[_key(name)] = changes[name]
@@ -55,13 +53,13 @@ def choose(**changes: str | None) -> None:
 
 
 def redraw() -> None:
-    """Run the whole page again where only a part of it did, and a choice of the bar was changed meanwhile."""
+    """Run the whole page again if a choice of the bar changed while only a fragment ran."""
     if st.session_state.get(_CHANGED):
         st.rerun()
 
 
 def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
-    """Draw the choices that the page `uses`. Returns the names of what was left out, for Markdown."""
+    """Draw the choices that the page `uses`; return the ignored names, for Markdown."""
     st.session_state.pop(_CHANGED, None)
     choices = _choices(ledger, runs, uses)
     now, ignored = _from_address()
@@ -83,7 +81,7 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
 
 
 def _from_address() -> tuple[Link, list[str]]:
-    """The link of the address; where another page lost it, the link that was chosen last."""
+    """Return the link of the address and its ignored names; the last link if another page dropped the address."""
     query = {name: st.query_params.get_all(name) for name in st.query_params}
     if query == st.session_state.get(_QUERY) or (not query and _LINK in st.session_state):
         changed = {name: st.session_state[_key(name)] for name in CHOICES if _key(name) in st.session_state}
@@ -110,7 +108,6 @@ def _box(name: str, choice: _Choice, value: str | None) -> str | None:
         format_func=lambda option: visible(choice.texts.get(option, str(option))),
         help=choice.about,
         width=_WIDTH_PX,
-        # A reader may write a period that is not listed.
         accept_new_options=name == "period",
         placeholder=choice.texts.get(None),
     )
@@ -126,7 +123,7 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
         "view": _Choice(
             "View",
             _VIEWS,
-            "Amortized: idle time is a cost of its own. Fully loaded: the price of the work has it. Never added.",
+            "Amortized: idle time is a separate cost. Fully loaded: work pays for idle time. Never add the two.",
         ),
         "run": _Choice(
             "Run" if count <= RUNS_MAX else f"Run, newest {RUNS_MAX} of {count:,}",
@@ -143,15 +140,8 @@ def _choices(ledger: Path, runs: list[Run], uses: Collection[str]) -> dict[str, 
 def _periods(ledger: Path) -> dict[str | None, str]:
     days = data.span(ledger)
     newest = "newest month with data" + ("" if days is None else f", {month_at(days.to_ns - 1).label}")
-    named: dict[str | None, str] = {
-        "this-month": "this month",
-        "last-month": "last month",
-        "7d": "last 7 days",
-        "30d": "last 30 days",
-    }
-    listed = [] if days is None else [month.label for month in data.months(days)]
-    named |= {label: label for label in listed}
-    return {link.NEWEST: newest, **named, link.ALL: "all of it"}
+    months = [] if days is None else [month.label for month in data.months(days)]
+    return {link.NEWEST: newest, **_PERIODS, **{label: label for label in months}, link.ALL: "all of it"}
 
 
 def _key(name: str) -> str:

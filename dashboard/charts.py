@@ -1,13 +1,12 @@
-"""The charts. Colours are for colour-blind readers too (by Okabe and Ito, and Tol); each has one meaning everywhere."""
+"""Charts. Colours suit colour-blind readers (Okabe and Ito; Tol); each colour has one meaning everywhere."""
 
 from __future__ import annotations
 
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import polars as pl
@@ -17,7 +16,9 @@ from dashboard import format as words
 from rose.events import BUCKETS
 from rose.terminal import visible
 
-#: Bucket to colour, in the order in which buckets are stacked.
+T = TypeVar("T")
+
+#: In stacking order.
 BUCKET_COLOURS: Mapping[str, str] = {
     "serving": "#0072B2",
     "rollout": "#E69F00",
@@ -30,59 +31,29 @@ BUCKET_COLOURS: Mapping[str, str] = {
     "transfer": "#7B6FD0",
     "energy": "#8C564B",
 }
-#: Orange is work of rollouts wherever it stands; what serving takes back has colours of its own.
+#: Orange always means rollout work; preemptions have colours of their own.
 _COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
-_CLOSING_COLOURS: Mapping[str, str] = {
-    "released": "#117733",
-    "preempted": "#882255",
-    "expired": "#999933",
-    "open": "#88CCEE",
-}
+_CLOSING_COLOURS = {"released": "#117733", "preempted": "#882255", "expired": "#999933", "open": "#88CCEE"}
 _PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}
-#: Kinds of the steps of a waterfall.
 WHOLE, MORE, LESS = "sum so far", "costs more", "costs less"
 _STEP_COLOURS: Mapping[str, str] = {WHOLE: "#5B6B7A", MORE: "#D55E00", LESS: "#009E73"}
-#: By whether the page is dark: both stand out from shaded time too.
-_LINE_COLOURS: Mapping[bool, Mapping[str, str]] = {
-    False: {"p99": "#004C7A", "p50": "#0080C7"},
-    True: {"p99": "#E3F3FD", "p50": "#7CC8F2"},
-}
+#: On a light page, and on a dark one.
+_LINE_COLOURS = {"p99": "#004C7A", "p50": "#0080C7"}, {"p99": "#E3F3FD", "p50": "#7CC8F2"}
+_INK, _LIMIT = ("#1f2933", "#e8edf2"), ("#B3261E", "#FF9D94")
 _BLUE = "#0072B2"
 _LANE_PX, _LANE_MIN_PX = 30, 40
-#: More points than these would run into each other.
 _POINTS_MAX = 40
 _CLOCK, _DAY = "%H:%M:%S", "%Y-%m-%d"
-#: Labels are broken into lines of so many characters.
 _LABEL_CHARACTERS = 34
-#: Of an axis whose labels stand in the plot.
-_INSIDE: Mapping[str, Any] = {
-    "labelAlign": "left",
-    "labelPadding": -2,
-    "ticks": False,
-    "domain": False,
-    "minExtent": 0,
-    "maxExtent": 0,
-    "zindex": 1,
-}
 
 
-def _is_dark() -> bool:
-    """Whether the page is drawn on a dark background."""
-    return bool(st.context.theme.type == "dark")
-
-
-def _ink() -> str:
-    """Of text and rules that are drawn on the page's own background."""
-    return "#e8edf2" if _is_dark() else "#1f2933"
-
-
-def _limit() -> str:
-    """Of lines of budgets, which are drawn on the page's own background and on shaded time."""
-    return "#FF9D94" if _is_dark() else "#B3261E"
+def _themed(colours: tuple[T, T]) -> T:
+    """Return the first on a light page, the second on a dark one."""
+    return colours[st.context.theme.type == "dark"]
 
 
 def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, columns: int = 3) -> alt.Color:
-    """Colours of what is present; `columns` of the legend side by side: as many as a phone has room for."""
+    """Colour the values that are present; a phone has room for three `columns` of the legend."""
     values = set(present)
     shown = {name: colour for name, colour in colours.items() if name in values}
     scale = alt.Scale(domain=list(shown), range=list(shown.values()))
@@ -91,15 +62,13 @@ def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, column
 
 
 def _from_zero(values: Sequence[float | None]) -> list[float]:
-    """An axis from 0 (or below, for what is below) with room for a label at its right."""
+    """Return an axis that includes 0, with room for a label at its right."""
     known = [value for value in values if value is not None]
     low, high = min([0.0, *known]), max([0.0, *known])
-    # A label needs a sixth of the whole axis, however far below 0 it begins.
     return [low, (high + (high - low) / 6) or 1.0]
 
 
 def _labels(frame: pl.DataFrame, field: str) -> alt.Y:
-    """Names of rows in their order, broken into lines."""
     names = [visible(name) for name in frame[field].unique(maintain_order=True)]
     lines = {name: textwrap.wrap(name, _LABEL_CHARACTERS) for name in names}
     axis = alt.Axis(labelExpr=f"({json.dumps(lines)})[datum.label]", labelLimit=260, labelOverlap=False)
@@ -107,8 +76,7 @@ def _labels(frame: pl.DataFrame, field: str) -> alt.Y:
 
 
 def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt.LayerChart:
-    """A bar for each UTC day, rollouts below all else, and the budget `of_day` as a line. Columns: day, what, amount,
-    text."""
+    """Draw a bar for each UTC day, and the budget `of_day` as a line. Columns: day, what, amount, text."""
     shown = frame.with_columns(pl.col("day").cast(pl.String))
     bars = (
         alt.Chart(shown, height=280)
@@ -126,13 +94,13 @@ def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt
     line = alt.Chart(pl.DataFrame({"amount": [of_day], "label": ["budget of a day"]}))
     return alt.layer(
         bars,
-        line.mark_rule(color=_limit(), strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
-        line.mark_text(color=_ink(), align="left", dy=-7).encode(x=alt.value(6), y="amount:Q", text="label:N"),
+        line.mark_rule(color=_themed(_LIMIT), strokeDash=[8, 4], strokeWidth=2).encode(y="amount:Q"),
+        line.mark_text(color=_themed(_INK), align="left", dy=-7).encode(x=alt.value(6), y="amount:Q", text="label:N"),
     )
 
 
 def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
-    """Bars in the order of the rows, divided by bucket. Columns: name, bucket, cost, text, total, text of total."""
+    """Draw bars in row order, divided by bucket. Columns: name, bucket, cost, text, total, text of total."""
     order = pl.col("bucket").replace_strict({b: n for n, b in enumerate(BUCKET_COLOURS)}, default=len(BUCKET_COLOURS))
     base = alt.Chart(frame.with_columns(order=order), height=34 * max(frame["name"].n_unique(), 2) + 110)
     y, scale = _labels(frame, "name"), alt.Scale(domain=_from_zero(frame["total"].to_list()))
@@ -145,11 +113,13 @@ def ranked(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
         tooltip=["name:N", "bucket:N", alt.Tooltip("text:N", title="cost")],
     )
     ends = alt.Chart(frame.unique("name", maintain_order=True))
-    return bars + ends.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="total:Q", text="text of total:N")
+    return bars + ends.mark_text(align="left", dx=6, color=_themed(_INK)).encode(
+        y=y, x="total:Q", text="text of total:N"
+    )
 
 
 def waterfall(steps: Sequence[tuple[str, int, bool, str]], currency: str, title: str) -> alt.LayerChart:
-    """Steps below each other, each from where the one before ended: name, nano-units, whether it is a sum, and why."""
+    """Draw steps (name, nano-units, whether it is a sum, reason), each from the end of the step before."""
     reached, listed = 0.0, []
     for name, nano, is_sum, why in steps:
         begin = 0.0 if is_sum else reached
@@ -168,11 +138,11 @@ def waterfall(steps: Sequence[tuple[str, int, bool, str]], currency: str, title:
         color=_coloured("kind", _STEP_COLOURS, frame["kind"]),
         tooltip=["name:N", alt.Tooltip("text:N", title="amount"), alt.Tooltip("why:N")],
     )
-    return bars + base.mark_text(align="left", dx=6, color=_ink()).encode(y=y, x="right:Q", text="text:N")
+    return bars + base.mark_text(align="left", dx=6, color=_themed(_INK)).encode(y=y, x="right:Q", text="text:N")
 
 
 def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
-    """A share with its 95% interval over steps or versions. Columns: place, share, low, high, name, text."""
+    """Draw a share with its 95% interval. Columns: place, share, low, high, name, text."""
     base = alt.Chart(frame, height=300)
     x = alt.X("place:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d", grid=False))
     scale = alt.Scale(domain=[0, 1])
@@ -187,87 +157,48 @@ def shares(frame: pl.DataFrame, title: str) -> alt.LayerChart:
     )
 
 
-# One axis of time for everything that a fleet did
+def lanes(
+    begin: datetime, end: datetime, states: pl.DataFrame, leases: pl.DataFrame, preemptions: pl.DataFrame
+) -> list[alt.Chart]:
+    """Draw rows of the queries of `sql/dashboard` between two UTC times without a zone, one chart above the other."""
 
+    def drawn(frame: pl.DataFrame, title: str, lane: str, start: str, tips: list[Any], **encoding: Any) -> alt.Chart:
+        height = max(_LANE_MIN_PX, _LANE_PX * frame[lane].n_unique()) + 170
+        # Names stand above their lanes: a phone has no room beside the plot.
+        inside = {"labelAlign": "left", "labelPadding": -2, "minExtent": 0, "maxExtent": 0, "zindex": 1}
+        axis = alt.Axis(**inside, ticks=False, domain=False, labelOffset=-_LANE_PX // 2 + 1, labelLimit=400)
+        y = alt.Y(f"{lane}:N", title=None, axis=axis, scale=alt.Scale(paddingInner=0.5, paddingOuter=0.5))
+        chart = alt.Chart(frame, title=_title(title), height=height)
+        return chart.encode(x=_between(start, begin, end), y=y, tooltip=tips, **encoding)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lanes:
-    """What is drawn between two UTC times without a zone: rows of the queries of `sql/dashboard`."""
-
-    begin: datetime
-    end: datetime
-    states: pl.DataFrame
-    leases: pl.DataFrame
-    preemptions: pl.DataFrame
-
-    @property
-    def charts(self) -> list[alt.Chart]:
-        """The lanes, one above the other."""
-        drawn = [self._states()]
-        if not self.leases.is_empty():
-            drawn.append(self._leases())
-        if not self.preemptions.is_empty():
-            drawn.append(self._preemptions())
-        return drawn
-
-    def _states(self) -> alt.Chart:
-        shown = most_of_each_bin(self.states)
-        tips = [alt.Tooltip("lane:N"), _time_tip("t0"), alt.Tooltip("state:N", title="most of it")]
-        tips += [alt.Tooltip(f"{bucket}_share:Q", title=bucket, format=".1%") for bucket in BUCKETS]
-        tips += [alt.Tooltip("lent_share:Q", title="lent", format=".1%")]
-        names = ("lane", "t0", "t1", "state", "lent_share", *(f"{bucket}_share" for bucket in BUCKETS))
-        return (
-            alt.Chart(
-                shown.select(names),
-                title=_title("What each device did most"),
-                height=_height(shown["lane"]),
-            )
-            .mark_rect(clip=True)
-            .encode(
-                x=_between("t0", self.begin, self.end),
-                x2="t1:T",
-                y=_lane("lane"),
-                tooltip=tips,
-                color=_coloured("state", BUCKET_COLOURS, shown["state"], columns=4),
-            )
-        )
-
-    def _leases(self) -> alt.Chart:
-        shown = self.leases.select(
-            "lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds"
-        )
+    shown = most_of_each_bin(states)
+    names = ("lane", "t0", "t1", "state", "lent_share", *(f"{bucket}_share" for bucket in BUCKETS))
+    tips = [alt.Tooltip("lane:N"), _time_tip("t0"), alt.Tooltip("state:N", title="most of it")]
+    tips += [alt.Tooltip(f"{bucket}_share:Q", title=bucket, format=".1%") for bucket in BUCKETS]
+    tips += [alt.Tooltip("lent_share:Q", title="lent", format=".1%")]
+    colour = _coloured("state", BUCKET_COLOURS, shown["state"], columns=4)
+    title = "Main activity of each device"
+    charts = [drawn(shown.select(names), title, "lane", "t0", tips, x2="t1:T", color=colour).mark_rect(clip=True)]
+    if not leases.is_empty():
+        shown = leases.select("lease_id", "device_id", "granted_at", "until", "closed_by", "close_reason", "seconds")
         tips = ["lease_id:N", "closed_by:N", "close_reason:N", alt.Tooltip("seconds:Q", format=",.1f")]
-        return (
-            alt.Chart(shown, title=_title("Leases, by how they ended"), height=_height(shown["device_id"]))
-            .mark_bar(clip=True, height=10)
-            .encode(
-                x=_between("granted_at", self.begin, self.end),
-                x2="until:T",
-                y=_lane("device_id"),
-                tooltip=[*tips, _time_tip("granted_at")],
-                color=_coloured("closed_by", _CLOSING_COLOURS, shown["closed_by"], columns=4),
-            )
-        )
-
-    def _preemptions(self) -> alt.Chart:
-        shown = self.preemptions
-        tips = ["action:N", _time_tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
-        return (
-            alt.Chart(shown, title=_title("What serving took back"), height=_height(shown["action"]))
-            .mark_tick(thickness=2, clip=True)
-            .encode(
-                x=_between("t", self.begin, self.end),
-                y=_lane("action"),
-                tooltip=tips,
-                color=_coloured("action", _PREEMPTION_COLOURS, shown["action"], columns=4),
-            )
-        )
+        tips += [_time_tip("granted_at")]
+        colour = _coloured("closed_by", _CLOSING_COLOURS, shown["closed_by"], columns=4)
+        chart = drawn(shown, "Leases by ending", "device_id", "granted_at", tips, x2="until:T", color=colour)
+        charts.append(chart.mark_bar(clip=True, height=10))
+    if not preemptions.is_empty():
+        waited = alt.Tooltip("waited_ms:Q", format=",.1f")
+        tips = ["action:N", _time_tip("t"), "preemptions:Q", waited, "tokens_lost:Q"]
+        colour = _coloured("action", _PREEMPTION_COLOURS, preemptions["action"], columns=4)
+        chart = drawn(preemptions, "Preemptions by serving", "action", "t", tips, color=colour)
+        charts.append(chart.mark_tick(thickness=2, clip=True))
+    return charts
 
 
 def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budget_ms: float | None) -> alt.LayerChart:
-    """p99 and p50 of `ttft` or `tpot`, and the budget across. Columns: t, requests, {name}_p99_ms, {name}_p50_ms.
+    """Draw p99 and p50 of `ttft` or `tpot`, and the budget; a bin without requests is a gap.
 
-    A bin without a request is a gap.
+    Columns: t, requests, {name}_p99_ms, {name}_p50_ms.
     """
     shown = frame.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
@@ -281,22 +212,22 @@ def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budg
         .encode(
             x=_between("t", begin, end),
             y=alt.Y("ms:Q", title="ms", axis=alt.Axis(tickCount=4), scale=scale),
-            color=_coloured("which", _LINE_COLOURS[_is_dark()], long["which"]),
+            color=_coloured("which", _themed(_LINE_COLOURS), long["which"]),
             tooltip=[_time_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
         )
     )
     layers: list[Any] = [lines]
     if budget_ms is not None:
         budget = alt.Chart(pl.DataFrame({"ms": [budget_ms], "label": [f"budget {budget_ms:,.0f} ms"]}))
-        layers.append(budget.mark_rule(color=_limit(), strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
-        at_the_end = budget.mark_text(color=_ink(), align="right", dy=-6)
+        layers.append(budget.mark_rule(color=_themed(_LIMIT), strokeDash=[8, 4], strokeWidth=1.5).encode(y="ms:Q"))
+        at_the_end = budget.mark_text(color=_themed(_INK), align="right", dy=-6)
         layers.append(at_the_end.encode(x=alt.value("width"), y="ms:Q", text="label:N"))
-    title = "Time to first token" if name == "ttft" else "Time for each further token"
+    title = "Time to first token" if name == "ttft" else "Time per further token"
     return alt.layer(*layers, title=_title(title)).properties(height=260)
 
 
 def most_of_each_bin(frame: pl.DataFrame) -> pl.DataFrame:
-    """Each lane's bins with the bucket that took the most of it, `state`, and the share of every bucket."""
+    """Add the largest bucket of each bin as `state`, and the share of every bucket."""
     most, whole = pl.max_horizontal(BUCKETS), pl.sum_horizontal(BUCKETS)
     state = pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS))
     return frame.filter(whole > 0).with_columns(
@@ -307,10 +238,9 @@ def most_of_each_bin(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(field: str, begin: datetime, end: datetime) -> alt.X:
-    """An axis of time from one UTC time without a zone to another."""
     long = end - begin
     form = _DAY if long > timedelta(days=8) else f"%m-%d {_CLOCK}" if long > timedelta(days=1) else _CLOCK
-    # Times come without a zone, which Vega reads and shows as they are, so UTC stays UTC in any browser.
+    # Vega shows times without a zone as they are: UTC stays UTC in any browser.
     ends = [
         alt.DateTime(year=at.year, month=at.month, date=at.day, hours=at.hour, minutes=at.minute, seconds=at.second)
         for at in (begin, end)
@@ -323,23 +253,9 @@ def _between(field: str, begin: datetime, end: datetime) -> alt.X:
     )
 
 
-def _lane(field: str) -> alt.Y:
-    """Lanes with their names above them, so that nothing stands beside the plot, on a phone either."""
-    scale = alt.Scale(paddingInner=0.5, paddingOuter=0.5)
-    axis = alt.Axis(**_INSIDE, labelOffset=-_LANE_PX // 2 + 1, labelLimit=400)
-    return alt.Y(f"{field}:N", title=None, axis=axis, scale=scale)
-
-
 def _time_tip(field: str) -> alt.Tooltip:
-    """A UTC time to the second."""
     return alt.Tooltip(f"{field}:T", title="time (UTC)", format=f"{_DAY} {_CLOCK}")
 
 
 def _title(text: str) -> alt.TitleParams:
-    """Of one of several charts."""
     return alt.TitleParams(text, anchor="start", fontSize=13)
-
-
-def _height(lanes: pl.Series) -> int:
-    """Of a chart, with its title, legend and axis."""
-    return max(_LANE_MIN_PX, _LANE_PX * lanes.n_unique()) + 170

@@ -1,7 +1,6 @@
-"""Text from a ledger as text: in Markdown, where it could become a formula, a link or an image; and in CSV.
+"""Text of a ledger as plain text in Markdown, tables, charts and CSV.
 
-Anybody who may write an event may write a run's name. What is shown of it must not load a page of theirs, look like
-a heading of ours, or run in a spreadsheet.
+A run's name, which any writer chooses, must not load a foreign page, imitate a heading, or run in a spreadsheet.
 """
 
 from __future__ import annotations
@@ -9,53 +8,76 @@ from __future__ import annotations
 import io
 import re
 from csv import writer
+from typing import Any
 
+import altair as alt
 import polars as pl
+import streamlit as st
 
 from rose.ledger.commands.output import FORMULA, csv_cells
-from rose.terminal import visible_lines
+from rose.terminal import visible, visible_lines
 
-#: Characters that begin or end something in Markdown, HTML, LaTeX, and a `:name:` of Streamlit's.
+#: Special in Markdown, HTML, LaTeX, or a `:name:` of Streamlit's.
 _SPECIAL = re.compile(r"[\\`*_\[\]<>$~#|&!]|:(?=[A-Za-z_+\-])")
-#: At the beginning of a line: lists, rules, and the underlines that make a heading of the line above.
+#: At the start of a line: lists, rules, and underlines of headings.
 _LINE_START = re.compile(r"^(\s*)([-=+]|\d+(?=[.)]))", re.MULTILINE)
-#: Where an address begins that Markdown makes a link of by itself, escaped or not; a word joiner there is not seen.
+#: Start of an address that Markdown links even when escaped; an invisible word joiner prevents it.
 _ADDRESS = re.compile(r"(?<=:)(?=//)|(?i:(?<=www)(?=\.))|(?=@)")
 _JOINER = "\u2060"
-#: What a sentence of ours sets as code. A dollar sign ends none: what is escaped after this would show its backslash.
+#: Code spans of our own sentences. A span has no dollar sign: `format.plain` would show a backslash in it.
 _CODE = re.compile(r"(?<!`)`([^`$\\\n]+)`(?!`)")
 
 
 def cell(text: str) -> str:
-    """A sentence of ours for a cell of a table, which has no code."""
+    """Return a sentence of ours without code marks, for a cell of a table."""
     return _CODE.sub(r"\1", text)
 
 
 def markdown(text: str) -> str:
-    """`text` for Markdown that says what it says. Line ends stay; control characters are written out."""
+    """Escape `text` for Markdown. Line ends stay; control characters become visible."""
     joined = _ADDRESS.sub(_JOINER, visible_lines(text))
     escaped = _SPECIAL.sub(r"\\\g<0>", joined)
-    return _LINE_START.sub(
-        lambda start: f"{start[1]}\\{start[2]}" if not start[2].isdigit() else _number(start), escaped
-    )
+    return _LINE_START.sub(_inert, escaped)
 
 
 def prose(text: str) -> str:
-    """A sentence of ours, such as an error's, for Markdown: its code spans are code, all else is as by `markdown`.
-
-    A name in it may have backticks too: what stands in a code span is text all the same.
-    """
+    """Escape a sentence of ours, such as an error: its code spans stay code, and text in a code span is always text."""
     parts = _CODE.split(visible_lines(text))
     return "".join(f"`{part}`" if place % 2 else markdown(part) for place, part in enumerate(parts))
 
 
-def _number(start: re.Match[str]) -> str:
-    """A number at the beginning of a line, which a point or a bracket after it would make a list of."""
-    return f"{start[1]}{start[2]}{_JOINER}"
+def _inert(start: re.Match[str]) -> str:
+    space, mark = start.groups()
+    return f"{space}{mark}{_JOINER}" if mark.isdigit() else f"{space}\\{mark}"
+
+
+def table(rows: pl.DataFrame, **options: Any) -> None:
+    """Show rows with the `options` of Streamlit's `dataframe`; control characters become visible."""
+    settings = {"hide_index": True, "width": "stretch", "placeholder": "", **options}
+    st.dataframe(_cells(rows).rename(visible), **settings)
+
+
+def chart(drawn: alt.TopLevelMixin, about: str) -> None:
+    """Show a chart; control characters become visible, and screen readers get `about`."""
+    _escape(drawn)
+    st.altair_chart(drawn, width="stretch", alt=visible(about))
+
+
+def _escape(drawn: Any) -> None:
+    if isinstance(drawn.data, pl.DataFrame):
+        drawn.data = _cells(drawn.data)
+    for name in ("layer", "hconcat", "vconcat"):
+        parts = getattr(drawn, name, None)
+        for part in parts if isinstance(parts, list) else ():
+            _escape(part)
+
+
+def _cells(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.with_columns(pl.col(pl.String).map_elements(visible, return_dtype=pl.String))
 
 
 def csv(frame: pl.DataFrame) -> str:
-    """The rows as CSV; text that a spreadsheet would take for a formula has an apostrophe before it."""
+    """Return rows as CSV, with an apostrophe before text that a spreadsheet would take for a formula."""
     rows = frame.with_columns(pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1"))
     head = io.StringIO()
     writer(head, lineterminator="\n").writerow(csv_cells(frame.columns))

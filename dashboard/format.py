@@ -1,4 +1,4 @@
-"""Words and numbers for people: times, shares, amounts of any size, and what stands beside figures."""
+"""Words and numbers for people: times, shares, amounts, and the terms beside figures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from rose.pricing.closing.period import NS_PER_DAY, Period, day_of
 from rose.pricing.figures import Stamp
 from rose.pricing.money import format_money
 
-NOT_ENOUGH_DATA = "not enough data"
 PROVENANCE_WORDS: Mapping[str, str] = {
-    "live": "Measured on running engines; where a trace is named, replayed traffic stood in for users.",
-    "replay": "The real policies against a fleet in virtual time, not a measurement of a running fleet.",
-    "simulated": "These figures come from made-up events, not from a running fleet.",
+    "live": "Measured on running engines; a named trace means replayed traffic instead of users.",
+    "replay": "The real policies on a fleet in virtual time, not a measurement of a running fleet.",
+    "simulated": "These figures come from synthetic events, not from a running fleet.",
 }
-#: Below it an amount is written with a power of ten.
 _TINY_NANO = 100_000
 _DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 #: Streamlit's own formats of money, with separators of thousands.
@@ -40,7 +38,7 @@ def minute(at: datetime | None) -> str:
 
 
 def period(shown: Period) -> str:
-    """`2026-11`, `2026-11-03`, or `2026-11-03 to 2026-11-05` with both days in it; hours where days are not whole."""
+    """`2026-11`, `2026-11-03`, `2026-11-03 to 2026-11-05` (both days included); hours if a day is not whole."""
     if shown.from_ns % NS_PER_DAY or shown.to_ns % NS_PER_DAY or "-to-" not in shown.label:
         return shown.label.replace("-to-", " to ")
     return f"{day_of(shown.from_ns)} to {day_of(shown.to_ns - 1)}"
@@ -62,7 +60,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def percent(share: Fraction | None, digits: int = 1) -> str | None:
-    """`41.2%`; 100% only where it is all, 0% only where it is nothing."""
+    """`41.2%`; 100% only for all, 0% only for nothing."""
     if share is None:
         return None
     text = f"{float(share):.{digits}%}"
@@ -73,7 +71,7 @@ def percent(share: Fraction | None, digits: int = 1) -> str | None:
 
 
 def change(now: int | Fraction | None, before: int | Fraction | None, name: str) -> str | None:
-    """`+12.3% on 2026-05`; None where it cannot be said."""
+    """`+12.3% on 2026-05`; None if unknown."""
     if now is None or not before:
         return None
     return f"{float(Fraction(now) / Fraction(before) - 1):+.1%} on {name}"
@@ -85,7 +83,7 @@ def points(now: Fraction | None, before: Fraction | None, name: str) -> str | No
 
 
 def amount(nano: int | Fraction, currency: str) -> str:
-    """`$1,234.57`, `$0.00123`, and below a ten-thousandth `$4.57 x 10⁻⁷`; of whole or exact nano-units."""
+    """`$1,234.57`, `$0.00123`, and below a ten-thousandth `$4.57 x 10⁻⁷`, of exact nano-units."""
     exact = Fraction(nano)
     if exact == 0 or abs(exact) >= _TINY_NANO:
         return format_money(round(exact), currency)
@@ -96,7 +94,7 @@ def amount(nano: int | Fraction, currency: str) -> str:
 
 
 def money_column(label: str, amounts: Iterable[float | None], currency: str) -> ColumnConfig:
-    """A column of numbers that sort as numbers, with decimals for three digits of the smallest, within reason."""
+    """Format a column of money with enough decimals for three digits of the smallest amount."""
     places = _places(amounts)
     shown = _WHOLE.get(currency, "localized") if places == 2 else f"%.{places}f"
     name = label if shown in _WHOLE.values() else f"{label} ({currency})"
@@ -104,19 +102,18 @@ def money_column(label: str, amounts: Iterable[float | None], currency: str) -> 
 
 
 def number_column(values: Iterable[float | None], about: str | None = None) -> ColumnConfig:
-    """A column of numbers such as device-hours, with decimals for three digits of the smallest, within reason."""
+    """Format a column such as device-hours with enough decimals for three digits of the smallest number."""
     places = _places(values)
     return st.column_config.NumberColumn(format="localized" if places == 2 else f"%.{places}f", help=about)
 
 
 def _places(values: Iterable[float | None]) -> int:
-    """Decimals, two at least."""
     sizes = [Decimal(abs(value)).adjusted() for value in values if value]
     return max(2, min(2 - min(sizes), 6 - max(sizes))) if sizes else 2
 
 
 def stamp(stamped: Stamp) -> str:
-    """What all figures of one answer share: currency, period, provenance and price book, Markdown."""
+    """Return currency, period, provenance and price book of an answer, Markdown."""
     begin, end = (stamped.to_json()["period"][name][:19].replace("T", " ") for name in ("from", "to"))
     return (
         f"All amounts in {stamped.currency}. Period {begin} to {end} UTC. Provenance: {stamped.provenance}. "
@@ -126,12 +123,12 @@ def stamp(stamped: Stamp) -> str:
 
 
 def plain(text: str) -> str:
-    """Markdown of ours with amounts in it: between two dollar signs Streamlit would set a formula."""
+    """Escape dollar signs in our own Markdown: Streamlit sets text between two of them as a formula."""
     return text.replace("\\$", "$").replace("$", "\\$")
 
 
 def trace(run: Run) -> str:
-    """The serving traffic and by how much it was changed to fit the host: no latency is shown without it."""
+    """Describe the serving traffic and its scaling to the host, which every latency depends on."""
     if not run.trace:
         return "Serving traffic: no trace named."
     share = "unknown share" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"

@@ -1,21 +1,21 @@
-"""What every page stands in: bar and trust chip, provenance, live refresh, errors as messages, tables and files."""
+"""The frame of every page: bar, trust chip, provenance, live refresh, error messages, tables and files."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, data, display, escape, link, login
+from dashboard import bar, data, escape, link, login
 from dashboard import format as words
-from dashboard.data import Priced, Run, Scope
+from dashboard.data import Run, Scope
 from rose.errors import UserError
 from rose.ledger import verified
 from rose.ledger.access import logged
@@ -23,20 +23,15 @@ from rose.ledger.reading import named
 from rose.pricing.figures import EXAMPLE_PRICES, Stamp
 from rose.pricing.table import Element, Paragraph, Section, Table, cell_text
 
-T = TypeVar("T")
-Show = Callable[[Path, Run], None]
-ShowAll = Callable[[Path, list[Run]], None]
-
-#: How often a page looks for news, in seconds: of a run that goes on, and where none is expected soon.
+#: Refresh interval in seconds: of a live run, and of everything else.
 LIVE_S, QUIET_S = 3.0, 30.0
-#: Tables of so many rows are shown whole; longer ones scroll.
 _ROWS_SHOWN = 20
 _PROBLEMS_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """What is known of a ledger. `problems` None: it was not looked at, and `why` says why."""
+    """Outcome of verification. `problems` None: verification failed for the reason `why`."""
 
     until: datetime | None
     problems: tuple[str, ...] | None
@@ -44,7 +39,6 @@ class Trust:
 
     @property
     def text(self) -> str:
-        """A few words, for the chip."""
         at = self.until
         clock = "" if at is None else f"{at:%H:%M}" if at.date() == datetime.now(UTC).date() else f"{at:%Y-%m-%d %H:%M}"
         if self.problems:
@@ -54,15 +48,12 @@ class Trust:
         return f"verified to {clock} UTC, 0 problems"
 
 
-def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet: bool = True) -> None:
-    """A page on one run: its heading, then `show`, again every `live_s` seconds while the run goes on.
+def page(
+    title: str, asks: str, show: Callable[[Path, Run], None], *, live_s: float = LIVE_S, of_fleet: bool = True
+) -> None:
+    """Draw a page on one run, by default the newest fleet run; with `of_fleet` false the newest run of any kind."""
 
-    Where none is chosen it is on the newest run `of_fleet`, which has all that RL runs share, or on the newest of all.
-    """
-    with _opened(title, asks, uses=("run",)) as opened:
-        if opened is None:
-            return
-        ledger, runs = opened
+    def show_run(ledger: Path, runs: list[Run]) -> None:
         chosen = bar.chosen().run
         first = next((run for run in runs if run.is_of_fleet or not of_fleet), runs[0])
         run = next((run for run in runs if run.run_id == chosen), first)
@@ -75,79 +66,67 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S, of_fleet:
             _status(now)
             if len(now.provenances) > 1:
                 mix = " and ".join(now.provenances)
-                st.error(f"This run mixes events of different provenance ({mix}): no figure may be made of both.")
+                st.error(f"This run mixes events of different provenance ({mix}): no figure may combine them.")
             else:
                 show(ledger, now)
 
         _follow(body, live_s if run.going_on else None)
 
-
-def ledger_page(title: str, asks: str, show: ShowAll, *, uses: Collection[str]) -> None:
-    """A page on all runs of the ledger: its heading, then `show`, again while a run goes on.
-
-    `uses` are the choices of the bar that it depends on.
-    """
-    with _opened(title, asks, uses=uses) as opened:
-        if opened is not None:
-            ledger, runs = opened
-            every = QUIET_S if any(run.going_on for run in runs) else None
-            _follow(lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), every)
+    _draw(title, asks, show_run, uses=("run",))
 
 
-@contextmanager
-def _opened(title: str, asks: str, *, uses: Collection[str]) -> Iterator[tuple[Path, list[Run]] | None]:
-    """The heading and the bar; then the ledger and its runs, or None and a message; the trust chip last."""
+def ledger_page(title: str, asks: str, show: Callable[[Path, list[Run]], None], *, uses: Collection[str]) -> None:
+    """Draw a page on all runs; `uses` names the choices of the bar that it depends on."""
+
+    def show_runs(ledger: Path, runs: list[Run]) -> None:
+        every = QUIET_S if any(run.going_on for run in runs) else None
+        _follow(lambda: show(ledger, data.runs(ledger, bar.chosen().run or "")), every)
+
+    _draw(title, asks, show_runs, uses=uses)
+
+
+def _draw(title: str, asks: str, show: Callable[[Path, list[Run]], None], *, uses: Collection[str]) -> None:
+    """Draw the heading and the bar, then `show`, and the trust chip last because it verifies."""
     st.html(Path(__file__).with_name("style.css"))
     st.title(title)
     chip = st.empty()
     st.markdown(asks)
-    try:
+    with errors_shown():
         ledger = data.root()
-    except UserError as error:
-        st.error(escape.prose(str(error)))
-        yield None
-        return
+        with errors_shown():
+            runs = data.runs(ledger, bar.requested_run())
+            if runs and (ignored := bar.show(ledger, runs, uses)):
+                st.warning(f"Unknown in this ledger, and left out: {', '.join(ignored)}.")
+            if runs:
+                show(ledger, runs)
+            else:
+                _follow(lambda: _wait_for_a_run(ledger), LIVE_S)
+        with chip.container():
+            _follow(lambda: _chip(look(ledger), ledger), QUIET_S)
+
+
+@contextmanager
+def errors_shown() -> Iterator[None]:
     try:
-        runs = data.runs(ledger, bar.requested_run())
-        if runs and (ignored := bar.show(ledger, runs, uses)):
-            st.warning(f"Unknown in this ledger, and left out: {', '.join(ignored)}.")
+        yield
     except UserError as error:
         st.error(escape.prose(str(error)))
-        yield None
-    else:
-        if runs:
-            yield ledger, runs
-        else:
-            _wait_for_a_run(ledger)
-            yield None
-    with chip.container():
-        _follow_trust(ledger)
 
 
 def look(ledger: Path) -> Trust:
-    """Verify what is new or changed since. What keeps it from that is in the answer, not raised."""
+    """Verify new and changed files; an error is in the result, not raised."""
+    problems: tuple[str, ...] | None = None
+    why = ""
     try:
         problems = tuple(data.problems(ledger))
     except UserError as error:
-        return Trust(until=_verified_until(ledger), problems=None, why=str(error))
-    return Trust(until=_verified_until(ledger), problems=problems)
-
-
-def _verified_until(ledger: Path) -> datetime | None:
+        why = str(error)
     last = verified.state(ledger)
-    return None if last is None else datetime.fromtimestamp(last.until_us / 1e6, UTC)
-
-
-def _follow_trust(ledger: Path) -> None:
-    @st.fragment(run_every=QUIET_S)
-    def verify() -> None:
-        _chip(look(ledger), ledger)
-
-    verify()
+    until = None if last is None else datetime.fromtimestamp(last.until_us / 1e6, UTC)
+    return Trust(until=until, problems=problems, why=why)
 
 
 def _chip(trust: Trust, ledger: Path) -> None:
-    """A badge with the outcome in words; what is wrong is written out below it."""
     colour: Literal["green", "orange", "red"] = (
         "red" if trust.problems else "orange" if trust.problems is None else "green"
     )
@@ -156,53 +135,38 @@ def _chip(trust: Trust, ledger: Path) -> None:
         listed = "\n".join(f"- {escape.markdown(problem)}" for problem in trust.problems[:_PROBLEMS_SHOWN])
         more = len(trust.problems) - _PROBLEMS_SHOWN
         rest = f"\n- and {more:,} more; `rose ledger verify` lists them" if more > 0 else ""
-        st.error(f"**This ledger does not verify.** Figures of it may be wrong.\n\n{listed}{rest}")
+        st.error(f"**This ledger does not verify.** Its figures may be wrong.\n\n{listed}{rest}")
     elif trust.why:
         st.error(f"**This ledger could not be verified.** {escape.prose(trust.why)}")
 
 
 def _follow(body: Callable[[], None], every: float | None) -> None:
-    """The fragment alone runs again: the page around it stays, and its elements change in place."""
+    """Draw a fragment that alone runs again: the page around it stays, and its elements change in place."""
 
     @st.fragment(run_every=every)
     def fragment() -> None:
         bar.redraw()
-        try:
+        with errors_shown():
             body()
-        except UserError as error:
-            st.error(escape.prose(str(error)))
 
     fragment()
 
 
 def _wait_for_a_run(ledger: Path) -> None:
-    @st.fragment(run_every=LIVE_S)
-    def wait() -> None:
-        try:
-            if data.runs(ledger):
-                st.rerun()
-        except UserError as error:
-            st.error(escape.prose(str(error)))
-            return
-        st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")
-
-    wait()
+    if data.runs(ledger):
+        st.rerun()
+    st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")
 
 
 def _status(run: Run) -> None:
-    """Which run, how it stands, and, for what was not measured, a banner that says so."""
     name = f"**{escape.markdown(run.name)}** ({escape.markdown(run.run_id)})"
     last = words.when(run.last_event_at)
     if run.status == "running" and not run.going_on:
-        st.markdown(f"Run {name} is not heard of since **{last}**, and has no end in the ledger.")
-        allowed = (
-            "how long it may be silent is not known"
-            if run.expires_s is None
-            else f"it expires after {words.duration(run.expires_s)} of silence"
-        )
-        st.warning(f"The run has probably stopped: {allowed}. Figures are as of its last event.")
+        st.markdown(f"Run {name}: no event since **{last}**, and no end in the ledger.")
+        expires = "" if run.expires_s is None else f": it expires after {words.duration(run.expires_s)} of silence"
+        st.warning(f"The run has probably stopped{expires}. Figures are as of its last event.")
     elif run.status == "running":
-        st.markdown(f"Run {name}, going on. Last event {last}. This page follows it.")
+        st.markdown(f"Run {name}, running. Last event {last}. This page follows it.")
     else:
         why = f" ({escape.markdown(run.reason)})" if run.reason else ""
         st.markdown(f"Run {name}, {run.status}{why}, {words.when(run.ended_at)}.")
@@ -211,28 +175,19 @@ def _status(run: Run) -> None:
 
 
 def banner(provenance: str) -> None:
-    """Say that figures were not measured, where they were not."""
     if provenance != "live":
         st.warning(f"**{provenance.upper()}.** {words.PROVENANCE_WORDS.get(provenance, '')}")
 
 
-def value_of(answer: Priced[T]) -> T | None:
-    """Return the value of the answer. Without one, return None and show the reason on the page."""
-    if answer.value is None:
-        st.error(escape.prose(answer.error or words.NOT_ENOUGH_DATA))
-    return answer.value
-
-
 def stamp(stamped: Stamp) -> None:
-    """What all figures below share; made-up prices get a banner."""
     if stamped.book.example:
         name = escape.markdown(stamped.book.text)
-        st.warning(f"**{EXAMPLE_PRICES}.** The price book {name} is made up: no figure below is your cost.")
+        st.warning(f"**{EXAMPLE_PRICES}.** The price book {name} has example prices: no figure below is your cost.")
     st.caption(words.plain(words.stamp(stamped)))
 
 
 def scope(ledger: Path) -> Scope | None:
-    """What the bar asks for, of one provenance and price book; None, and a message, where there is nothing."""
+    """Return the choices of the bar with a price book; None, and a message, if nothing is charged. Raises UserError."""
     chosen = bar.chosen()
     period = data.period(ledger, chosen)
     if period is None:
@@ -244,23 +199,22 @@ def scope(ledger: Path) -> Scope | None:
         return None
     if chosen.provenance not in (None, *present) or (chosen.provenance is None and len(present) > 1):
         mix = " and ".join(present)
-        st.error(f"Runs of this period are {mix}; no figure may be made of both. Choose one in the bar: Provenance.")
+        st.error(f"Runs of this period are {mix}; no figure may combine them. Choose a provenance in the bar.")
         return None
     provenance = chosen.provenance or present[0]
     banner(provenance)
-    book = value_of(data.price_book(ledger, period=period))
-    return None if book is None else Scope(ledger=ledger, period=period, book=book, provenance=provenance)
+    book = data.price_book(ledger, period=period)
+    return Scope(ledger=ledger, period=period, book=book, provenance=provenance)
 
 
 def figures(*cards: tuple[str, str, str]) -> None:
-    """Figures side by side: label, value, and what it means."""
     for column, (label, value, about) in zip(st.columns(len(cards)), cards, strict=True):
         column.metric(label, value)
         column.caption(escape.prose(about))
 
 
 def show(section: Section, source: str, *, skip: Collection[str] = (), folded: Collection[str] = ()) -> None:
-    """The parts of a section in their order, without those of `skip`; those of `folded` open with a click."""
+    """Show the parts of a section in their order, except `skip`; parts in `folded` open with a click."""
     for name, part in section.parts.items():
         if name in folded:
             with st.expander(part.title if isinstance(part, Table) else name):
@@ -270,7 +224,6 @@ def show(section: Section, source: str, *, skip: Collection[str] = (), folded: C
 
 
 def elements(parts: Iterable[Element], source: str, *, titles: bool = True) -> None:
-    """A document of pricing: its tables and paragraphs."""
     for part in parts:
         match part:
             case Table():
@@ -288,10 +241,7 @@ def elements(parts: Iterable[Element], source: str, *, titles: bool = True) -> N
 
 
 def pricing_table(made: Table, source: str) -> None:
-    """A table of pricing: its rows and totals, and below them where they come from and what they say.
-
-    Money is shown as numbers, which sort as numbers; all else as text.
-    """
+    """Show a table of pricing with its totals; below it its source and notes. Money sorts as numbers."""
     made = made.plain()
     rows, shown, written = [*made.rows, *made.footer], [], {}
     for index, column in enumerate(made.columns):
@@ -307,23 +257,22 @@ def pricing_table(made: Table, source: str) -> None:
     table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((terms, *made.notes)))}", written)
 
 
-def query(
-    ledger: Path, name: str, nothing: str, columns: Sequence[str] = (), **variables: object
-) -> pl.DataFrame | None:
-    """The rows of a named query as a table, with how to read it; `nothing` is the text where there are none."""
-    rows = value_of(data.named_rows(ledger, name, columns, **variables))
-    if rows is None or rows.is_empty():
-        if rows is not None:
+def query(ledger: Path, name: str, nothing: str, columns: str = "", **variables: object) -> bool:
+    """Show the rows of a named query and how to read them, or `nothing`; return whether there are rows."""
+    rows = pl.DataFrame()
+    with errors_shown():
+        rows = data.named_rows(ledger, name, columns, **variables)
+        if rows.is_empty():
             st.info(nothing)
-        return rows
+    if rows.is_empty():
+        return False
     more = f" The first {data.ROWS_MAX:,} rows." if rows.height == data.ROWS_MAX else ""
     reading = named.load(name).reading.replace("_ns`", "`")
-    # The columns of this table say their units.
     reading = reading.replace(", in nanoseconds", "").replace(", nanoseconds", "")
     shares = [column.replace("_", " ") for column in rows.columns if column.endswith("_share")]
     percent = dict.fromkeys(shares, st.column_config.NumberColumn(format="percent"))
     table(rows, f"`rose query {name}`.{more} {escape.prose(reading)}", percent, name=name)
-    return rows
+    return True
 
 
 def table(
@@ -335,12 +284,9 @@ def table(
     key: str | None = None,
     on_pick: Callable[[int | None], None] | None = None,
 ) -> None:
-    """A table with where it comes from below; `columns` says how some of them are written.
-
-    `on_pick` is called with the number of the row that a reader clicks; such a table needs a `key`.
-    """
+    """Show a table with its source. `on_pick` gets the number of the clicked row, or None, and needs a `key`."""
     shown = frame.rename(lambda column: column.replace("_", " "))
-    # A sum at the end must not lie out of sight.
+    # A sum in the last row stays in sight.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
     options: dict[str, Any] = {"height": height, "column_config": columns}
     if on_pick is not None and key is not None:
@@ -351,22 +297,20 @@ def table(
             pick(rows[0] if rows else None)
 
         options |= {"key": key, "on_select": picked, "selection_mode": "single-row"}
-    display.table(shown, **options)
+    escape.table(shown, **options)
     st.caption(words.plain(f"Source: {source}"))
     download(frame, name or source)
 
 
 def download(frame: pl.DataFrame, name: str, label: str = "Rows as CSV") -> None:
-    """The rows of a table or a chart to take along. `name` tells it apart on its page."""
-    key = hashlib.sha256(f"{name} {frame.columns}".encode()).hexdigest()[:16]
-    icon = ":material/download:"
-    download_button(
-        label, lambda: escape.csv(frame), "rose.csv", "text/csv", key=f"csv-{key}", type="tertiary", icon=icon
-    )
+    """Offer rows as CSV. `name` is unique on its page."""
+    key = f"csv-{hashlib.sha256(f'{name} {frame.columns}'.encode()).hexdigest()[:16]}"
+    options = {"key": key, "type": "tertiary", "icon": ":material/download:"}
+    download_button(label, lambda: escape.csv(frame), "rose.csv", "text/csv", **options)
 
 
 def download_button(label: str, make: Callable[[], bytes | str], name: str, mime: str, **options: Any) -> None:
-    """A file that is made when it is taken, and is then in the ledger's access log, where that is kept."""
+    """Offer a file that is made, and recorded in the ledger's access log, when somebody takes it."""
     ledger, who = data.root(), login.person()
 
     def content() -> bytes | str:
@@ -377,7 +321,7 @@ def download_button(label: str, make: Callable[[], bytes | str], name: str, mime
 
 
 def radio(label: str, name: str, options: Mapping[str, str]) -> str:
-    """A choice of the page that is in the address as `name`; `options` has their texts."""
+    """Show a choice of the page that the address keeps as `name`; return its value. `options` has the labels."""
     key = f"page-{name}"
     st.session_state[key] = value = str(getattr(bar.chosen(), name))
 
@@ -388,14 +332,10 @@ def radio(label: str, name: str, options: Mapping[str, str]) -> str:
     return value
 
 
-def window(run: Run) -> data.Window:
-    """The time that charts of a fleet show: the last hours of a run, which the reader chooses."""
+def window(run: Run) -> tuple[data.Window, dict[str, str]]:
+    """Return the last hours of a run that the reader chooses, and its `since` and `until` of a named query."""
     seconds = link.WINDOWS_S[radio("Last", "window", {name: name for name in link.WINDOWS_S})]
     whole = run.whole
-    return data.Window(max(whole.from_ns, whole.to_ns - seconds * 10**9), whole.to_ns)
-
-
-def period_text(window: data.Window) -> dict[str, str]:
-    """`since` and `until` of a named query."""
-    texts = (f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%dT%H:%M:%S}" for ns in (window.from_ns, window.to_ns))
-    return dict(zip(("since", "until"), texts, strict=True))
+    shown = data.Window(max(whole.from_ns, whole.to_ns - seconds * 10**9), whole.to_ns)
+    since, until = (f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%dT%H:%M:%S}" for ns in shown)
+    return shown, {"since": since, "until": until}

@@ -1,7 +1,4 @@
-"""Who may open the dashboard: this machine alone, or whoever logs in by OpenID Connect and is on the list.
-
-The login file is Streamlit's own `secrets.toml`, with a list of people beside Streamlit's `[auth]`.
-"""
+"""Access to the dashboard: this machine alone, or a list of people in Streamlit's `secrets.toml` by OpenID Connect."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from rose import private_files
 from rose.errors import UserError
 from rose.ledger.address import is_loopback
 
-#: Names the login file to the process that shows the pages.
 VARIABLE = "ROSE_DASHBOARD_AUTH"
 APP = Path(__file__).with_name("app.py")
 CALLBACK = "/oauth2callback"
@@ -30,16 +26,15 @@ NO_LOGIN = "No login: whoever uses this machine sees everything."
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EVERYONE = "*"
 _EVERYBODY = 0o007
-#: How often an open page looks whether its login still counts, seconds.
+#: Seconds between checks of an open page's login.
 _CHECK_S = 60
 
 
 class LoginError(UserError):
-    """The login file cannot be used, or somebody could open the dashboard without login."""
+    """Login is unusable or missing."""
 
 
 def _web_address(value: str) -> str:
-    """An absolute address, encrypted unless it is this machine's own."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be a whole web address, such as https://login.example.com")
@@ -58,8 +53,6 @@ _Secret = Annotated[str, Field(min_length=private_files.TOKEN_CHARACTERS_MIN)]
 
 
 class Auth(BaseModel):
-    """What `st.login` reads; Streamlit checks whatever else the table has."""
-
     model_config = ConfigDict(extra="allow", hide_input_in_errors=True)
 
     redirect_uri: Annotated[str, AfterValidator(_callback)]
@@ -70,12 +63,11 @@ class Auth(BaseModel):
 
     @property
     def public_url(self) -> str:
-        """Where people open the dashboard."""
         return self.redirect_uri.removesuffix(CALLBACK)
 
 
 class Login(BaseModel):
-    """The whole file. `allow` has verified addresses, `@domain`s, subjects, or `*` for all whom the provider admits."""
+    """A login file. `allow`: verified addresses, `@domain`s, subjects, or `*` for all whom the provider admits."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -88,10 +80,9 @@ class Login(BaseModel):
         return self
 
     def name_of(self, claims: Mapping[str, object]) -> str | None:
-        """What an admitted person is called, by the claims of their ID token; None for whoever is not on the list.
+        """Return the name of a person whom the claims of an ID token admit, else None.
 
-        An address counts only if the provider says that it is verified. A token for another application counts for
-        nobody.
+        An address counts only if the provider verified it. A token for another application counts for nobody.
         """
         audience = claims.get("aud")
         if self.auth.client_id not in (audience if isinstance(audience, list) else [audience]):
@@ -110,7 +101,7 @@ class Login(BaseModel):
 def load(path: Path) -> Login:
     """Read and check a login file. Raises LoginError, which never repeats a secret."""
     try:
-        # The group may: systemd gives a service its credentials with mode 0440.
+        # The group may read: systemd gives a service its credentials with mode 0440.
         if (mode := path.stat().st_mode) & _EVERYBODY:
             raise LoginError(
                 f"{path} holds secrets and is open to everybody (mode {mode & 0o777:04o}): chmod 600 {path}"
@@ -130,17 +121,15 @@ def load(path: Path) -> Login:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """The process to run, and what to say of it."""
-
     command: list[str]
     environment: dict[str, str]
     says: list[str]
 
 
 def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
-    """What shows `ledger` at `host`:`port`; `path` is the login file.
+    """Return the process that shows `ledger`.
 
-    Raises LoginError if other machines could open it without login, or if the login file cannot be used.
+    Raises LoginError if other machines could open it without login, or for an unusable login file `path`.
     """
     environment = {**os.environ, "ROSE_LEDGER": str(ledger)}
     if path is None:
@@ -160,10 +149,10 @@ def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
             f"--server.corsAllowedOrigins={public.scheme}://{public.netloc}",
             f"--server.baseUrlPath={public.path.strip('/')}",
             f"--browser.serverAddress={public.hostname}",
-            # A table is taken along through its own button, which the ledger's access log can have.
+            # Downloads go through our own buttons, which the ledger's access log records.
             "--client.disableDataExport=true",
         ]
-    # Every option that matters is here, so that no file or variable of Streamlit's own changes one.
+    # Set every option that matters: no file or variable of Streamlit may change it.
     options += [
         *(f"--server.allowedHosts={name}" for name in dict.fromkeys(names)),
         f"--server.address={host}",
@@ -193,13 +182,13 @@ def refuse_without_login(host: str) -> None:
 
 
 def person() -> str | None:
-    """Who looks; None where the dashboard has no login. Raises LoginError for whoever may not look."""
+    """Return the name of the visitor, None without login. Raises LoginError for a visitor without access."""
     path = os.environ.get(VARIABLE)
     if path is None:
-        # However Streamlit was started, by `rose dashboard` or by hand.
+        # Also when Streamlit was started by hand.
         refuse_without_login(st.get_option("server.address") or "localhost")
         return None
-    # Read anew each time: whoever is taken off the list sees nothing from then on.
+    # Read each time: a person taken off the list loses access at once.
     login, claims = load(Path(path)), dict(st.user.to_dict())
     if claims.get("is_logged_in") is not True:
         raise LoginError("Log in to see this dashboard.")
@@ -210,7 +199,7 @@ def person() -> str | None:
 
 
 def navigation(pages: list[StreamlitPage]) -> StreamlitPage:
-    """The page to run; for whoever may not look, a page that says why, which ends the run."""
+    """Return the chosen page. A visitor without access gets a page with the reason, which ends the run."""
     try:
         name = person()
     except LoginError as error:
@@ -245,7 +234,7 @@ def _refuse(pages: list[StreamlitPage], error: LoginError) -> None:
 
 @st.fragment(run_every=_CHECK_S)
 def _watch() -> None:
-    """A page that stays open refreshes itself without end; not so once its reader is off the list."""
+    """Check the login of an open page, which otherwise refreshes itself for ever."""
     try:
         person()
     except LoginError:

@@ -23,7 +23,7 @@ PRINTERS = {"rose/client/run.py", "rose/runtime/engines/adoption.py", "rose/runt
 PRINTING = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
 RICH = {"rich.console.Console", "rich.text.Text", "rich.markup", "rich.print"}
 #: What shows the dashboard's tables and charts, and Streamlit's own calls, which show text as it is.
-DISPLAY = "dashboard/display.py"
+DISPLAY = "dashboard/escape.py"
 SHOWING = {"st.dataframe", "st.table", "st.data_editor", "st.altair_chart", "st.vega_lite_chart"}
 
 #: Put together here, so that this file names none.

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from benchmarks.coserve import account, claims, overhead, pressure
 from benchmarks.shared import arguments, at_least_one, measured
-from rose.accept.coserve import figures, traffic
+from rose.accept.coserve import traffic
 from rose.accept.coserve.host import Cores, Gpu, Host, Models, opened
 from rose.accept.coserve.keeper import POLICIES, ROSE, SOLO
-from rose.accept.coserve.rounds import Round, Scene, order
+from rose.accept.coserve.rounds import LATENCIES, Round, Scene, budgets_of, order, over_budget, quantile, values_ms
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
 from rose.runtime.policy.slack import Budgets
@@ -152,7 +152,7 @@ def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tupl
         seed = _SEEDS_PER_ROUND * 200_000 + attempt
         one = scene.play(SOLO, -1, arrivals, scope.calibration_s, seed)
         busy = one.device["serving_ns"] / one.device["length_ns"]
-        budgets = figures.budgets_of(one, _BUDGET_FACTOR)
+        budgets = budgets_of(one, _BUDGET_FACTOR)
         detail.append({"requests_per_s": rate, "busy_share": busy, "requests": len(one.requests)})
         echo(f"{rate:.2f} requests/s: busy {busy:.0%}; {_line(one, budgets)}", err=True)
         if _BUSY_LOW <= busy <= _BUSY_HIGH or report.quick:
@@ -164,9 +164,9 @@ def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tupl
 
 def _line(one: Round, budgets: Budgets) -> str:
     device, latencies = one.device, []
-    for name, latency in figures.LATENCIES.items():
-        values = figures.values_ms([one], latency)
-        latencies.append(f"{name} {figures.quantile(values, 0.5):.0f} / {figures.quantile(values, 0.99):.0f}")
+    for name, latency in LATENCIES.items():
+        values = values_ms([one], latency)
+        latencies.append(f"{name} {quantile(values, 0.5):.0f} / {quantile(values, 0.99):.0f}")
     parts = {
         "serving": device["serving_ns"],
         "rollout": device["rollout_ns"],
@@ -176,7 +176,7 @@ def _line(one: Round, budgets: Budgets) -> str:
     shares = ", ".join(f"{name} {part_ns / device['length_ns']:.0%}" for name, part_ns in parts.items())
     return (
         f"{one.policy}: {len(one.requests)} requests, p50 / p99 ms of {', '.join(latencies)}, "
-        f"{figures.over_budget(one, budgets)} over budget; "
+        f"{over_budget(one, budgets)} over budget; "
         f"{shares}; "
         f"{one.tokens_per_s:.0f} rollout tokens/s"
     )

@@ -7,9 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.coserve import account
-from rose.accept.coserve import figures
 from rose.accept.coserve.keeper import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
-from rose.accept.coserve.rounds import Round, harvest_share
+from rose.accept.coserve.rounds import (
+    LATENCIES,
+    QUANTILES,
+    Latency,
+    Round,
+    harvest_share,
+    over_budget,
+    quantile,
+    round_figures,
+    values_ms,
+)
 from rose.accept.report import Report
 from rose.runtime.policy.slack import Budgets
 
@@ -27,16 +36,16 @@ def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seco
     """Claim what the rounds that were played allow, and keep every round in the detail."""
     report.detail["policies"] = {name: POLICIES[name].about for name in rounds}
     report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
-    report.detail["rounds"] = [figures.round_figures(one, budgets) for each in rounds.values() for one in each]
+    report.detail["rounds"] = [round_figures(one, budgets) for each in rounds.values() for one in each]
     report.detail["distributions_ms"] = {
-        what: {name: account.distribution(figures.values_ms(each, latency)) for name, each in rounds.items()}
-        for what, latency in figures.LATENCIES.items()
+        what: {name: account.distribution(values_ms(each, latency)) for name, each in rounds.items()}
+        for what, latency in LATENCIES.items()
     }
     report.detail["ratios_to_solo"] = {
         name: {
             f"{what} p{share * 100:g}": account.summary(_latency_ratios(rounds, name, what, share))
-            for what in figures.LATENCIES
-            for share in figures.QUANTILES
+            for what in LATENCIES
+            for share in QUANTILES
         }
         for name in rounds
         if name != SOLO
@@ -60,7 +69,7 @@ def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budg
         if not (tail and report.quick):
             ratios = _latency_ratios(rounds, ROSE, what, share)
             report.claim(f"{what} p{share * 100:g}, rose / solo", _median(ratios), "x", target, "lower")
-    over = {name: sum(figures.over_budget(one, budgets) for one in rounds[name]) for name in (ROSE, SOLO)}
+    over = {name: sum(over_budget(one, budgets) for one in rounds[name]) for name in (ROSE, SOLO)}
     report.claim("requests over budget, rose less solo", over[ROSE] - over[SOLO], "requests", 0, "lower")
 
 
@@ -112,7 +121,7 @@ def _given(rounds: list[Round], layers: int) -> dict[str, Any]:
 
 
 def _quantiles(values: list[float]) -> dict[str, float]:
-    return {f"p{share * 100:g}": figures.quantile(values, share) for share in figures.QUANTILES} if values else {}
+    return {f"p{share * 100:g}": quantile(values, share) for share in QUANTILES} if values else {}
 
 
 def _harvest(rounds: dict[str, list[Round]], name: str) -> dict[str, object]:
@@ -146,12 +155,12 @@ def _shares(rounds: dict[str, list[Round]], name: str) -> list[float]:
 
 
 def _latency_ratios(rounds: dict[str, list[Round]], name: str, what: str, share: float) -> list[float]:
-    latency = figures.LATENCIES[what]
+    latency = LATENCIES[what]
     return account.ratios(rounds, name, SOLO, _quantile_of(latency, share))
 
 
-def _quantile_of(latency: figures.Latency, share: float) -> Callable[[Round], float]:
-    return lambda one: figures.quantile(figures.values_ms([one], latency), share)
+def _quantile_of(latency: Latency, share: float) -> Callable[[Round], float]:
+    return lambda one: quantile(values_ms([one], latency), share)
 
 
 def _median(values: list[float]) -> float:

@@ -10,9 +10,8 @@ import statistics
 from typing import Any
 
 from benchmarks.coserve import account
-from rose.accept.coserve import figures
 from rose.accept.coserve.host import SERVING, Host
-from rose.accept.coserve.rounds import Served, serving_command
+from rose.accept.coserve.rounds import LATENCIES, Latency, Served, serving_command
 from rose.accept.coserve.traffic import Arrivals
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
@@ -36,14 +35,14 @@ def measure(report: Report, host: Host, client: Worker, starts: int, trials: int
             host.start([SERVING])
             some = _trials(host, client, trials, _SEED * (start + 1))
             every += some
-            echo(f"TPOT ratio {statistics.median(_ratios(some, figures.LATENCIES['TPOT'])):.3f}", err=True)
+            echo(f"TPOT ratio {statistics.median(_ratios(some, LATENCIES['TPOT'])):.3f}", err=True)
     detail: dict[str, Any] = {
         "starts": starts,
         "trials": trials,
         "prompt_tokens": _PROMPT_TOKENS,
         "output_tokens": _OUTPUT_TOKENS,
     }
-    for what, latency in figures.LATENCIES.items():
+    for what, latency in LATENCIES.items():
         ratios = _ratios(every, latency)
         report.claim(f"{what}, plugin attached / detached, nothing lent", statistics.median(ratios), "x", 1.01, "lower")
         values_ns = {case: [value for trial in every if (value := latency(trial[case])) is not None] for case in _CASES}
@@ -73,6 +72,6 @@ def _trials(host: Host, client: Worker, trials: int, seed: int) -> list[_Trial]:
     return served[_WARM_UP:]
 
 
-def _ratios(trials: list[_Trial], latency: figures.Latency) -> list[float]:
+def _ratios(trials: list[_Trial], latency: Latency) -> list[float]:
     pairs = [(latency(trial[_ATTACHED]), latency(trial[_DETACHED])) for trial in trials]
     return [over / under for over, under in pairs if over and under]

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.coserve import account
-from rose.accept.coserve import figures
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
 from rose.accept.coserve.keeper import POLICIES, ROSE, TTL_NS
+from rose.accept.coserve.rounds import QUANTILES, quantile
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
 from rose.clock import monotonic_ns
@@ -64,13 +64,13 @@ def claim(report: Report, cuts: list[dict[str, Any]], trials: int) -> None:
     given_back = [cut["resident_before_bytes"] - cut["resident_after_bytes"] for cut in cuts]
     report.detail["memory"] = {
         "trials": trials,
-        "took_ms": {f"p{share * 100:g}": figures.quantile(took_ms, share) for share in figures.QUANTILES},
+        "took_ms": {f"p{share * 100:g}": quantile(took_ms, share) for share in QUANTILES},
         "serving_waited_ms": account.summary([cut["serving_waited_ms"] for cut in cuts]),
         "given_back_bytes_median": statistics.median(given_back) if given_back else None,
         "cuts": cuts,
     }
     if not report.quick:
-        report.claim("high watermark to memory available, p99", figures.quantile(took_ms, 0.99), "ms", 50, "lower")
+        report.claim("high watermark to memory available, p99", quantile(took_ms, 0.99), "ms", 50, "lower")
     report.claim(
         "cuts after which less is resident", sum(size > 0 for size in given_back) / trials, "share", 1, "higher"
     )

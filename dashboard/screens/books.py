@@ -1,4 +1,4 @@
-"""The books: what is closed and what was corrected, what teams may spend, and files to take."""
+"""The books: closes and corrections, budgets of teams, alerts, and files to download."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ _PARQUET = "application/vnd.apache.parquet"
 
 
 def show(ledger: Path, runs: list[Run]) -> None:
-    _closes(ledger)
-    scope = frame.scope(ledger)
-    if scope is not None:
-        _period(scope)
-        _month(replace(scope, period=month_at(scope.period.to_ns - 1)))
+    with frame.errors_shown():
+        _closes(ledger)
+    with frame.errors_shown():
+        scope = frame.scope(ledger)
+        if scope is not None:
+            with frame.errors_shown():
+                _period(scope)
+            _month(replace(scope, period=month_at(scope.period.to_ns - 1)))
     _alerts(ledger)
 
 
 def _closes(ledger: Path) -> None:
     st.header("What is closed?")
-    posted = frame.value_of(data.closes(ledger))
-    if posted is None:
-        return
+    posted = data.closes(ledger)
     if not posted:
-        st.info("No period is closed yet. `rose books close --period YYYY-MM` closes one; it never changes after that.")
+        st.info("No period is closed yet. `rose books close --period YYYY-MM` closes one for good.")
         return
     as_of_ns = _as_of(posted)
     known = {
@@ -53,7 +54,7 @@ def _closes(ledger: Path) -> None:
         for close_id, entries in posted.items()
     }
     known = {close_id: entries for close_id, entries in known.items() if entries}
-    source = "events of the ledger's writer `closing`; a close never changes, and what was found later is a correction"
+    source = "events of the ledger's writer `closing`; a close never changes, a later finding is a correction"
     frame.elements(closing_tables.closes(known), source)
     left, middle, right = st.columns(3)
     close_id = left.selectbox("Close", list(reversed(known)), key="books-close")
@@ -64,11 +65,7 @@ def _closes(ledger: Path) -> None:
     question = cost.Question(
         period=first.period, by=(by,), view=view, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns
     )
-    answer = frame.value_of(
-        data.kept(lambda: cost.ask(ledger, question), ledger, "close", question, data.frozen(ledger))
-    )
-    if answer is None:
-        return
+    answer = data.kept(lambda: cost.ask(ledger, question), ledger, "close", question, data.frozen(ledger))
     frame.banner(first.provenance)
     frame.stamp(answer.stamp)
     frame.elements(closing_tables.postings(known[close_id]), f"events of {close_id}")
@@ -78,7 +75,7 @@ def _closes(ledger: Path) -> None:
 
 
 def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
-    """The instant that the books are shown as of; None: as they are now. Between two postings nothing changes."""
+    """Return the chosen UTC nanosecond as of which the books are shown; None: now."""
     posted = sorted((entry for entries in closes.values() for entry in entries), key=lambda entry: -entry.posted_us)
     names: dict[int | None, str] = {None: _NOW}
     for entry in posted:
@@ -89,7 +86,6 @@ def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
 
 
 def _files(name: str, bill: Callable[[], Bill], by_team: Callable[[], cost.Cost]) -> None:
-    """A button for each kind of file; a file is made when it is taken."""
 
     def written(write: Callable[[Bill, Path], object], ending: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="rose-file-") as folder:
@@ -109,42 +105,37 @@ def _files(name: str, bill: Callable[[], Bill], by_team: Callable[[], cost.Cost]
     )
     for column, (label, ending, mime, make) in zip(st.columns(len(kinds)), kinds, strict=True):
         with column:
-            frame.download_button(
-                label, make, f"{name}{ending}", mime, key=f"{name}{ending}", icon=":material/download:"
-            )
+            file = f"{name}{ending}"
+            frame.download_button(label, make, file, mime, key=file, icon=":material/download:")
 
 
 def _period(scope: Scope) -> None:
-    st.header(f"Take {words.period(scope.period)} with you")
-    billed = frame.value_of(data.bill(scope))
-    if billed is None:
-        return
+    st.header(f"Downloads of {words.period(scope.period)}")
+    billed = data.bill(scope)
     frame.stamp(billed.stamp)
     question = cost.Question(period=scope.period, by=("team",), provenance=scope.provenance)
     name = f"rose-{scope.provenance}-{scope.period.label}"
     _files(name, lambda: billed, lambda: cost.ask(scope.ledger, question, scope.book))
     closed = f" Closed: {', '.join(billed.closes)}." if billed.closes else ""
     still_open = " The cost of its open hours may still change." if billed.open else ""
-    st.caption(f"Of the whole fleet.{closed}{still_open}")
+    st.caption(f"Whole fleet.{closed}{still_open}")
 
 
 def _month(scope: Scope) -> None:
     label = scope.period.label
     st.header(f"Will {label} stay within its budgets?")
-    budgets = frame.value_of(data.budgets(scope))
+    budgets = data.budgets(scope)
     if budgets:
         frame.elements(watch_tables.budgets(budgets), "charges and budgets of the ledger")
-    elif budgets is not None:
+    else:
         st.info(f"No budget is set for {label}: `rose books budget TEAM USD --month {label}` sets one.")
 
 
 def _alerts(ledger: Path) -> None:
-    st.header("Which alerts hold?")
-    entries = frame.value_of(data.attempt(lambda: alerts.entries(ledger)))
-    if entries is None:
-        return
+    st.header("Which alerts are active?")
+    entries = alerts.entries(ledger)
     if not entries:
-        st.info("No alert holds by the last `rose alerts`.")
+        st.info("No active alert in the last `rose alerts`.")
         return
     rows = [
         {"last message": moment(entry.at_us * 1000), "alert": entry.title, "to": entry.to, "error": entry.error}

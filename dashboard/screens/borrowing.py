@@ -1,4 +1,4 @@
-"""Whether borrowing is worth it: what it saved, and what that depends on."""
+"""Savings of borrowing, and what they depend on."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ _SOURCE = "charges, `lease`, `turn`, `verdict`, `request`, `power` and the price
 
 def show(ledger: Path, run: Run) -> None:
     with st.spinner("Comparing with other ways to the same tokens …"):
-        answer = frame.value_of(data.of_run(ledger, run, report.sections))
-    if answer is None:
-        return
-    sections, stamp = answer
+        sections, stamp = data.of_run(ledger, run, report.sections)
     frame.stamp(stamp)
     _verdict(sections["risk"], sections["compare"])
     st.header("What did borrowing save?")
@@ -32,17 +29,17 @@ def show(ledger: Path, run: Run) -> None:
     frame.show(sections["price"], _SOURCE)
     st.header("What may a later burst cost?")
     st.markdown(
-        "Load that rises while a device is lent can make serving late. The expected cost is accrued during lending, "
-        "and set against what it came to."
+        "Load that rises while a device is lent can make serving late. Its expected cost is accrued during lending and "
+        "compared with the actual cost."
     )
     frame.show(sections["provision"], _SOURCE, folded=("days",))
     st.header("And if load and demand rose together?")
-    st.warning("**SIMULATED.** The run's own hours are paired anew: this did not happen.")
-    frame.show(sections["spikes"], "the windows of the run, paired anew: simulated")
+    st.warning("**SIMULATED.** The run's own hours in another pairing: this did not happen.")
+    frame.show(sections["spikes"], "the run's windows in another pairing: simulated")
 
 
 def _verdict(risk: Section, compare: Section) -> None:
-    """A success or a failure only where the interval lies on one side of 0."""
+    """Show a success or a failure only if the interval lies on one side of 0."""
     saved = compare.figure("savings", CASH)
     judged: Callable[[str], object] = st.info
     if saved.low is not None and saved.high is not None:

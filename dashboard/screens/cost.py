@@ -1,4 +1,4 @@
-"""What was charged, by whom and for what, down to a lease and the events that its charges were made from."""
+"""Charges by payer and purpose, down to a lease and the events behind its charges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, charts, data, display, escape, frame, link
+from dashboard import bar, charts, data, escape, frame, link
 from dashboard import format as words
 from dashboard.data import Run, Scope
 from rose.pricing.closing import charge_algebra
@@ -17,12 +17,10 @@ from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.money import NS_PER_HOUR
 
-#: So many rows are drawn; the table has all.
 _BARS_MAX = 20
-#: So many charges of a lease are listed.
 _CHARGES_MAX = 200
 _WORK = {link.ROLLOUTS: "rollouts alone", link.EVERYTHING: "everything: serving, training and idle time too"}
-#: What a click on a row opens, and what its rows are of.
+#: The choice that a click on a row sets, and the next division.
 _OPENS = {"team": ("team", "run"), "run": ("run", "lease"), "lease": ("lease", None)}
 _AMOUNT = "amount_nano"
 
@@ -34,9 +32,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     if scope is None:
         return
     with st.spinner("Adding up the charges …"):
-        billed = frame.value_of(data.bill(scope))
-    if billed is None:
-        return
+        billed = data.bill(scope)
     frame.stamp(billed.stamp)
     spent = data.spent(scope, billed, scope.period, chosen).frame
     if run is not None:
@@ -50,7 +46,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     with right:
         frame.radio("Of", "work", _WORK)
     if spent.is_empty():
-        st.info("Nothing is charged to what is chosen.")
+        st.info("No charge for this choice.")
         return
     _rows(spent, billed, by, {run.run_id: run for run in runs})
     if chosen.lease is not None:
@@ -59,9 +55,8 @@ def show(ledger: Path, runs: list[Run]) -> None:
 
 
 def _of_run(ledger: Path, run: Run) -> Scope | None:
-    """The whole hours from a run's beginning to its last event."""
-    book = frame.value_of(data.price_book(ledger, run))
-    if book is None or len(run.provenances) > 1:
+    book = data.price_book(ledger, run)
+    if len(run.provenances) > 1:
         return None
     frame.banner(run.provenances[0])
     from_ns, to_ns = nanoseconds(run.started_at or run.last_event_at), run.whole.to_ns
@@ -72,11 +67,11 @@ def _of_run(ledger: Path, run: Run) -> Scope | None:
 def _total(spent: pl.DataFrame, billed: Bill, scope: Scope, run: Run | None) -> None:
     chosen, currency = bar.chosen(), billed.stamp.currency
     whole = words.amount(int(spent[_AMOUNT].sum()), currency)
-    what = "Rollouts" if chosen.work == link.ROLLOUTS else "All that is chosen"
+    what = "Rollouts" if chosen.work == link.ROLLOUTS else "The chosen charges"
     when = words.period(scope.period)
     if run is not None:
         when = f"run {escape.markdown(run.name)}" + ("" if chosen.period == link.NEWEST else f" in {when}")
-    closed = f" A part of it is closed: {', '.join(billed.closes)}." if billed.closes else ""
+    closed = f" Closed in part: {', '.join(billed.closes)}." if billed.closes else ""
     st.markdown(words.plain(f"{what} cost **{whole}** in {when} ({chosen.view.replace('-', ' ')}).{closed}"))
 
 
@@ -92,7 +87,7 @@ def _rows(spent: pl.DataFrame, billed: Bill, by: str, known: Mapping[str, Run]) 
         "cost": [row[_AMOUNT] / 1e9 for row in rows],
         "share": [row[_AMOUNT] / whole if whole else None for row in rows],
     }
-    # The fully loaded view spreads rows, and has no device time or tokens of its own.
+    # The fully loaded view spreads rows and has no device time or tokens.
     if chosen.view == link.AMORTIZED:
         columns["device-hours"] = [row["ns"] / NS_PER_HOUR for row in rows]
         columns["tokens"] = [row["tokens"] for row in rows]
@@ -111,15 +106,15 @@ def _rows(spent: pl.DataFrame, billed: Bill, by: str, known: Mapping[str, Run]) 
     click = f" Click a row for its {opens[1] or 'charge'}s." if opens else ""
     source = (
         f"charges by {by.replace('-', ' ')}, {chosen.view.replace('-', ' ')}, {billed.stamp}. They sum to "
-        f"{words.amount(whole, currency)}, to the nano-dollar. Unallocated: what has no {by.replace('-', ' ')}.{click}"
+        f"{words.amount(whole, currency)}, to the nano-dollar. Unallocated: no {by.replace('-', ' ')}.{click}"
     )
     frame.table(table, source, _columns(table, currency), name="cost", key=f"cost-{by}", on_pick=pick)
 
 
 def _columns(table: pl.DataFrame, currency: str) -> dict[str, Any]:
     number = st.column_config.NumberColumn
-    columns: dict[str, Any] = {"cost": words.money_column("cost", table["cost"], currency)}
-    columns |= {"share": number(format="percent")}
+    cost = words.money_column("cost", table["cost"], currency)
+    columns: dict[str, Any] = {"cost": cost, "share": number(format="percent")}
     columns |= {name: number(format="localized") for name in ("nano-dollars", "tokens")}
     if "device-hours" in table.columns:
         columns["device-hours"] = words.number_column(table["device-hours"])
@@ -127,7 +122,6 @@ def _columns(table: pl.DataFrame, currency: str) -> dict[str, Any]:
 
 
 def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str) -> None:
-    """The dearest rows, divided by what their time was used for."""
     kind = "work" if "work" in spent.columns else "bucket"
     parts = charge_algebra.drill(spent, (by,) if by == kind else (by, kind), _AMOUNT)
     totals = {row[by]: row[_AMOUNT] for row in charge_algebra.drill(spent, (by,), _AMOUNT)[:_BARS_MAX]}
@@ -135,25 +129,22 @@ def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str)
     if not drawn:
         return
     rows = pl.DataFrame(
-        [
-            {
-                "name": names[row[by]],
-                "bucket": row[kind],
-                "cost": row[_AMOUNT] / 1e9,
-                "text": words.amount(row[_AMOUNT], currency),
-                "total": totals[row[by]] / 1e9,
-                "text of total": words.amount(totals[row[by]], currency),
-            }
-            for row in drawn
-        ]
+        {
+            "name": [names[row[by]] for row in drawn],
+            "bucket": [row[kind] for row in drawn],
+            "cost": [row[_AMOUNT] / 1e9 for row in drawn],
+            "text": [words.amount(row[_AMOUNT], currency) for row in drawn],
+            "total": [totals[row[by]] / 1e9 for row in drawn],
+            "text of total": [words.amount(totals[row[by]], currency) for row in drawn],
+        }
     )
-    display.chart(charts.ranked(rows, currency), about="Cost, the dearest first")
+    escape.chart(charts.ranked(rows, currency), about="Cost, most expensive first")
     if len(names) > _BARS_MAX:
-        st.caption(f"The dearest {_BARS_MAX} of {len(names):,} are drawn; the table has all.")
+        st.caption(f"The {_BARS_MAX} most expensive of {len(names):,} are drawn; the table lists all.")
 
 
 def _open_lease(spent: pl.DataFrame, lease_id: str) -> None:
-    """Two fleets may call their leases alike: the lease is opened with its fleet's run."""
+    """Open a lease with its fleet's run: two fleets may have leases of one name."""
     fleets = spent.filter(lease_id=lease_id)["fleet_run_id"].unique().to_list()
     run = {} if bar.chosen().run is not None or len(fleets) != 1 else {"run": fleets[0]}
     bar.choose(lease=lease_id, **run)
@@ -163,36 +154,21 @@ def _lease(ledger: Path, spent: pl.DataFrame, billed: Bill, lease_id: str) -> No
     st.header("Lease " + escape.markdown(lease_id))
     own = spent.filter(lease_id=lease_id).sort(_AMOUNT, descending=True)
     if own.is_empty():
-        st.info("Nothing is charged to a lease of that name.")
+        st.info("No charge for a lease of that name.")
     else:
-        listed = own.head(_CHARGES_MAX).select(
-            "hour",
-            "run_id",
-            "device_id",
-            "bucket",
-            "fate",
-            (pl.col(_AMOUNT) / 1e9).alias("cost"),
-            "writer",
-            "first_seq",
-            "last_seq",
-        )
+        names = ("hour", "run_id", "device_id", "bucket", "fate", "cost", "writer", "first_seq", "last_seq")
+        listed = own.head(_CHARGES_MAX).with_columns(cost=pl.col(_AMOUNT) / 1e9).select(names)
         columns = {"cost": words.money_column("cost", listed["cost"], billed.stamp.currency)}
         source = (
-            f"the {listed.height:,} dearest of {own.height:,} charges of the lease, {billed.stamp}. Events: those of "
-            "the writer from first to last seq, in `event`."
+            f"the {listed.height:,} most expensive of {own.height:,} charges of the lease, {billed.stamp}. Their "
+            "events in `event`: the writer's, from first to last seq."
         )
         frame.table(listed, source, columns, name="lease charges")
     st.subheader("What happened")
     run_id = None if own.is_empty() else own["fleet_run_id"][0]
-    columns_shown = ("event_time", "kind", "action", "reason", "engine_id", "duration_ns", "since_grant_ns")
-    frame.query(
-        ledger,
-        "lease_timeline",
-        "This ledger has no lease of that name.",
-        columns_shown,
-        lease_id=lease_id,
-        run_id=run_id,
-    )
+    shown = "event_time kind action reason engine_id duration_ns since_grant_ns"
+    nothing = "This ledger has no lease of that name."
+    frame.query(ledger, "lease_timeline", nothing, shown, lease_id=lease_id, run_id=run_id)
     st.button("Close the lease", on_click=lambda: bar.choose(lease=None))
 
 
@@ -207,7 +183,7 @@ def _take(spent: pl.DataFrame, billed: Bill) -> None:
         "example_prices": stamp.book.example,
     }
     charges = spent.drop("rollout").with_columns(pl.lit(value).alias(name) for name, value in terms.items())
-    st.markdown("Every charge that is counted here, with who pays and the events it was made from:")
+    st.markdown("All charges of this page, with their payers and events:")
     name = f"rose-{billed.provenance}-{billed.period.label}.csv"
     frame.download_button("Download charges (CSV)", lambda: escape.csv(charges), name, "text/csv")
 

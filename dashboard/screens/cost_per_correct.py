@@ -1,4 +1,4 @@
-"""Whether the policy learned, what a correct answer cost, and what would make it cheaper."""
+"""Learning of the policy, cost of a correct answer, and ways to lower it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, data, display, frame
+from dashboard import charts, data, escape, frame
 from dashboard.data import Run
 from rose.pricing.answers import learned, report
 from rose.pricing.answers.learned import Learned, Stretch
@@ -18,7 +18,7 @@ _SOURCE = "`turn`, `trajectory`, `verdict`, `device_slice` and the price book"
 _MEANING = {
     "learned": "**The policy learned.**",
     "got worse": "**The policy got worse.**",
-    "cannot tell": "**Whether the policy learned cannot be told**: the intervals of its beginning and its end overlap.",
+    "cannot tell": "**Unclear whether the policy learned**: the intervals of its first and last steps overlap.",
 }
 
 
@@ -31,10 +31,7 @@ def show(ledger: Path, run: Run) -> None:
     _course(course, run)
 
     with st.spinner("Pricing the run …"):
-        answer = frame.value_of(data.of_run(ledger, run, report.sections))
-    if answer is None:
-        return
-    sections, stamp = answer
+        sections, stamp = data.of_run(ledger, run, report.sections)
     frame.stamp(stamp)
     st.header("What does a correct answer cost?")
     frame.show(sections["cost"], _SOURCE, folded=("c3", "factors"))
@@ -61,20 +58,20 @@ def _course(course: Sequence[Stretch], run: Run) -> None:
             for stretch in course
         ]
     )
-    display.chart(charts.shares(points, "RL step"), about="Share of judged answers accepted")
+    escape.chart(charts.shares(points, "RL step"), about="Share of judged answers accepted")
     wide = any(stretch.last > stretch.first for stretch in course)
-    several = " A point is of several steps; its tooltip says which." if wide else ""
+    several = " A point covers several steps; its tooltip names them." if wide else ""
     st.caption(
-        "The share of judged answers that the verifier accepted, with its 95% interval: Wilson's, a group of "
-        f"trajectories counting as one cluster.{several} {run.provenances[0].capitalize()}. Source: `verdict`."
+        "Share of judged answers that the verifier accepted, with Wilson's 95% interval; a group of trajectories is "
+        f"one cluster.{several} {run.provenances[0].capitalize()}. Source: `verdict`."
     )
     frame.download(points.drop("text"), "accepted by step")
 
 
 def sentence(found: Learned | None, course: Sequence[Stretch]) -> str:
-    """What the two ends of a run say, in Markdown."""
+    """Compare the first and the last steps of a run, in Markdown."""
     if found is None:
-        return "**Whether the policy learned cannot be told**: it takes two steps with judged answers; there is one."
+        return "**Unclear whether the policy learned**: need two steps with judged answers; have one."
     count = course[-1].last - course[0].first + 1
     return (
         f"{_MEANING[found.verdict]} {found.end.text} of the judged answers were accepted in the last "

@@ -1,4 +1,4 @@
-"""Whether serving is safe now, what every device does, and why rollouts got what they got."""
+"""Serving safety now, activity of every device, and reasons for what was not lent."""
 
 from __future__ import annotations
 
@@ -9,61 +9,39 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, charts, data, display, frame
+from dashboard import bar, charts, data, escape, frame
 from dashboard import format as words
-from dashboard.charts import Lanes
 from dashboard.data import Run, Window
 from rose.pricing.closing.period import naive
 
-#: Serving is judged by the requests of so much time before its last event, if they are enough.
+#: Serving is judged by its requests in this time before the last event, if there are enough.
 _JUDGED = timedelta(minutes=15)
 _REQUESTS_MIN = 20
-#: A device that did not report for so long is not counted as doing anything.
+#: A device without a report for this long has no state.
 _SILENT = timedelta(minutes=5)
 _BINS = 200
-#: Why rollouts were refused a device, by the ledger's word.
+#: Reasons for refusing a device to rollouts, by the ledger's name.
 _REASONS = {
-    "no_lease": "no lease was in force",
-    "serving_step": "serving was at work",
-    "prefill_slack": "a first token would have come late",
-    "decode_slack": "a further token would have come late",
-    "next_request": "the next request would not have fit",
+    "no_lease": "no lease was active",
+    "serving_step": "serving was in a step",
+    "prefill_slack": "a first token would have been late",
+    "decode_slack": "a further token would have been late",
+    "next_request": "no room for the next request",
     "compute_share": "the lease's share of the device was used up",
     "kv_budget": "the lease's memory was used up",
-    "regret": "serving had been delayed enough",
-    "unknown_times": "how long a step takes was not known yet",
+    "regret": "serving was already delayed as much as allowed",
+    "unknown_times": "step times were not yet known",
     "no_serving": "serving did not answer",
-    "policy": "the policy said no",
-    "withheld": "withheld at random, to measure what lending costs",
+    "policy": "the policy refused",
+    "withheld": "withheld at random to measure the cost of lending",
 }
-# Columns of the named queries.
-_HOLDS = ("device_id", "leased", "reason", "holds", "held_ns")
-_TIME = (
-    "day",
-    "device_id",
-    "serving_ns",
-    "rollout_ns",
-    "train_ns",
-    "sync_ns",
-    "activation_ns",
-    "headroom_ns",
-    "idle_ns",
-    "ns",
-)
-_ENGINES = ("engine_id", "device_id", "role", "model", "started_at", "start_ns", "ended_by", "ended_at", "reason")
-_SYNCS = ("event_time", "engine_id", "policy_version", "route", "reason", "made_good_at")
+_HOLDS = "device_id leased reason holds held_ns"
+_TIME = "day device_id serving_ns rollout_ns train_ns sync_ns activation_ns headroom_ns idle_ns ns"
+_ENGINES = "engine_id device_id role model started_at start_ns ended_by ended_at reason"
+_SYNCS = "event_time engine_id policy_version route reason made_good_at"
 _PHASES = (
-    "encoding",
-    "source",
-    "route",
-    "syncs",
-    "wire_bytes",
-    "encode_p50_ns",
-    "fetch_p50_ns",
-    "verify_p50_ns",
-    "stage_p50_ns",
-    "pause_p50_ns",
-    "total_p50_ns",
+    "encoding source route syncs wire_bytes encode_p50_ns fetch_p50_ns verify_p50_ns stage_p50_ns pause_p50_ns "
+    "total_p50_ns"
 )
 
 
@@ -77,9 +55,8 @@ def show(ledger: Path, run: Run) -> None:
     _verdict(ledger, fleet, last_ns)
     _counts(run, devices.filter(~pl.col("has_left")) if run.going_on else devices, now=run.going_on)
     st.header("What happened, and when?")
-    window = frame.window(run)
+    window, times = frame.window(run)
     leases = _timeline(ledger, run, window)
-    times = frame.period_text(window)
     _leases(leases, run)
     _holds(ledger, fleet, run, times)
     _devices(ledger, run, devices)
@@ -91,20 +68,19 @@ def _ns(time: timedelta) -> int:
 
 
 def _verdict(ledger: Path, fleet: str, last_ns: int) -> None:
-    """Whether serving is safe, by its newest requests."""
     newest = {"from_ns": last_ns - _ns(_JUDGED), "to_ns": last_ns, "blocks": 1}
     bins = data.rows(ledger, "dashboard/latency", run_id=fleet, **newest)
     requests, kept = int(bins["requests"].sum()), int(bins["kept"].sum())
     minutes = _JUDGED // timedelta(minutes=1)
     if requests < _REQUESTS_MIN:
         st.info(
-            f"**Whether serving is safe is not known.** It takes {_REQUESTS_MIN} requests in the {minutes} minutes "
-            f"before the last event; there are {requests}."
+            f"**Serving safety is unknown.** It needs {_REQUESTS_MIN} requests in the {minutes} minutes before the "
+            f"last event; there are {requests}."
         )
         return
     share = Fraction(kept, requests)
     why = (
-        f"{words.percent(share)} of the {requests:,} requests of the {minutes} minutes before the last event came "
+        f"{words.percent(share)} of the {requests:,} requests in the {minutes} minutes before the last event were "
         f"within their latency budgets; the target is {words.percent(data.SERVING_TARGET, 0)}."
     )
     text = "Serving is safe" if share >= data.SERVING_TARGET else "Serving is NOT safe"
@@ -115,16 +91,15 @@ def _verdict(ledger: Path, fleet: str, last_ns: int) -> None:
 
 
 def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
-    """What serving devices do; where the run does not go on, what they did last."""
     serving = devices.filter(pool="serving")
     st.header("What are the devices doing?" if now else "What did the devices do last?")
     counted = (
         ("Serving devices", serving.height, "in the pool `serving`"),
-        ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, whatever they do"),
+        ("Lent", int(serving["lent"].fill_null(False).sum()), "under a lease, in any state"),
         ("Serving requests", serving.filter(state="serving").height, "most of the last slice"),
         ("Rollouts", serving.filter(state="rollout").height, "most of the last slice"),
-        ("Headroom", serving.filter(state="headroom").height, "kept free for serving although rollouts had work"),
-        ("Idle", serving.filter(state="idle").height, "nobody wanted them"),
+        ("Headroom", serving.filter(state="headroom").height, "reserved for serving while rollouts waited"),
+        ("Idle", serving.filter(state="idle").height, "no work"),
         ("Silent", serving["state"].null_count(), f"no slice for {_SILENT // timedelta(minutes=1)} minutes"),
     )
     frame.figures(*((label, f"{count:,}", about) for label, count, about in counted))
@@ -132,37 +107,31 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
 
 
 def _timeline(ledger: Path, run: Run, window: Window) -> pl.DataFrame:
-    """Draw the lanes; return the leases of the window."""
     within = {"run_id": run.fleet_run_id, "from_ns": window.from_ns, "to_ns": window.to_ns}
     leases = data.rows(ledger, "dashboard/leases", **within)
-    lanes = Lanes(
-        begin=naive(window.from_ns),
-        end=naive(window.to_ns),
-        states=data.rows(ledger, "dashboard/device_states", blocks=_BINS, **within),
-        leases=leases,
-        preemptions=data.rows(ledger, "dashboard/preemptions", blocks=_BINS, **within),
-    )
-    if lanes.states.is_empty():
+    states = data.rows(ledger, "dashboard/device_states", blocks=_BINS, **within)
+    preemptions = data.rows(ledger, "dashboard/preemptions", blocks=_BINS, **within)
+    if states.is_empty():
         st.info("No device reported its time in these hours.")
         return leases
-    if not lanes.states["each_device"].all():
-        st.info("More than 40 devices: they are drawn by pool. The table below has every one.")
-    for chart in lanes.charts:
-        display.chart(chart, about=str(chart.title.text))
+    if not states["each_device"].all():
+        st.info("More than 40 devices are drawn by pool. The table below lists each device.")
+    for chart in charts.lanes(naive(window.from_ns), naive(window.to_ns), states, leases, preemptions):
+        escape.chart(chart, about=str(chart.title.text))
     st.caption(
-        "A lease is a rollout engine's permission to use a serving device. Yield: a rollout waited for serving; cut: "
-        f"its memory was reduced; revoke: the lease ended. {run.provenances[0].capitalize()}. Source: `device_slice`, "
+        "A lease lets a rollout engine use a serving device. Yield: a rollout waited for serving. Cut: its memory was "
+        f"reduced. Revoke: the lease ended. {run.provenances[0].capitalize()}. Source: `device_slice`, "
         "`lease`, `preemption`."
     )
-    frame.download(charts.most_of_each_bin(lanes.states).drop("each_device"), "states", label="States as CSV")
-    frame.download(lanes.preemptions, "preemptions", label="Preemptions as CSV")
+    frame.download(charts.most_of_each_bin(states).drop("each_device"), "states", label="States as CSV")
+    frame.download(preemptions, "preemptions", label="Preemptions as CSV")
     return leases
 
 
 def _leases(leases: pl.DataFrame, run: Run) -> None:
     st.header("Which leases?")
     if leases.is_empty():
-        st.info("No lease was in force in this time.")
+        st.info("No lease was active in this time.")
         return
     count, shown = int(leases["leases"][0]), leases.drop("leases")
 
@@ -172,8 +141,8 @@ def _leases(leases: pl.DataFrame, run: Run) -> None:
 
     which = "all" if count == leases.height else f"the newest {leases.height:,} of {count:,}"
     source = (
-        f"`lease`, {which} of this time, newest first, times in UTC, {run.provenances[0]}. After a click on a row the "
-        "page Cost has the lease's charges and events."
+        f"`lease`, {which} of this time, newest first, times in UTC, {run.provenances[0]}. Click a row for the lease's "
+        "charges and events on the page Cost."
     )
     frame.table(shown, source, name="leases", key="fleet-leases", on_pick=pick)
     if bar.chosen().lease is not None:
@@ -182,17 +151,13 @@ def _leases(leases: pl.DataFrame, run: Run) -> None:
 
 def _holds(ledger: Path, fleet: str, run: Run, times: dict[str, str]) -> None:
     st.header("Why was more not lent?")
-    rows = frame.value_of(data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times))
-    if rows is None:
-        return
-    if rows.is_empty():
-        st.info("No refusal was recorded in this time: rollouts had no work that waited, or the engines record none.")
-        return
-    frame.table(
-        rows.with_columns(why=pl.col("reason").replace(_REASONS)),
-        f"`rose query holds_by_reason`, {run.provenances[0]}: time that rollouts with work were refused",
-        name="holds",
-    )
+    with frame.errors_shown():
+        rows = data.named_rows(ledger, "holds_by_reason", _HOLDS, run_id=fleet, **times)
+        if rows.is_empty():
+            st.info("No refusal was recorded in this time: no rollout work waited, or the engines record none.")
+            return
+        source = f"`rose query holds_by_reason`, {run.provenances[0]}: refused time of rollouts with work"
+        frame.table(rows.with_columns(why=pl.col("reason").replace(_REASONS)), source, name="holds")
 
 
 def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:
@@ -200,13 +165,8 @@ def _devices(ledger: Path, run: Run, devices: pl.DataFrame) -> None:
     shown = devices.with_columns(state=pl.col("state").fill_null("silent")).rename({"state": "last_state"})
     frame.table(shown, f"`device` and `device_slice`, {run.provenances[0]}; times in UTC.", name="devices")
     with st.expander("Device time by day and bucket"):
-        frame.query(
-            ledger,
-            "device_time_by_bucket_and_day",
-            "No device has reported its time yet.",
-            _TIME,
-            run_id=run.fleet_run_id,
-        )
+        nothing = "No device has reported its time yet."
+        frame.query(ledger, "device_time_by_bucket_and_day", nothing, _TIME, run_id=run.fleet_run_id)
 
 
 def _weights(ledger: Path, fleet: str, times: dict[str, str]) -> None:
@@ -214,7 +174,7 @@ def _weights(ledger: Path, fleet: str, times: dict[str, str]) -> None:
     frame.query(ledger, "engine_lives", "No engine was recorded.", _ENGINES, run_id=fleet)
     st.subheader("Weight syncs that failed")
     frame.query(ledger, "sync_failures", "No weight sync failed in this time.", _SYNCS, run_id=fleet, **times)
-    with st.expander("Where the time of a sync goes"):
+    with st.expander("Time of a sync by phase"):
         frame.query(ledger, "sync_phases", "No weight sync was recorded.", _PHASES, run_id=fleet, **times)
 
 

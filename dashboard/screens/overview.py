@@ -1,8 +1,9 @@
-"""What a finance lead asks first: what rollouts cost, what borrowing saved, and what needs a look."""
+"""Overview for a finance lead: rollout cost, savings of borrowing, and open issues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import bar, charts, data, display, escape, frame, link
+from dashboard import bar, charts, data, escape, frame, link
 from dashboard import format as words
-from dashboard.data import Priced, Run, Scope, Spent
+from dashboard.data import Run, Scope, Spent
+from rose.errors import UserError
 from rose.pricing import alerts
 from rose.pricing.answers import changes
 from rose.pricing.answers.changes import EFFECTS, Changes
@@ -24,31 +26,31 @@ from rose.pricing.spend import saved as savings
 from rose.pricing.spend.saved import ENDS, NO_INTERVAL, Saved
 from rose.pricing.watch.budget import TeamBudget
 
-#: What so many runs saved is worked out without a click.
+#: Savings of more runs are computed only after a click.
 _RUNS_MAX = 8
 _CARDS = ("cost", "saved", "harvest", "budget", "serving", "trust")
-#: What each effect on the cost is, for who points at it.
 _WHY = {
-    "volume": "more or less of it was done",
-    "accepted output": "more or fewer tokens were accepted",
-    "tokens per accepted token": "more or fewer tokens were made for each accepted one",
-    "device time per token": "a token took more or less device time",
-    "share borrowed": "work moved between dedicated devices and borrowed ones",
+    "volume": "more or less work",
+    "accepted output": "more or fewer accepted tokens",
+    "tokens per accepted token": "more or fewer tokens per accepted token",
+    "device time per token": "more or less device time per token",
+    "share borrowed": "work moved between dedicated and borrowed devices",
     "mix": "work moved between device classes, teams and kinds of work",
     "price": "an hour of the same device cost more or less",
 }
-#: An effect of a smaller share of the whole cannot be seen.
+#: A smaller share of the whole is invisible.
 _SEEN_SHARE = 0.001
+Place = st.delta_generator.DeltaGenerator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shown:
-    """What the page is made from."""
+    """`before` is None without charges to compare with."""
 
+    chosen: link.Link
     scope: Scope
     bill: Bill
     now: Spent
-    #: None where there is nothing to compare with.
     before: Spent | None
     kept: Fraction | None
     requests: int
@@ -61,63 +63,75 @@ class _Shown:
     def money(self, nano: int) -> str:
         return format_money(nano, self.currency)
 
+    def budget_sum(self, name: str) -> str:
+        return self.money(sum(int(getattr(row, name).value or 0) for row in self.budgets))
+
 
 def show(ledger: Path, runs: list[Run]) -> None:
     scope = frame.scope(ledger)
     if scope is None:
         return
     chosen = bar.chosen()
-    # What is quick comes first: prices follow, and what borrowing saved, which prices whole runs, is last.
+    # Quick parts come first. Savings are last because they price whole runs.
     sentence = st.empty()
     places = [place.empty() for _ in range(2) for place in st.columns(3)]
     slots, below = dict(zip(_CARDS, places, strict=True)), st.container()
-    requests = data.rows(
-        ledger,
-        "dashboard/slo_daily",
-        from_ns=scope.period.from_ns,
-        to_ns=scope.period.to_ns,
-        provenance=scope.provenance,
-    )
+    within = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
+    requests = data.rows(ledger, "dashboard/slo_daily", provenance=scope.provenance, **within)
     _serving_card(slots["serving"], requests)
     _trust_card(slots["trust"], ledger)
-    billed = frame.value_of(data.bill_with_history(scope))
-    if billed is None:
-        return
+    billed = data.bill_with_history(scope)
     shown = _read(scope, billed, requests, chosen)
     sentence.markdown(_sentence(shown, None))
-    _cost_card(slots["cost"], shown, chosen)
+    _cost_card(slots["cost"], shown)
     _harvest_card(slots["harvest"], shown)
-    _budget_card(slots["budget"], shown, chosen)
+    _budget_card(slots["budget"], shown)
     frame.stamp(replace(billed.stamp, from_ns=scope.period.from_ns, to_ns=scope.period.to_ns))
-    _days(shown, chosen)
-    _drivers(shown, chosen)
+    _days(shown)
+    with frame.errors_shown():
+        _drivers(shown)
     _teams(shown)
     _needs(shown)
-    with slots["saved"].container(), st.spinner("Working out what borrowing saved …"):
-        answer = _saved(shown, below)
-    _saved_card(slots["saved"], shown, answer, chosen)
-    sentence.markdown(_sentence(shown, _saved_text(shown, answer, chosen)))
+    why = "No run of this period has enough data; the page Borrowing says what is missing."
+    saved = None
+    with slots["saved"].container(), st.spinner("Computing the savings of borrowing …"):
+        try:
+            saved = _saved_text(shown, _saved(shown, below))
+        except UserError as error:
+            why = str(error)
+    cash, about = saved or (None, why)
+    _card(slots["saved"], "Borrowing saved", cash, about)
+    sentence.markdown(_sentence(shown, cash))
 
 
 def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link) -> _Shown:
     earlier, before = data.period_before(scope.period), None
     if billed.period.from_ns <= earlier.from_ns:
         before = data.spent(scope, billed, earlier, chosen)
-    count = int(requests["requests"].sum())
-    budgets = data.budgets(scope)
+    kept, count = _kept(requests)
+    budgets: list[TeamBudget] = []
+    with suppress(UserError):
+        budgets = data.budgets(scope)
     return _Shown(
+        chosen=chosen,
         scope=scope,
         bill=billed,
         now=data.spent(scope, billed, scope.period, chosen),
         before=None if before is None or before.frame.is_empty() else before,
-        kept=Fraction(int(requests["kept"].sum()), count) if count else None,
+        kept=kept,
         requests=count,
-        budgets=[row for row in budgets.value or [] if chosen.team in (None, row.team)],
+        budgets=[row for row in budgets if chosen.team in (None, row.team)],
     )
 
 
+def _kept(requests: pl.DataFrame) -> tuple[Fraction | None, int]:
+    """Return the share of requests within their budgets, and the number of requests."""
+    count = int(requests["requests"].sum())
+    return Fraction(int(requests["kept"].sum()), count) if count else None, count
+
+
 def _card(
-    place: st.delta_generator.DeltaGenerator,
+    place: Place,
     label: str,
     value: str | None,
     about: str,
@@ -127,7 +141,7 @@ def _card(
     good: bool | None = None,
     verdict: str = "",
 ) -> None:
-    """A figure in its place, instead of what stood there; `good` says in a word whether it is as it should be."""
+    """Replace what stands in `place` by a figure; `good` adds a green or red badge with the verdict."""
     with place.container(border=True):
         colour = "off" if more_is_worse is None else "inverse" if more_is_worse else "normal"
         st.metric(label, value or "unknown", delta, delta_color=colour)  # type: ignore[arg-type]
@@ -137,53 +151,47 @@ def _card(
         st.caption(escape.prose(about))
 
 
-def _cost_card(place: st.delta_generator.DeltaGenerator, shown: _Shown, chosen: link.Link) -> None:
+def _cost_card(place: Place, shown: _Shown) -> None:
     before = shown.before
     name = words.period(data.period_before(shown.scope.period))
-    loaded = chosen.view == link.FULLY_LOADED
-    what = "the work rollout, with its part of idle time" if loaded else ", ".join(data.ROLLOUT_BUCKETS)
-    about = f"{chosen.view.replace('-', ' ')}; {what}. The page Cost divides it."
+    loaded = shown.chosen.view == link.FULLY_LOADED
+    what = "all rollout work, with its part of idle time" if loaded else ", ".join(data.ROLLOUT_BUCKETS)
+    about = f"{shown.chosen.view.replace('-', ' ')}; {what}. Details: page Cost."
     if before is None:
         about += f" Not compared: nothing is charged in {name}."
     delta = None if before is None else words.change(shown.now.rollout_nano, before.rollout_nano, name)
     _card(place, "Rollout cost", shown.money(shown.now.rollout_nano), about, delta=delta, more_is_worse=True)
 
 
-def _harvest_card(place: st.delta_generator.DeltaGenerator, shown: _Shown) -> None:
+def _harvest_card(place: Place, shown: _Shown) -> None:
     share = data.harvest(charge_algebra.within(shown.bill.frame, shown.scope.period))
     earlier = data.period_before(shown.scope.period)
     before = None if shown.before is None else data.harvest(charge_algebra.within(shown.bill.frame, earlier))
-    about = "of the time that serving left unused, rollouts used this share; whole fleet. The page Fleet now has why."
+    about = "share of unused serving time that rollouts used; whole fleet. Details: page Fleet now."
     if share is None:
         about = "No serving device had time to lend in this period."
     delta = words.points(share, before, words.period(earlier))
     _card(place, "Harvest share", words.percent(share), about, delta=delta, more_is_worse=False)
 
 
-def _budget_card(place: st.delta_generator.DeltaGenerator, shown: _Shown, chosen: link.Link) -> None:
+def _budget_card(place: Place, shown: _Shown) -> None:
     month = month_at(shown.scope.period.to_ns - 1).label
     if not shown.budgets:
-        whose = "" if chosen.team is None else f" for {chosen.team}"
+        whose = "" if shown.chosen.team is None else f" for {shown.chosen.team}"
         about = f"No budget is set{whose} in {month}: `rose books budget TEAM USD` sets one."
         _card(place, "Budget", "not set", about)
         return
     over = [row.team for row in shown.budgets if int(row.left.value or 0) < 0]
-    spent, allowed = (_sum(shown, name) for name in ("spent", "budget"))
-    about = f"of {allowed} for {month}, amortized: {', '.join(row.team for row in shown.budgets)}. Books has each."
+    spent, allowed = (shown.budget_sum(name) for name in ("spent", "budget"))
+    about = f"of {allowed} for {month}, amortized: {', '.join(row.team for row in shown.budgets)}. Details: page Books."
     verdict = f"over budget: {len(over)}" if over else "within budget"
     _card(place, "Spent of the budget", spent, about, good=not over, verdict=verdict)
 
 
-def _sum(shown: _Shown, name: str) -> str:
-    """The sum of one figure of the budgets, as money."""
-    return shown.money(sum(int(getattr(row, name).value or 0) for row in shown.budgets))
-
-
-def _serving_card(place: st.delta_generator.DeltaGenerator, requests: pl.DataFrame) -> None:
-    count = int(requests["requests"].sum())
-    share = Fraction(int(requests["kept"].sum()), count) if count else None
+def _serving_card(place: Place, requests: pl.DataFrame) -> None:
+    share, count = _kept(requests)
     target = words.percent(data.SERVING_TARGET, 0)
-    about = f"of {count:,} requests, whole fleet; the target is {target}. The page Serving has why."
+    about = f"of {count:,} requests, whole fleet; the target is {target}. Details: page Serving."
     if share is None:
         about = "No serving request was recorded in this period: clients or gateways record them."
     met = None if share is None else share >= data.SERVING_TARGET
@@ -191,49 +199,31 @@ def _serving_card(place: st.delta_generator.DeltaGenerator, requests: pl.DataFra
     _card(place, "Serving within its latency budgets", words.percent(share), about, good=met, verdict=verdict)
 
 
-def _trust_card(place: st.delta_generator.DeltaGenerator, ledger: Path) -> None:
+def _trust_card(place: Place, ledger: Path) -> None:
     trust = frame.look(ledger)
     count = None if trust.problems is None else len(trust.problems)
     value = None if count is None else f"{count:,} problem{'' if count == 1 else 's'}"
     good = None if count is None else not count
     verdict = "verified" if good else "not to be trusted"
-    _card(
-        place,
-        "Trust in the ledger",
-        value,
-        trust.why or f"{trust.text}. The page Trust has more.",
-        good=good,
-        verdict=verdict,
-    )
+    about = trust.why or f"{trust.text}. Details: page Trust."
+    _card(place, "Trust in the ledger", value, about, good=good, verdict=verdict)
 
 
-def _saved(shown: _Shown, below: st.delta_generator.DeltaGenerator) -> Priced[Saved | None]:
-    """What borrowing saved; of many runs, which takes long, only after a click on a button `below`."""
+def _saved(shown: _Shown, below: Place) -> Saved | None:
+    """Return the savings of borrowing; for many runs only after a click `below`. Raises UserError."""
     scope, key = shown.scope, f"overview-saved {shown.scope.period.label} {shown.scope.provenance}"
     count = int(shown.now.frame["run_id"].n_unique())
     if count > _RUNS_MAX and not st.session_state.get(key):
-        if not below.button(f"Work out what {count:,} runs saved", key="overview-saved"):
-            return Priced(None, f"It prices {count:,} runs one by one, which takes a while.")
+        if not below.button(f"Compute the savings of {count:,} runs", key="overview-saved"):
+            raise data.ReadError(f"Not computed: it prices {count:,} runs one by one, which takes a while.")
         st.session_state[key] = True
     return data.saved(scope)
 
 
-def _saved_card(
-    place: st.delta_generator.DeltaGenerator, shown: _Shown, answer: Priced[Saved | None], chosen: link.Link
-) -> None:
-    text = _saved_text(shown, answer, chosen)
-    if text is None:
-        why = answer.error or "No run of this period has enough data; the page Borrowing says what is missing."
-        _card(place, "Borrowing saved", None, why)
-        return
-    _card(place, "Borrowing saved", text[0], f"{text[1]}. The page Borrowing has every term.")
-
-
-def _saved_text(shown: _Shown, answer: Priced[Saved | None], chosen: link.Link) -> tuple[str, str] | None:
-    """The cash saved of the runs that are chosen, and what stands beside it; None where it is not known."""
-    if answer.value is None:
+def _saved_text(shown: _Shown, saved: Saved | None) -> tuple[str, str] | None:
+    if saved is None:
         return None
-    runs = answer.value.of_team(chosen.team)
+    runs = saved.of_team(shown.chosen.team)
     summed = savings.summed(runs)
     ends = summed["cash_saved_nano"]
     if ends is None:
@@ -246,38 +236,34 @@ def _saved_text(shown: _Shown, answer: Priced[Saved | None], chosen: link.Link) 
     elif why := runs[0].no_interval if len(runs) == 1 else NO_INTERVAL:
         parts.append(f"no interval: {why}")
     if unknown := summed["runs_unknown"]:
-        parts.append(f"of {len(runs) - unknown} of {len(runs)} runs: the others are not known")
+        parts.append(f"{len(runs) - unknown} of {len(runs)} runs: the others are unknown")
     if ends[ENDS[0]] != ends[ENDS[1]]:
-        parts.append("if the fleet would have been there anyway, or if not: the price book states no idle_anyway")
-    return savings.cash_text([ends[end] for end in ENDS], shown.currency), "; ".join(parts)
+        parts.append("range over whether the fleet would exist anyway: the price book states no idle_anyway")
+    about = f"{'; '.join(parts)}. Details: page Borrowing."
+    return savings.cash_text([ends[end] for end in ENDS], shown.currency), about
 
 
-def _sentence(shown: _Shown, saved: tuple[str, str] | None) -> str:
-    """The page in one sentence, Markdown."""
+def _sentence(shown: _Shown, saved: str | None) -> str:
     now = shown.now.rollout_nano
     text = f"Rollouts cost **{shown.money(now)}** in {words.period(shown.now.period)}"
     if shown.before is not None and shown.before.rollout_nano:
         share = float(Fraction(now, shown.before.rollout_nano) - 1)
-        more = "more" if share > 0 else "less"
-        text += f" ({abs(share):.1%} {more} than in {words.period(shown.before.period)})"
+        text += f" ({abs(share):.1%} {'more' if share > 0 else 'less'} than in {words.period(shown.before.period)})"
     if saved is not None:
-        text += f"; borrowing saved **{saved[0]}**"
+        text += f"; borrowing saved **{saved}**"
     if shown.budgets:
-        text += f"; teams with a budget spent {_sum(shown, 'spent')} of {_sum(shown, 'budget')}"
-    share_text = words.percent(shown.kept)
-    text += (
-        "; how serving did is not known."
-        if share_text is None
-        else f"; serving kept **{share_text}** of its requests within their latency budgets."
-    )
-    return words.plain(text)
+        text += f"; teams with a budget spent {shown.budget_sum('spent')} of {shown.budget_sum('budget')}"
+    if shown.kept is None:
+        return words.plain(f"{text}; serving latency is unknown.")
+    kept = f"serving kept **{words.percent(shown.kept)}** of its requests within their latency budgets"
+    return words.plain(f"{text}; {kept}.")
 
 
-def _days(shown: _Shown, chosen: link.Link) -> None:
+def _days(shown: _Shown) -> None:
     st.header("What did each day cost?")
     days = shown.now.by_day()
     if days.is_empty():
-        st.info("Nothing is charged to what is chosen in this period.")
+        st.info("No charge for this choice in this period.")
         return
     rows = days.unpivot(["rollouts", "all else"], index="day", variable_name="what", value_name="nano").with_columns(
         amount=pl.col("nano") / 1e9, text=pl.col("nano").map_elements(shown.money, return_dtype=pl.String)
@@ -285,44 +271,39 @@ def _days(shown: _Shown, chosen: link.Link) -> None:
     month = month_at(shown.scope.period.to_ns - 1)
     # A budget is amortized, and of a whole team.
     of_day = None
-    if chosen.team is not None and shown.budgets and chosen.view == link.AMORTIZED:
+    if shown.chosen.team is not None and shown.budgets and shown.chosen.view == link.AMORTIZED:
         of_day = int(shown.budgets[0].budget.value or 0) / 1e9 / ((month.to_ns - month.from_ns) // NS_PER_DAY)
-    display.chart(charts.cost_by_day(rows, of_day, shown.currency), about="Cost by UTC day")
-    view = chosen.view.replace("-", " ")
-    whose = "every team" if chosen.team is None else escape.markdown(chosen.team)
+    escape.chart(charts.cost_by_day(rows, of_day, shown.currency), about="Cost by UTC day")
+    view = shown.chosen.view.replace("-", " ")
+    whose = "every team" if shown.chosen.team is None else escape.markdown(shown.chosen.team)
     line = f" The line is the budget of {month.label}, spread evenly over its days." if of_day is not None else ""
     st.caption(f"Cost of {whose} by UTC day, {view}, {shown.bill.stamp}.{line} Source: charges.")
     frame.download(rows.select("day", "what", "amount", pl.lit(shown.currency).alias("currency")), "days")
 
 
-def _drivers(shown: _Shown, chosen: link.Link) -> None:
+def _drivers(shown: _Shown) -> None:
     if shown.before is None or shown.now.frame.is_empty():
         return
     st.header("What drove the change?")
-    if chosen.view != link.AMORTIZED:
-        st.info("The parts of a change are amortized: choose that view to see them.")
+    if shown.chosen.view != link.AMORTIZED:
+        st.info("The parts of a change are amortized: choose the amortized view.")
         return
-    change = frame.value_of(data.changed(shown.scope, shown.bill, shown.before, shown.now, chosen))
-    if change is None:
-        return
+    change = data.changed(shown.scope, shown.bill, shown.before, shown.now, shown.chosen)
     before, now = (words.period(part.period) for part in (shown.before, shown.now))
     text = changes.sentence(change, lambda nano: signed_money(nano, shown.currency))
     st.markdown(words.plain(f"{now}, compared with {before}: {text}"))
-    title = f"cost ({shown.currency})"
-    display.chart(
-        charts.waterfall(steps(change, before, now), shown.currency, title),
-        about="Cost of the period before, its changes, and now",
-    )
+    chart = charts.waterfall(steps(change, before, now), shown.currency, f"cost ({shown.currency})")
+    escape.chart(chart, about="Cost of the period before, its changes, and now")
     st.caption(
-        f"All that is chosen, rollouts and all else, amortized, {shown.bill.provenance}. The steps sum to the change. "
-        "`rose changes` says by which team, run or device."
+        f"All chosen charges, rollouts and all else, amortized, {shown.bill.provenance}. The steps sum to the change. "
+        "`rose changes` divides it by team, run or device."
     )
     with st.expander("By team"):
         frame.pricing_table(changes.table(change), f"charges, amortized, {shown.bill.provenance}")
 
 
 def steps(change: Changes, before: str, now: str) -> list[tuple[str, int, bool, str]]:
-    """The cost before, each effect that can be seen, the others in one, and the cost now: steps of a waterfall."""
+    """Return the steps of a waterfall: the cost before, each visible effect, all smaller effects, and the cost now."""
     total = change.total
     least = max(abs(total.before_nano), abs(total.cost_nano)) * _SEEN_SHARE
     large = [name for name in EFFECTS if abs(total.effects[name]) >= least]
@@ -339,11 +320,10 @@ def _teams(shown: _Shown) -> None:
     st.header("Who spent it?")
     whole = charge_algebra.drill(shown.now.frame, ("team",), "amount_nano")
     if not whole:
-        st.info("Nothing is charged to what is chosen in this period.")
+        st.info("No charge for this choice in this period.")
         return
-    rollouts = {
-        row["team"]: row["amount_nano"] for row in charge_algebra.drill(shown.now.rollout, ("team",), "amount_nano")
-    }
+    of_rollouts = charge_algebra.drill(shown.now.rollout, ("team",), "amount_nano")
+    rollouts = {row["team"]: row["amount_nano"] for row in of_rollouts}
     table = pl.DataFrame(
         {
             "team": [row["team"] for row in whole],
@@ -359,36 +339,34 @@ def _teams(shown: _Shown) -> None:
     source = f"charges by the tags of runs, {shown.bill.stamp}. Click a team to see it alone."
     frame.table(table, source, priced, name="teams", key="overview-teams", on_pick=pick)
     if table["team"].to_list() == [charge_algebra.UNALLOCATED]:
-        st.info('No run says who pays. Begin runs with a tag: `tags = {"team": "research"}`.')
+        st.info('No run has a team tag. Start runs with one: `tags = {"team": "research"}`.')
 
 
 def _needs(shown: _Shown) -> None:
-    """What needs a look, or that nothing does."""
     st.header("What needs you?")
-    lines = list(_listed(shown))
-    if lines:
-        st.markdown(words.plain("\n".join(f"- {line}" for line in lines)))
-    else:
-        st.markdown("Nothing: the ledger verifies, and nothing that was looked at is out of line.")
+    lines = "\n".join(f"- {line}" for line in _issues(shown))
+    st.markdown(words.plain(lines or "Nothing: the ledger verifies, and there is no open issue."))
 
 
-def _listed(shown: _Shown) -> Iterator[str]:
+def _issues(shown: _Shown) -> Iterator[str]:
     ledger = shown.scope.ledger
     trust = frame.look(ledger)
     if trust.problems != ():
-        yield f"**The ledger: {escape.prose(trust.text)}.** `rose ledger verify` says what is wrong."
+        yield f"**The ledger: {escape.prose(trust.text)}.** `rose ledger verify` names the problem."
     if shown.kept is not None and shown.kept < data.SERVING_TARGET:
         yield (
-            f"**Serving missed its target**: {words.percent(shown.kept)} of {shown.requests:,} requests came within "
-            f"their latency budgets, and the target is {words.percent(data.SERVING_TARGET, 0)}."
+            f"**Serving missed its target**: {words.percent(shown.kept)} of {shown.requests:,} requests were within "
+            f"their latency budgets; the target is {words.percent(data.SERVING_TARGET, 0)}."
         )
     for row in shown.budgets:
         if int(row.left.value or 0) < 0:
             yield f"**Over budget**: {escape.markdown(f'{row.team}, {row.spent.text} of {row.budget.text}')}."
-    entries = data.attempt(lambda: alerts.entries(ledger))
-    if entries.value is None:
-        yield f"Whether alerts arrived is not known: {escape.prose(entries.error or '')}"
-    for entry in entries.value or []:
+    entries: list[alerts.Entry] = []
+    try:
+        entries = alerts.entries(ledger)
+    except UserError as error:
+        yield f"Delivery of alerts is unknown: {escape.prose(str(error))}"
+    for entry in entries:
         if entry.error is not None:
             yield f"**Alert not delivered**: {escape.markdown(f'{entry.title} to {entry.to}: {entry.error}')}"
     for month in data.not_closed(ledger, shown.scope.provenance):

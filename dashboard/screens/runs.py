@@ -1,4 +1,4 @@
-"""Every run with what it did, and the whole cost report of the one that is chosen."""
+"""All runs, and the cost report of the chosen run."""
 
 from __future__ import annotations
 
@@ -9,29 +9,14 @@ import streamlit as st
 
 from dashboard import bar, data, escape, frame
 from dashboard import format as words
-from dashboard.data import Priced, Run
+from dashboard.data import Run
 from rose.pricing.document import to_csv
 from rose.pricing.run import report
 from rose.pricing.run.report import Report
 
 _COLUMNS = (
-    "run_id",
-    "name",
-    "status",
-    "started_at",
-    "ended_at",
-    "reason",
-    "provenance",
-    "steps",
-    "trajectories",
-    "accepted_share",
-    "output_tokens",
-    "leases",
-    "preemptions",
-    "syncs",
-    "syncs_failed",
-    "requests",
-    "slo_share",
+    "run_id name status started_at ended_at reason provenance steps trajectories accepted_share output_tokens leases "
+    "preemptions syncs syncs_failed requests slo_share"
 )
 
 
@@ -48,19 +33,16 @@ def show(ledger: Path, runs: list[Run]) -> None:
     st.caption(f"{escape.markdown(tags)}. {words.trace(run)}")
 
     with st.spinner("Pricing the run …"):
-        made = frame.value_of(_report(ledger, run))
-    if made is None:
-        return
+        made = _report(ledger, run)
     frame.stamp(made.stamp)
     _take(made, run)
     frame.elements(made.elements(), "`rose report`")
 
 
 def _list(ledger: Path) -> bool:
-    table = frame.value_of(data.named_rows(ledger, "run_overview", _COLUMNS))
-    if table is None or table.is_empty():
-        if table is not None:
-            st.info("No run has begun yet.")
+    table = data.named_rows(ledger, "run_overview", _COLUMNS)
+    if table.is_empty():
+        st.info("No run has begun yet.")
         return False
     for provenance in table["provenance"].unique().sort().to_list():
         frame.banner(str(provenance))
@@ -70,29 +52,18 @@ def _list(ledger: Path) -> bool:
 
     source = "`rose query run_overview`, newest first, times in UTC. Click a run for its cost report."
     share = st.column_config.NumberColumn(format="percent")
-    frame.table(
-        table,
-        source,
-        {"accepted share": share, "slo share": share},
-        name="runs",
-        key="runs",
-        on_pick=pick,
-    )
+    columns = {"accepted share": share, "slo share": share}
+    frame.table(table, source, columns, name="runs", key="runs", on_pick=pick)
     return True
 
 
-def _report(ledger: Path, run: Run) -> Priced[Report]:
-    """The cost report of a run at its price book's prices, or why there is none."""
-    chosen = data.price_book(ledger, run)
-    if (book := chosen.value) is None:
-        return Priced(None, chosen.error)
-    return data.kept(
-        lambda: report.build(ledger, run.run_id, book, seen=data.seen(str(ledger))),
-        ledger,
-        "report",
-        run.run_id,
-        *data.book_key(book),
-    )
+def _report(ledger: Path, run: Run) -> Report:
+    book = data.price_book(ledger, run)
+
+    def build() -> Report:
+        return report.build(ledger, run.run_id, book, seen=data.seen(str(ledger)))
+
+    return data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
 
 
 def _take(made: Report, run: Run) -> None:

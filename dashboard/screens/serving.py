@@ -1,4 +1,4 @@
-"""Whether lending harms serving: withheld leases, latency against its budgets, and what serving took back."""
+"""Harm of lending to serving: withheld leases, latency and its budgets, and preemptions."""
 
 from __future__ import annotations
 
@@ -9,50 +9,27 @@ from pathlib import Path
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, data, display, escape, frame
+from dashboard import charts, data, escape, frame
 from dashboard import format as words
 from dashboard.data import Run, Window
 from rose.pricing.borrowing import risk
 from rose.pricing.closing.period import naive
 
 _BINS = 120
-# Columns of the named queries.
-_BY_LEASE = ("lent", "requests", "failed", "slo_share", "ttft_p50_ns", "ttft_p99_ns", "tpot_p50_ns", "tpot_p99_ns")
-_SLOWEST = (
-    "event_time",
-    "device_id",
-    "lent",
-    "outcome",
-    "slo_ok",
-    "ttft_ns",
-    "tpot_max_ns",
-    "e2e_ns",
-    "prompt_tokens",
-    "yields_waited",
-    "revocations",
-)
-_REACTIONS = (
-    "device_id",
-    "action",
-    "reason",
-    "preemptions",
-    "latency_p50_ns",
-    "latency_p99_ns",
-    "latency_max_ns",
-    "off_device_max_ns",
-)
-_TAKEN = ("event_time", "device_id", "action", "lease_id", "reason", "times", "duration_ns", "tokens_lost")
+_BY_LEASE = "lent requests failed slo_share ttft_p50_ns ttft_p99_ns tpot_p50_ns tpot_p99_ns"
+_SLOWEST = "event_time device_id lent outcome slo_ok ttft_ns tpot_max_ns e2e_ns prompt_tokens yields_waited revocations"
+_REACTIONS = "device_id action reason preemptions latency_p50_ns latency_p99_ns latency_max_ns off_device_max_ns"
+_TAKEN = "event_time device_id action lease_id reason times duration_ns tokens_lost"
 
 
 def show(ledger: Path, run: Run) -> None:
     fleet = run.fleet_run_id
-    _harm(ledger, fleet, run.provenances[0])
+    with frame.errors_shown():
+        _harm(ledger, fleet, run.provenances[0])
     st.header("How did serving do?")
-    window = frame.window(run)
-    times = frame.period_text(window)
-    latency = data.rows(
-        ledger, "dashboard/latency", run_id=fleet, from_ns=window.from_ns, to_ns=window.to_ns, blocks=_BINS
-    )
+    window, times = frame.window(run)
+    within = {"from_ns": window.from_ns, "to_ns": window.to_ns, "blocks": _BINS}
+    latency = data.rows(ledger, "dashboard/latency", run_id=fleet, **within)
     if latency.is_empty():
         st.info("No serving request was recorded in this time: clients or gateways record them.")
     else:
@@ -66,61 +43,54 @@ def show(ledger: Path, run: Run) -> None:
         "Yield: a rollout waited for serving between two layers. Cut: its memory was reduced. Revoke: the lease ended."
     )
     nothing = "Serving took nothing back in this time."
-    taken = frame.query(ledger, "preemption_latency", nothing, _REACTIONS, run_id=fleet, **times)
-    if taken is not None and not taken.is_empty():
+    if frame.query(ledger, "preemption_latency", nothing, _REACTIONS, run_id=fleet, **times):
         with st.expander("Every cut and revocation, and the longest yields"):
             frame.query(ledger, "who_preempted_whom", nothing, _TAKEN, run_id=fleet, **times)
 
 
 def _harm(ledger: Path, fleet: str, provenance: str) -> None:
-    """What lending does to serving, by leases that were withheld at random; it takes no prices."""
+    """Show the harm of lending, measured by leases withheld at random; it needs no prices."""
     st.header("What does lending do to serving?")
-    measured = frame.value_of(data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet))
-    if measured is None:
-        return
+    measured = data.kept(lambda: risk.without_prices(ledger, fleet), ledger, "harm", fleet)
     harmful = risk.harmful(measured)
     tell = st.warning if harmful is None else st.error if harmful else st.success
     tell(escape.prose(risk.says(measured)))
     if harmful is None:
         st.markdown(
-            "Late requests of lent devices and of others are not comparable: leases follow load, and a late request "
-            "ends its lease. Leases that are withheld at random for a small share of the time tell what lending costs: "
-            "set `coserving.holdout_share` in the fleet file."
+            "Late requests on lent and on other devices are not comparable: leases follow load, and a late request "
+            "ends its lease. Leases withheld at random measure the cost of lending: set `coserving.holdout_share` in "
+            "the fleet file."
         )
     st.caption(
         f"{measured.withheld:,} of {measured.windows:,} windows were withheld at random, {provenance}, the "
-        "whole run. Source: `holdout`, `request`, `lease`. The page Borrowing has the harm as money."
+        "whole run. Source: `holdout`, `request`, `lease`. The page Borrowing shows the harm as money."
     )
 
 
 def _latency(latency: pl.DataFrame, window: Window, run: Run) -> None:
     requests = int(latency["requests"].sum())
     late = words.percent(Fraction(requests - int(latency["kept"].sum()), requests))
+    shown = [("Missed a latency budget", str(late), f"of {requests:,} requests, whole fleet")]
     budgets = {name: _budget_ms(latency, name) for name in ("ttft", "tpot")}
-    tails = {name: latency[f"{name}_p99_ms"].max() for name in budgets}
-    worst = {name: words.milliseconds(None if tail is None else float(str(tail))) for name, tail in tails.items()}
-    named = {
-        name: "requests had different budgets" if budget is None else f"budget {words.milliseconds(budget)}"
-        for name, budget in budgets.items()
-    }
-    frame.figures(
-        ("Missed a latency budget", str(late), f"of {requests:,} requests, whole fleet"),
-        ("First token, worst p99", worst["ttft"], f"of any point below; {named['ttft']}"),
-        ("Each further token, worst p99", worst["tpot"], f"of any point below; {named['tpot']}"),
-    )
+    for label, (name, budget) in zip(("First token", "Further token"), budgets.items(), strict=True):
+        tail = latency[f"{name}_p99_ms"].max()
+        worst = words.milliseconds(None if tail is None else float(str(tail)))
+        budget_text = "budgets differ" if budget is None else f"budget {words.milliseconds(budget)}"
+        shown.append((f"{label}, worst p99", worst, f"over the points below; {budget_text}"))
+    frame.figures(*shown)
     whole = _with_gaps(latency, window)
     for name, budget in budgets.items():
         chart = charts.latency(whole, name, naive(window.from_ns), naive(window.to_ns), budget)
-        display.chart(chart, about=f"Serving latency over time, {name}, with its budget")
+        escape.chart(chart, about=f"Serving latency over time, {name}, with its budget")
     st.caption(
-        f"All requests, lent device or not. A time without requests is a gap. {words.trace(run)} "
+        f"All requests, on lent and other devices. A gap has no requests. {words.trace(run)} "
         f"{run.provenances[0].capitalize()}. Source: `request`."
     )
     frame.download(latency, "latency", label="Latency as CSV")
 
 
 def _with_gaps(latency: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """A row for every bin between the first and the last: NULL where there was no request."""
+    """Return a row for every bin between the first and the last: NULL without requests."""
     width = timedelta(microseconds=max(10**6, (window.to_ns - window.from_ns) // 1000 // _BINS + 1))
     first, last = int(latency["bin"][0]), int(latency["bin"][-1])
     bins = pl.DataFrame({"bin": range(first, last + 1)}, schema={"bin": latency.schema["bin"]})
@@ -129,13 +99,10 @@ def _with_gaps(latency: pl.DataFrame, window: Window) -> pl.DataFrame:
 
 
 def _budget_ms(latency: pl.DataFrame, name: str) -> float | None:
-    """The budget in milliseconds; None where requests had different ones."""
     least, most = latency[f"{name}_budget_min_ns"].min(), latency[f"{name}_budget_max_ns"].max()
     return float(str(least)) / 1e6 if least is not None and least == most else None
 
 
 frame.page(
-    "Serving",
-    "Does lending harm serving, does serving keep its latency budgets, and what did it take back?",
-    show,
+    "Serving", "Does lending harm serving, does serving keep its latency budgets, and what did it take back?", show
 )

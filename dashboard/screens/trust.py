@@ -1,4 +1,4 @@
-"""Whether the ledger can be trusted: what verification finds, and whether its jobs and writers work."""
+"""Trust in the ledger: the outcome of verification, its jobs and its writers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from rose.pricing.closing.period import naive
 
 def show(ledger: Path, runs: list[Run]) -> None:
     _verified(ledger)
-    _jobs(ledger)
+    with frame.errors_shown():
+        _jobs(ledger)
     st.header("Do all writers write?")
-    columns = ("run_id", "run_status", "writer", "events", "newest_at", "behind_ns")
+    columns = "run_id run_status writer events newest_at behind_ns"
     frame.query(ledger, "late_writers", "Nothing was written yet.", columns)
-    st.subheader("Events that had to be dropped")
-    frame.query(
-        ledger, "dropped_events", "No event was dropped.", ("event_time", "run_id", "writer", "dropped_kind", "events")
-    )
+    st.subheader("Dropped events")
+    frame.query(ledger, "dropped_events", "No event was dropped.", "event_time run_id writer dropped_kind events")
     st.header("What is in the ledger?")
     frame.query(ledger, "ledger_growth", "Nothing was written yet.")
 
@@ -49,15 +48,13 @@ def _verified(ledger: Path) -> None:
 
 def _jobs(ledger: Path) -> None:
     st.header("Do its jobs run?")
-    last = frame.value_of(data.kept(lambda: jobs.history(ledger), ledger, "jobs"))
-    if last is None:
-        return
+    last = data.kept(lambda: jobs.history(ledger), ledger, "jobs")
     if not last:
         st.info("No job has run on this ledger. `rose jobs serve` compacts, verifies and reports on it.")
         return
     failed = sorted(name for name, job in last.items() if not job.ok)
     if failed:
-        st.error(f"**Failed last**: {escape.markdown(', '.join(failed))}.")
+        st.error(f"**Last run failed**: {escape.markdown(', '.join(failed))}.")
     rows = [
         {
             "job": name,

@@ -1,4 +1,4 @@
-"""`rose accept`: chooses stages and a GPU, prints each outcome, and writes the report after every stage."""
+"""`rose accept`: choose stages and a GPU, print each outcome, and rewrite the report after each stage."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ _INTERRUPTED = 130
 
 
 def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
-    """Run the stages; return the exit code: 0 measured, 1 with `strict` if a claim does not hold or a stage was
-    skipped, 130 interrupted.
+    """Run the stages; return 0, 1 with `strict` for a failed claim or skipped stage, 130 if interrupted.
 
     Raises UserError for an unknown stage, a missing GPU, and a file that cannot be written.
     """
@@ -77,7 +76,7 @@ def _check_writable(file: Path | None) -> None:
 
 
 def _usable(gpu: int | None) -> int | None:
-    """Return the number of the named GPU, else of the first; None on a host without GPUs. Raises UserError."""
+    """Return the number of the GPU, by default the first; None without GPUs. Raises UserError if it is missing."""
     try:
         import torch
 

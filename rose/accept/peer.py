@@ -1,4 +1,4 @@
-"""Another process that runs the methods of one object on request; requests and answers go over a pipe."""
+"""A process that runs the methods of one object on request; requests and answers go through a pipe."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Literal, Self
 
-Start = Literal["spawn", "forkserver"]
-
 
 class PeerError(RuntimeError):
-    """The other process failed, ended or did not answer in time; the message says at what."""
+    """The other process failed, ended or did not answer in time."""
 
 
 class Peer:
-    """A process with the object that `make` returns from its end of the pipe and `arguments`.
-
-    It ends with this object, or when this process does.
-    """
+    """A process that holds `make(its end of the pipe, *arguments)`. It ends with this object or with this process."""
 
     def __init__(
         self,
@@ -45,7 +40,7 @@ class Peer:
         self.close()
 
     def tell(self, method: str, *arguments: object, **named: object) -> None:
-        """Have the process run a method. Raises PeerError if it has ended."""
+        """Run a method in the process. Raises PeerError if the process has ended."""
         try:
             self.connection.send((method, arguments, named))
         except OSError as error:
@@ -53,7 +48,6 @@ class Peer:
             raise PeerError(f"the process {self.name!r} ended ({error})") from None
 
     def answers(self, seconds: float) -> bool:
-        """Wait for an answer for so long; return whether `hear` has one."""
         try:
             return bool(self.connection.poll(seconds))
         except OSError:
@@ -71,14 +65,13 @@ class Peer:
         return answer
 
     def close(self) -> None:
-        """End the process at once."""
         self.connection.close()
         self._process.kill()
         self._process.join()
 
 
 def _serve(connection: Connection, make: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    """Answer until the other end is closed: with (what the method returned, what failed)."""
+    """Answer each request with (result, failure) until the other end is closed."""
     made: object = None
     failure: str | None = None
     try:

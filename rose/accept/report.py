@@ -26,8 +26,6 @@ COMMIT = "COMMIT"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A measured figure and its target."""
-
     name: str
     value: float
     unit: str
@@ -36,14 +34,11 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """Whether the target is reached."""
         return self.value <= self.target if self.better == "lower" else self.value >= self.target
 
 
 @dataclass(slots=True)
 class Report:
-    """The outcome of one run."""
-
     benchmark: str
     quick: bool
     provenance: Literal["live", "simulated"] = "live"
@@ -51,11 +46,9 @@ class Report:
     detail: dict[str, Any] = field(default_factory=dict)
 
     def claim(self, name: str, value: float, unit: str, target: float, better: Literal["lower", "higher"]) -> None:
-        """Add a figure, whether or not it reaches its target."""
         self.claims.append(Claim(name, value, unit, target, better))
 
     def show(self) -> None:
-        """Print the claims as a table."""
         table = Table(title=f"{self.benchmark} on {device()}{' (quick: no claim about tails)' if self.quick else ''}")
         for column in ("claim", "measured", "unit", "target", "holds"):
             table.add_column(column, justify="right" if column in ("measured", "target") else "left")
@@ -65,11 +58,9 @@ class Report:
         Screen(width=140).print(table)
 
     def text(self) -> str:
-        """Return the report as the text of a JSON file."""
         return json.dumps(self.to_json(), indent=1) + "\n"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as the results folder keeps it."""
         return {
             "benchmark": self.benchmark,
             "commit": commit(),
@@ -82,12 +73,11 @@ class Report:
 
 
 def claims_json(claims: list[Claim]) -> list[dict[str, Any]]:
-    """Return claims as a report's JSON has them."""
     return [asdict(claim) | {"holds": claim.holds} for claim in claims]
 
 
 def device() -> str:
-    """Return the machine in words: its GPUs, processor, cores that this process may use, and memory."""
+    """Describe the machine: its GPUs, processor, the cores that this process may use, and memory."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -106,7 +96,7 @@ def _gpus() -> list[str]:
 
 
 def commit() -> str:
-    """Return the measured commit, with `+` if the checkout differs from it; empty outside a checkout or a copy."""
+    """Return the measured commit, with `+` for local changes; empty without git and without a `COMMIT` file."""
     if (ROOT / COMMIT).is_file():
         return (ROOT / COMMIT).read_text().strip()
     try:
@@ -117,7 +107,6 @@ def commit() -> str:
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
-    """Return a parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="under a minute; claims nothing about tails")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
@@ -125,7 +114,7 @@ def arguments(about: str) -> argparse.ArgumentParser:
 
 
 def finish(report: Report, file: Path | None) -> None:
-    """Print the report, and write it to `file`; a run that measured nothing leaves an earlier file alone."""
+    """Print the report and write it to `file`. A report without claims never replaces an earlier file."""
     report.show()
     if file is not None and not report.claims:
         echo(f"nothing was measured: {file} is left as it is", err=True)
@@ -136,7 +125,7 @@ def finish(report: Report, file: Path | None) -> None:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Print on stderr what is being measured, and then how long it took."""
+    """Print on stderr what begins, and at its end how long it took."""
     echo(f"{name} ...", err=True)
     began_s = time.perf_counter()
     yield

@@ -14,10 +14,6 @@ from rose.runtime.traffic.prompts import prompt_text
 from rose.runtime.training.policy_model import Policy
 
 
-def values(report: StageReport) -> dict[str, float]:
-    return {claim.name: claim.value for claim in report.claims}
-
-
 @pytest.fixture
 def report(tmp_path) -> StageReport:
     return StageReport("engines", True, file=tmp_path / "out.json")
@@ -85,9 +81,8 @@ def test_all_parts_are_measured_on_cpu_cores(tmp_path, report):
     folder = tmp_path / "work"
     folder.mkdir()
     engines.measure(Scope(gpu=None, quick=True, seconds=280, folder=folder), report)
-    claims = values(report)
-    failures = {name: fact for name, fact in report.facts.items() if name.endswith("failure")}
-    assert failures == {}
+    claims = {claim.name: claim.value for claim in report.claims}
+    assert {name: fact for name, fact in report.facts.items() if name.endswith("failure")} == {}
     assert claims["engines: hooks accepted"] == 2
     assert claims["engines: slice sum error"] == 0
     assert claims["engines: serving requests failed, rollout engine killed"] == 0

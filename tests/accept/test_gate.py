@@ -7,8 +7,7 @@ from rose.accept.peer import Peer, PeerError
 from rose.accept.stage import Scope, StageReport
 from rose.accept.stages import gate
 from rose.accept.stages.gate import Round
-from rose.accept.stages.gate_engine import LayerEnds, Stack
-from rose.accept.stages.gate_processes import RolledOut, Step, WatchedPage, Yield, make_party
+from rose.accept.stages.gate_processes import LayerEnds, RolledOut, Stack, Step, WatchedPage, Yield, make_party
 from rose.clock import Anchor, monotonic_ns
 from rose.events import DeviceSlice
 from rose.runtime.coserving.hooks.gate import layers_of

@@ -6,7 +6,7 @@ import pytest
 
 from rose.accept.stage import StageReport
 from rose.accept.stages import vmm
-from rose.accept.stages.vmm_neighbour import Neighbour
+from rose.accept.stages.vmm import Neighbour
 from rose.runtime.coserving.kv.host_memory import HostMemory
 
 SIZES = vmm.Sizes(moved=300, stays=4, piece_bytes=64 << 10, spare_bytes=0, rounds=2)

@@ -34,10 +34,6 @@ MEMORY = KvMemory(
 MS = 1_000_000
 
 
-def span(kind: Span, start: int, end: int, aux: int = 0) -> SpanRecord:
-    return SpanRecord(kind, start, end, aux)
-
-
 def one_round(
     policy: str, number: int, ttft_ms: list[float], spans: list[SpanRecord], tokens: int = 0, length_ns: int = 1000
 ) -> Round:
@@ -56,9 +52,6 @@ def one_round(
     )
 
 
-# ------------------------------------------------------------------ where the time went
-
-
 RECORDS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.sampled_from(Span)), max_size=20)
 
 
@@ -70,7 +63,7 @@ def test_causes_and_buckets_add_up_whatever_the_spans(
     for records, kinds in ((serving, (Span.SERVING,)), (rollout, (Span.ROLLOUT, Span.HELD, Span.YIELD))):
         at = -20
         for gap, length, kind in records:  # Those of one party follow one another.
-            spans.append(span(kind if kind in kinds else kinds[0], at + gap, at + gap + length, Hold.NO_LEASE))
+            spans.append(SpanRecord(kind if kind in kinds else kinds[0], at + gap, at + gap + length, Hold.NO_LEASE))
             at += gap + length
     one = one_round(policy, 0, [], spans, length_ns=300)
     lent = one.device
@@ -82,12 +75,9 @@ def test_causes_and_buckets_add_up_whatever_the_spans(
     assert sum(account.lost_idle_ns(solo, one).values()) == 300 - lent["rollout_ns"]
 
 
-# ------------------------------------------------------------------ claims and figures
-
-
 def played() -> dict[str, list[Round]]:
-    solo = [span(Span.SERVING, 0, 400)]
-    rose = [*solo, span(Span.ROLLOUT, 450, 1000)]
+    solo = [SpanRecord(Span.SERVING, 0, 400)]
+    rose = [*solo, SpanRecord(Span.ROLLOUT, 450, 1000)]
     return {
         SOLO: [one_round(SOLO, number, [10, 20, 30 + number], solo) for number in range(3)],
         ROSE: [one_round(ROSE, number, [11, 22, 300], rose, tokens=90) for number in range(3)],
@@ -113,9 +103,6 @@ def test_what_is_claimed_of_rounds() -> None:
     json.dumps(report.to_json(), allow_nan=False)
 
 
-# ------------------------------------------------------------------ traffic
-
-
 def test_windows_of_the_sample_trace_have_the_rate_that_is_wanted() -> None:
     trace = traffic.scaled(traces.read(traffic.SAMPLE), *traffic.CORE_TOKENS_MAX)
     windows = [traffic.window(trace, number, 60, 1.2) for number in (0, 1, 2, 1000)]
@@ -136,9 +123,6 @@ def test_mooncake_s_lines_are_read_and_spread_within_their_grain(tmp_path: Path)
     assert (trace.name, len(trace)) == ("made", 100)
     assert len(set(trace.arrival_ns.tolist())) == 100
     assert sorted(trace.prompt_tokens.tolist()) == list(range(9, 109))
-
-
-# ------------------------------------------------------------------ the page
 
 
 def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tmp_path: Path) -> None:
@@ -166,40 +150,25 @@ def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tm
     keeper.stop()
 
 
-# ------------------------------------------------------------------ the command
-
-
-COMMAND = [sys.executable, "-m", "benchmarks.coserve"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_an_option_that_is_wrong_is_named(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    for options, message in (
         (["--seconds", "x"], "number of seconds"),
         (["--gpu", "99"], "--gpu and --model go together"),
         (["--gpu", "99", "--model", "."], "error: --gpu: GPU 99 is not there"),
-    ],
-)
-def test_an_option_that_is_wrong_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    message: str,
-) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["coserve", *options])
-    with pytest.raises(SystemExit) as ended:
-        coserve.main()
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    ):
+        monkeypatch.setattr(sys, "argv", ["coserve", *options])
+        with pytest.raises(SystemExit, match="2"):
+            coserve.main()
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.live
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the device and the host need a core each")
 def test_what_was_started_is_stopped_when_it_is_told_to_end() -> None:
-    with subprocess.Popen([*COMMAND, "--quick"], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE) as run:
+    command = [sys.executable, "-m", "benchmarks.coserve", "--quick"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE) as run:
         deadline = time.monotonic() + 60
         # Two engines and two load generators at least.
         while len(started := psutil.Process(run.pid).children(recursive=True)) < 4 and time.monotonic() < deadline:

@@ -84,10 +84,10 @@ def claimed(facts, ledger=None):
     return {claim.name.strip(): claim for claim in report.claims}, report.detail
 
 
-# ------------------------------------------------------------------ what is planned
-
-
-# ------------------------------------------------------------------ what is seen of the device
+def wait_for(there):
+    deadline = time.monotonic() + 20
+    while not there() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
@@ -98,13 +98,10 @@ def test_the_watch_sees_leases_change_and_work_be_done(tmp_path):
     expires_ns = monotonic_ns() + 60 * S
     page.set_lease(LeaseTerms(number=3, expires_ns=expires_ns, kv_budget_tokens=1, compute_share=1.0))
     began = monotonic_ns()
-    while watch.page is None:
-        time.sleep(0.01)
+    wait_for(lambda: watch.page is not None)
     page.write_span(Party.ROLLOUT, SpanRecord(Span.ROLLOUT, began, began + 10))
     page.write_span(Party.ROLLOUT, SpanRecord(Span.HELD, began, began + 10))
-    deadline = time.monotonic() + 20
-    while not (watch.work and watch.lease(monotonic_ns())) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: watch.work and watch.lease(monotonic_ns()))
     watch.stop()
     assert [span.kind for span in watch.work] == [Span.ROLLOUT]
     assert watch.leases[-1].number == 3
@@ -127,16 +124,11 @@ def test_the_watch_goes_on_with_the_page_of_a_host_that_came_back_with_another_c
         if path.exists():
             terms = LeaseTerms(number=1, expires_ns=expires_ns + ahead_ns, kv_budget_tokens=1, compute_share=1.0)
             pages[path.name].set_lease(terms)
-        wanted = [0, 1, PAGE + 1][number]
-        deadline = time.monotonic() + 20
-        while watch.leases[-1].number != wanted and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert watch.leases[-1].number == wanted
+        expected = [0, 1, PAGE + 1][number]
+        wait_for(lambda expected=expected: watch.leases[-1].number == expected)
+        assert watch.leases[-1].number == expected
     watch.stop()
     assert watch.leases[-1].expires_ns == expires_ns
-
-
-# ------------------------------------------------------------------ what is claimed
 
 
 def test_all_is_well_where_nothing_was_noticed():
@@ -165,9 +157,6 @@ def test_all_is_well_where_nothing_was_noticed():
 def test_what_goes_wrong_is_a_claim_that_does_not_hold(changed, name):
     figures, _ = claimed(seen(**changed))
     assert [claim.name.strip() for claim in figures.values() if not claim.holds] == [name]
-
-
-# ------------------------------------------------------------------ what the ledger says
 
 
 def changes(*actions, number=4, at_s=11, device_id="serving-one"):
@@ -205,36 +194,19 @@ def turn(number, **changes):
 
 def test_the_books_are_read_from_a_ledger_and_come_whole_from_the_host_that_has_it(tmp_path):
     with LedgerWriter.open(tmp_path / "ledger", "agent", "faults-1") as writer:
+        ids = {"device_id": "serving-one", "engine_id": "serving-one-rollout", "lease_id": "faults-1-serving-one-4"}
+        terms = {"kv_budget_bytes": 1, "compute_share": 1.0, "expires_at_us": utc_us()}
         for action in ("granted", "expired"):
-            writer.record(
-                Lease(
-                    device_id="serving-one",
-                    engine_id="serving-one-rollout",
-                    lease_id="faults-1-serving-one-4",
-                    action=action,
-                    kv_budget_bytes=1,
-                    compute_share=1.0,
-                    expires_at_us=utc_us(),
-                )
-            )
+            writer.record(Lease(action=action, **ids, **terms))
         writer.record(Engine(engine_id="serving-one-rollout", action="died", role="rollout", model="m", pid=77))
         for event in (slice_of("d", 1, 2), slice_of("d", 2, 3), slice_of("d", 4, 5)):
             writer.record(event)
         for event in (turn(0), turn(1), turn(1, attempt=1)):
             writer.record(event)
-        lost = {"group_id": "g", "task": "frozenlake", "turns": 3, "policy_version": 0, "staleness": 0}
-        writer.record(
-            Trajectory(
-                trajectory_id="t",
-                step=0,
-                outcome="finished",
-                prompt_tokens=1,
-                output_tokens=6,
-                answer_tokens=6,
-                duration_ns=1,
-                **lost,
-            )
-        )
+        lost = {"trajectory_id": "t", "group_id": "g", "task": "frozenlake", "turns": 3, "outcome": "finished"}
+        zeros = dict.fromkeys(("step", "policy_version", "staleness"), 0)
+        spent = {"prompt_tokens": 1, "output_tokens": 6, "answer_tokens": 6, "duration_ns": 1}
+        writer.record(Trajectory(**lost, **zeros, **spent))
     ledger = books.from_json(json.dumps(asdict(books.read(tmp_path / "ledger"))))
     assert [(change.device_id, change.number) for change in ledger.leases] == [("serving-one", 4)] * 2
     assert [(engine.action, engine.pid) for engine in ledger.engines] == [("died", 77)]
@@ -248,11 +220,8 @@ def test_the_books_are_read_from_a_ledger_and_come_whole_from_the_host_that_has_
     assert ledger.now_wrong() == ["1 turns counted twice"]
 
 
-# ------------------------------------------------------------------ two runs of two teams
-
-
 def runs_seen():
-    """What a fleet leaves with which all is well."""
+    """Facts of a fleet in order."""
     runs = [{"run_id": "fleet", "fleet_run_id": "fleet", "name": "fleet", "status": "ended", "team": "platform"}]
     runs += [
         {"run_id": team.name, "fleet_run_id": "fleet", "name": team.name, "status": "ended", "team": team.name}

@@ -17,7 +17,6 @@ REQUIREMENTS = ROOT / "requirements"
 
 
 def pins(name: str) -> dict[str, str]:
-    """Versions by normalised name, of the lines that have one."""
     lines = (line.partition("#")[0].strip() for line in (REQUIREMENTS / name).read_text().splitlines())
     pairs = (line.split("==") for line in lines if "==" in line)
     return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in pairs}
@@ -34,7 +33,6 @@ def wheel(folder: Path, name: str, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def wheels(tmp_path):
-    """Two wheels: what SGLang's has that is not needed, and one with programs and platform files."""
     return [
         wheel(
             tmp_path / "wheels",
@@ -62,19 +60,14 @@ def wheels(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("other", ["constraints-cpu.txt", "sglang-cpu.txt", "sglang-cpu-nodeps.txt"])
-def test_what_both_lists_name_has_one_version(other):
-    kit_pins, other_pins = pins("gpu-native.txt"), pins(other)
+def test_every_line_of_the_list_is_a_pin_and_other_lists_have_its_versions():
+    lines = [line for line in kit.REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+    kit_pins = pins("gpu-native.txt")
     assert len(kit_pins) > 50
-    differing = {name: (version, other_pins[name]) for name, version in kit_pins.items() if name in other_pins}
-    assert {name: pair for name, pair in differing.items() if pair[0] != pair[1]} == {}
-
-
-def test_every_line_of_the_list_is_a_pin():
-    lines = kit.REQUIREMENTS.read_text().splitlines()
-    assert [
-        line for line in lines if line and not line.startswith("#") and not re.fullmatch(r"[\w.-]+==[\w.]+", line)
-    ] == []
+    for other in ("constraints-cpu.txt", "sglang-cpu.txt", "sglang-cpu-nodeps.txt"):
+        shared = {name: version for name, version in pins(other).items() if name in kit_pins}
+        assert shared == {name: kit_pins[name] for name in shared}, other
 
 
 def test_parts_that_are_never_imported_are_left_out(wheels, tmp_path):
@@ -131,12 +124,9 @@ def test_a_kit_unpacks_and_its_modules_need_nothing_that_it_leaves_out(wheels, t
     assert "models/llama-8b/config.json" in names
     assert not any("__pycache__" in name or name.startswith("project/benchmarks/results") for name in names)
     environment = {"ROSE_KIT": str(tmp_path / "kit"), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    captured = {"capture_output": True, "text": True}
     run = subprocess.run(
-        ["sh", str(out / "accept.sh"), "-m", "json.tool", "--help"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["sh", str(out / "accept.sh"), "-m", "json.tool", "--help"], check=False, env=environment, **captured
     )
     assert run.returncode == 0, run.stderr
     project = tmp_path / "kit" / "project"
@@ -144,5 +134,5 @@ def test_a_kit_unpacks_and_its_modules_need_nothing_that_it_leaves_out(wheels, t
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in (ROOT / "rose/accept").rglob("*.py")]
     modules += ["benchmarks.coserve.__main__", "rose.runtime.coserving.plugin", "rose.cli"]
     command = [sys.executable, "-c", IMPORT, ",".join(absent), ",".join(sorted(modules))]
-    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, check=False, cwd=project, **captured)
     assert run.returncode == 0, run.stderr

@@ -20,12 +20,7 @@ def agree(root: Path, book: PriceBook) -> None:
     assert ours.total_nano == theirs["cost_nano"].sum()
 
 
-@settings(
-    max_examples=2,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.reuse, Phase.generate],
-)
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(made=ledgers(portions=1, moving=False))
 def test_the_analyst_s_allocation_is_the_charges_of_any_ledger(made: Made) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -91,12 +91,8 @@ def test_growth_compares_the_last_third_with_the_one_before() -> None:
     assert shared.growth([1, 2]) is None
 
 
-# ------------------------------------------------------------------ made-up events
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fleet]:
-    """A ledger of a few minutes of a fleet."""
     root, fleet = tmp_path_factory.mktemp("made") / "ledger", Fleet(16, 400)
     fleet.fill(root)
     close_epochs(root)
@@ -121,9 +117,6 @@ def test_pages_of_the_dashboard_can_be_timed(made: tuple[Path, Fleet]) -> None:
     assert all(scale.page_s(root, fleet, name) > 0 for name in scale.QUESTIONS)
 
 
-# ------------------------------------------------------------------ intervals
-
-
 def test_a_claim_about_coverage_takes_enough_ledgers_and_names_what_is_off() -> None:
     report = Report("coverage", quick=False, provenance="simulated")
     good = [Shown("good", 1.0, 0.0, 2.0 if n % 20 else 0.5) for n in range(300)]
@@ -142,9 +135,6 @@ def test_a_claim_about_coverage_takes_enough_ledgers_and_names_what_is_off() -> 
 def test_no_case_of_coverage_shows_a_dishonest_interval(case: str) -> None:
     simulation, _ = coverage.CASES[case]
     assert [shown for shown in simulation(np.random.default_rng(1)) if shown.never and shown.low is not None] == []
-
-
-# ------------------------------------------------------------------ figures on pages
 
 
 def test_every_kept_result_is_named_in_the_documents_or_the_newest_of_its_suite_and_machine() -> None:

@@ -14,8 +14,6 @@ import pytest
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.run import report
-from rose.pricing.run.report import Report
 
 T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9
@@ -45,18 +43,10 @@ TAGS = {"team": "research", "serving_team": "chat"}
 
 
 def started(name: str = "little fleet", after_s: float = 0, **config: Any) -> events.Run:
-    return events.Run(
-        action="started",
-        name=name,
-        trace="bursty",
-        trace_keep_share=0.5,
-        trace_length_scale=0.25,
-        trace_output_length_scale=0.5,
-        trace_time_scale=2.0,
-        at_us=us(after_s),
-        config_json=json.dumps(config),
-        tags_json=json.dumps(TAGS),
-    )
+    trace: Any = {"trace": "bursty", "trace_keep_share": 0.5, "trace_length_scale": 0.25}
+    trace |= {"trace_output_length_scale": 0.5, "trace_time_scale": 2.0}
+    texts: Any = {"config_json": json.dumps(config), "tags_json": json.dumps(TAGS)}
+    return events.Run(action="started", name=name, at_us=us(after_s), **trace, **texts)
 
 
 def devices(action: Any, after_s: float = 0) -> list[events.Event]:
@@ -65,16 +55,12 @@ def devices(action: Any, after_s: float = 0) -> list[events.Event]:
     return [events.Device(device_id=name, pool=pool, device_class="h100-sxm", **at) for name, pool in pools]
 
 
-def joined() -> list[events.Event]:
-    return devices("joined")
-
-
-def left(after_s: float) -> list[events.Event]:
-    return devices("left", after_s)
+joined = functools.partial(devices, "joined")
+left = functools.partial(devices, "left")
 
 
 def slices(step: int) -> list[events.Event]:
-    """One slice a second of each device; serving's load rises and falls within a step."""
+    """One slice a second of each device."""
     made: list[events.Event] = []
     for n in range(STEP_S):
         t0_ns = T0_NS + (step * STEP_S + n) * S
@@ -99,6 +85,10 @@ def leases(step: int) -> list[events.Event]:
     closing: Any = ("released", "preempted", "expired")[step % 3]
 
     ids: Any = {"lease_id": lease_id, "device_id": "s0", "step": step}
+    cut = {"kv_budget_bytes_before": 10**9, "kv_budget_bytes_after": 5 * 10**8}
+    versions: Any = {"device_id": "s0", "engine_id": "s0/rollout", "base_version": step, "policy_version": step + 1}
+    sent: Any = {"encoding": "delta", "wire_bytes": 2_000_000, "dense_bytes": 60_000_000, "total_ns": 400_000_000}
+    sent |= {"pause_ns": 20_000_000, "source": "relay", "route": "inter-region", "step": step}
     held: Any = {"engine_id": "s0/rollout", "kv_budget_bytes": 10**9, "compute_share": 1.0}
 
     def change(action: Any, after_s: float) -> events.Lease:
@@ -111,38 +101,14 @@ def leases(step: int) -> list[events.Event]:
         change("granted", at_s + 3),
         change("renewed", at_s + 12),
         *(preemption("yield", at_s + 5 + n, duration_ns=4_000_000) for n in range(0, 18, 3)),
-        preemption(
-            "cut",
-            at_s + 16,
-            requests=1,
-            tokens_kept=40,
-            tokens_lost=0,
-            kv_budget_bytes_before=10**9,
-            kv_budget_bytes_after=5 * 10**8,
-        ),
+        preemption("cut", at_s + 16, requests=1, tokens_kept=40, tokens_lost=0, **cut),
         *(preemption("revoke", at_s + 26, requests=1, tokens_kept=10, tokens_lost=5) for _ in (1,) if step % 3 == 1),
         change(closing, at_s + 26),
-        events.Sync(
-            device_id="s0",
-            engine_id="s0/rollout",
-            ok=step != 5,
-            base_version=step,
-            policy_version=step + 1,
-            encoding="delta",
-            wire_bytes=2_000_000,
-            dense_bytes=60_000_000,
-            total_ns=400_000_000,
-            pause_ns=20_000_000,
-            source="relay",
-            route="inter-region",
-            at_us=us(at_s + 29),
-            step=step,
-        ),
+        events.Sync(ok=step != 5, at_us=us(at_s + 29), **versions, **sent),
     ]
 
 
 def rollouts(step: int) -> list[events.Event]:
-    """Two groups of four; more is accepted at each step."""
     made: list[events.Event] = []
     for n in range(8):
         name, group = f"{step}-{n}", f"g{step}-{n // 4}"
@@ -159,27 +125,18 @@ def rollouts(step: int) -> list[events.Event]:
             events.Trajectory(policy_version=step, **ids, **spent, **ended),
             events.Verdict(accepted=accepted, correct=accepted, **ids, **judged),
         ]
-    return [
-        *made,
-        events.Step(
-            step=step,
-            policy_version=step + 1,
-            groups=2,
-            trajectories=8,
-            trajectories_accepted=1 + step * 6 // STEPS,
-            reward_mean=0.5,
-            loss=0.1,
-            entropy=1.0,
-            kl=0.0,
-            grad_norm=1.0,
-            tokens_trained=3000,
-            rollout_ns=24 * S,
-            train_ns=5 * S,
-            sync_ns=S // 2,
-            total_ns=30 * S,
-            at_us=us(step * STEP_S + 29),
-        ),
-    ]
+    counts: Any = {"groups": 2, "trajectories": 8, "trajectories_accepted": 1 + step * 6 // STEPS}
+    trained: Any = {
+        "reward_mean": 0.5,
+        "loss": 0.1,
+        "entropy": 1.0,
+        "kl": 0.0,
+        "grad_norm": 1.0,
+        "tokens_trained": 3000,
+    }
+    times: Any = {"rollout_ns": 24 * S, "train_ns": 5 * S, "sync_ns": S // 2, "total_ns": 30 * S}
+    at: Any = {"step": step, "policy_version": step + 1, "at_us": us(step * STEP_S + 29)}
+    return [*made, events.Step(**at, **counts, **trained, **times)]
 
 
 def requests(step: int) -> list[events.Event]:
@@ -188,41 +145,22 @@ def requests(step: int) -> list[events.Event]:
         lent = 3 <= n < 26
         late = lent and n == 20
         ttft_ms = 2600 if late else 120 + 5 * (n % 7) + (15 if lent else 0)
-        made.append(
-            events.Request(
-                request_id=f"q{step}-{n}",
-                device_id="s0",
-                lease_id=f"L{step}" if lent else None,
-                outcome="completed",
-                prompt_tokens=100,
-                output_tokens=20,
-                ttft_ns=ttft_ms * 1_000_000,
-                tpot_mean_ns=(40 + n % 5) * 1_000_000,
-                tpot_max_ns=60_000_000,
-                e2e_ns=3 * S if late else S,
-                ttft_budget_ns=2 * S,
-                tpot_budget_ns=250_000_000,
-                send_delay_ns=0,
-                at_us=us(step * STEP_S + n + 1),
-            )
-        )
+        ids: Any = {"request_id": f"q{step}-{n}", "device_id": "s0", "lease_id": f"L{step}" if lent else None}
+        tokens: Any = {"prompt_tokens": 100, "output_tokens": 20}
+        times: Any = {"ttft_ns": ttft_ms * 1_000_000, "tpot_mean_ns": (40 + n % 5) * 1_000_000}
+        times |= {"tpot_max_ns": 60_000_000, "e2e_ns": 3 * S if late else S, "send_delay_ns": 0}
+        budgets: Any = {"ttft_budget_ns": 2 * S, "tpot_budget_ns": 250_000_000, "at_us": us(step * STEP_S + n + 1)}
+        made.append(events.Request(outcome="completed", **ids, **tokens, **times, **budgets))
     return made
 
 
 def power(step: int) -> list[events.Event]:
-    """A reading of s0's power every ten seconds."""
-    readings = ((T0_NS + (step * STEP_S + n) * S, 400_000 + 10_000 * n) for n in range(0, STEP_S, 10))
-    return [
-        events.Power(
-            device_id="s0",
-            t0_ns=t0_ns,
-            t1_ns=t0_ns + 10 * S,
-            power_mw=power_mw,
-            source="rapl",
-            at_us=t0_ns // 1000 + 10**7,
-        )
-        for t0_ns, power_mw in readings
-    ]
+    made: list[events.Event] = []
+    for n in range(0, STEP_S, 10):
+        t0_ns = T0_NS + (step * STEP_S + n) * S
+        at: Any = {"t0_ns": t0_ns, "t1_ns": t0_ns + 10 * S, "at_us": t0_ns // 1000 + 10**7}
+        made.append(events.Power(device_id="s0", power_mw=400_000 + 10_000 * n, source="rapl", **at))
+    return made
 
 
 def a_step(step: int) -> list[events.Event]:
@@ -230,7 +168,7 @@ def a_step(step: int) -> list[events.Event]:
 
 
 def a_run(name: str = "little fleet") -> list[events.Event]:
-    """A whole run; s0 was there for a second that no slice reports."""
+    """A run; s0 was there for a second that no slice reports."""
     made: list[events.Event] = [started(name), *joined()]
     for step in range(STEPS):
         made += a_step(step)
@@ -251,7 +189,6 @@ def lease_with_time(after_s: float, seconds: int) -> list[events.Event]:
 
 @pytest.fixture(scope="session")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger with one run that ended."""
     return write(tmp_path_factory.mktemp("ended") / "ledger", a_run())
 
 
@@ -278,15 +215,8 @@ def tampered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(root, earlier, writer="earlier", run_id="earlier")
 
 
-@pytest.fixture(scope="session")
-def built(ended: Path) -> Report:
-    """The cost report of the run that ended."""
-    return report.build(ended)
-
-
 @pytest.fixture
 def kit(request: pytest.FixtureRequest) -> Any:
-    """The helpers of this file."""
     return request.config.pluginmanager.get_plugin(__file__)
 
 
@@ -306,7 +236,9 @@ def open_page() -> Iterator[OpenPage]:
         app = AppTest.from_file(APP, default_timeout=240)
         for name, value in link.items():
             app.query_params[name] = value
-        return (app if page == "overview" else app.switch_page(f"screens/{page}.py")).run()
+        app = (app if page == "overview" else app.switch_page(f"screens/{page}.py")).run()
+        assert not app.exception
+        return app
 
     with pytest.MonkeyPatch.context() as patch:
         # Each page that is opened here looks for them anew, which takes longer than the page.
@@ -317,12 +249,19 @@ def open_page() -> Iterator[OpenPage]:
 
 @pytest.fixture(scope="session")
 def drawn(open_page: OpenPage) -> OpenPage:
-    """A page that was drawn once for all tests, which only look at it."""
-    return functools.cache(open_page)
+    """A page drawn once for all tests, which only read it; serving and fleet without a price book."""
+
+    @functools.cache
+    def draw(ledger: Path, page: str, **link: str) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            if page in ("serving", "fleet"):
+                patch.delenv("ROSE_PRICE_BOOK")
+            return open_page(ledger, page, **link)
+
+    return draw
 
 
 def values(app: Any) -> dict[str, str]:
-    """The figures of a page by their labels."""
     return {metric.label: metric.value for metric in app.metric}
 
 
@@ -332,18 +271,15 @@ def unescaped(text: str) -> str:
 
 
 def page_text(app: Any) -> str:
-    """The words of a page."""
     kinds = ("markdown", "caption", "info", "warning", "error", "success", "header", "subheader")
     return "\n".join(unescaped(str(element.value)) for kind in kinds for element in getattr(app, kind))
 
 
 def table(app: Any, *columns: str) -> Any:
-    """The first table of a page that has these columns."""
     return next(frame.value for frame in app.dataframe if set(columns) <= set(frame.value))
 
 
 def choose(app: Any, label: str, value: Any) -> Any:
-    """Set a widget of the page by its label, and run it again."""
     kinds = ("selectbox", "radio")
     (widget,) = [one for kind in kinds for one in getattr(app.main, kind) if one.label == label]
     app = widget.set_value(value).run()

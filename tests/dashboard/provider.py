@@ -48,7 +48,6 @@ class Provider:
         }
 
     def authorize(self, query: dict[str, str]) -> str:
-        """Where the browser goes next."""
         assert query["client_id"] == CLIENT_ID
         assert query["response_type"] == "code"
         assert query["code_challenge_method"] == "S256"
@@ -57,7 +56,6 @@ class Provider:
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
 
     def token(self, form: dict[str, str], authorization: str) -> dict[str, Any]:
-        """Tokens for a code, which is good once, for whoever knows the client's secret and the code's verifier."""
         client = base64.b64decode(authorization.removeprefix("Basic ")).decode().split(":", 1)
         asked = self._codes.pop(form["code"])
         challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
@@ -73,7 +71,6 @@ class Provider:
 
 @contextmanager
 def running() -> Iterator[Provider]:
-    """A provider that answers while the block runs."""
     provider = Provider()
 
     class Handler(BaseHTTPRequestHandler):

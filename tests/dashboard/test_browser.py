@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not chromium.is_there(), reason=chromium.MISSING
 
 @pytest.fixture
 def serve(gone: Any, tmp_path: Path) -> Iterator[Callable[[Path], str]]:
-    """Start `rose dashboard` on a ledger; when the test is over, nothing of it may be left."""
+    """Start `rose dashboard` on a ledger; nothing of it may be left after the test."""
     with ExitStack() as stack:
         started = []
 
@@ -43,7 +43,7 @@ def browser() -> Iterator[Any]:
 
 
 def drawn(browser: Any) -> int:
-    """How many charts have been drawn: a canvas or SVG with a size."""
+    """The number of drawn charts: a canvas or SVG with a size."""
     return int(
         browser.execute_script(
             "return [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].filter(chart => "
@@ -54,11 +54,6 @@ def drawn(browser: Any) -> int:
 
 def text(browser: Any) -> str:
     return str(browser.execute_script("return document.body.innerText"))
-
-
-def below_the_chip(browser: Any) -> str:
-    """What a page says below the time up to which its ledger is verified, which passes."""
-    return str(browser.find_element("css selector", "[data-testid=stMain]").text).partition(" problems\n")[2]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -109,5 +104,5 @@ def test_a_live_page_follows_the_run_in_place_and_stops_when_it_ends(
         wait_for("the second step", lambda: "00:01:00 UTC" in text(browser))
         assert browser.execute_script(f"return {charts}.map(chart => chart.dataset.mark)") == ["same"] * 3
         record([*kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
-        wait_for("the end", lambda: "going on" not in text(browser) and "ended" in text(browser))
+        wait_for("the end", lambda: ", running." not in text(browser) and "ended" in text(browser))
         assert drawn(browser) == 3

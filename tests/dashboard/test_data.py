@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+import dashboard
 from dashboard import charts, data
 from dashboard.data import Window
 from rose import events
 from rose.events import BUCKETS
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
@@ -68,15 +73,13 @@ def test_harvest_is_what_rollouts_took_of_the_time_that_serving_left(ended: Path
 
 
 def test_columns_of_a_named_query_are_in_milliseconds_or_seconds(ended: Path) -> None:
-    lives = data.named_rows(ended, "preemption_latency", ("action", "latency_max_ns"), run_id="run").value
-    assert lives is not None
+    lives = data.named_rows(ended, "preemption_latency", "action latency_max_ns", run_id="run")
     assert lives.columns == ["action", "latency_max (ms)"]
     assert lives.filter(action="yield")["latency_max (ms)"].to_list() == [4.0]
-    time = data.named_rows(ended, "device_time_by_bucket_and_day", ("device_id", "ns")).value
-    assert time is not None
-    assert time.columns == ["device_id", "ns"]
-    unknown = data.named_rows(ended, "preemption_latency", run_id="nobody")
-    assert "nobody" in (unknown.error or "")
+    assert data.named_rows(ended, "device_time_by_bucket_and_day", "device_id ns").columns == ["device_id", "ns"]
+    for _ in range(2):
+        with pytest.raises(data.ReadError, match="nobody"):
+            data.named_rows(ended, "preemption_latency", run_id="nobody")
 
 
 def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
@@ -104,8 +107,7 @@ def test_what_was_kept_of_an_older_state_of_the_ledger_is_let_go(tmp_path: Path)
             # A key that no later state asks for again, as the window of a run that goes on.
             made = data.kept(Made, root, "made", head)
             assert made is data.kept(Made, root, "made", head)
-            assert made.value is not None
-            kept.append((head, weakref.ref(made.value)))
+            kept.append((head, weakref.ref(made)))
             del made
     gc.collect()
     assert [head for head, made in kept if made() is not None] == [3]
@@ -118,17 +120,36 @@ def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(
     with LedgerWriter.open(root, "w", "run", "live") as ledger:
         ledger.record(events.Run(action="started", name="first"))
     (run,) = data.runs(root)
-    book = data.price_book(root, run).value
-    assert book is not None
+    book = data.price_book(root, run)
     assert (book.name, book.chosen) == ("example", "from ROSE_PRICE_BOOK")
     monkeypatch.delenv("ROSE_PRICE_BOOK")
-    chosen = data.price_book(root, run)
-    assert chosen.value is None
-    assert "there is no price book" in (chosen.error or "")
+    with pytest.raises(data.ReadError, match="there is no price book"):
+        data.price_book(root, run)
 
 
 def test_what_is_called_none_is_not_nothing(tmp_path: Path) -> None:
-    root = tmp_path / "ledger"
-    LedgerWriter.open(root, "writer", "run").close()
-    assert data.kept(lambda: "of every team", root, "spent", None).value == "of every team"
-    assert data.kept(lambda: "of the team None", root, "spent", "None").value == "of the team None"
+    root = layout.create(tmp_path / "ledger")
+    assert data.kept(lambda: "of every team", root, "spent", None) == "of every team"
+    assert data.kept(lambda: "of the team None", root, "spent", "None") == "of the team None"
+
+
+def test_importing_the_package_loads_no_streamlit() -> None:
+    code = "import sys, dashboard; sys.exit('streamlit' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_named_ledger_is_shown_else_that_of_the_folder_else_the_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sample = tmp_path / "installed" / "sample_traces"
+    monkeypatch.setattr(dashboard.resources, "files", lambda _: sample)
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        dashboard.ledger_to_show(None)
+    layout.create(sample / "ledger")
+    assert dashboard.ledger_to_show(None) == sample / "ledger"
+    here, named = layout.create(tmp_path / "ledger"), layout.create(tmp_path / "named")
+    assert dashboard.ledger_to_show(None) == here
+    assert dashboard.ledger_to_show(named) == named
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        dashboard.ledger_to_show(tmp_path / "other")

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+from typing import Any
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from streamlit.testing.v1 import AppTest
 
 from dashboard import escape
 from tests.dashboard.conftest import unescaped
@@ -62,11 +65,6 @@ def test_a_sentence_shows_its_code_and_nothing_else_means_anything(text: str) ->
         assert escape.prose(unclear) == escape.markdown(unclear)
 
 
-def test_times_and_amounts_stay_readable() -> None:
-    assert escape.markdown("2026-06-01 09:30:00 cost 1.20") == "2026-06-01 09:30:00 cost 1.20"
-    assert escape.markdown("$1.20") == "\\$1.20"
-
-
 def test_no_text_is_a_formula_in_a_spreadsheet() -> None:
     frame = pl.DataFrame({"team": ["=HYPERLINK(1)", "+1", "-1", "@a", "\t=1", "a=1"], "cost": [-1.5, 0.0, 1, 2, 3, 4]})
     rows = list(csv.reader(io.StringIO(escape.csv(frame))))[1:]
@@ -74,5 +72,34 @@ def test_no_text_is_a_formula_in_a_spreadsheet() -> None:
     assert rows[0][1] == "-1.5"
 
 
-def test_a_cell_of_a_table_has_the_words_of_a_sentence_without_its_marks() -> None:
+def test_times_amounts_and_cells_stay_readable() -> None:
+    assert escape.markdown("2026-06-01 09:30:00 cost $1.20") == "2026-06-01 09:30:00 cost \\$1.20"
     assert escape.cell("state one, `violation_usd`, in [lending]") == "state one, violation_usd, in [lending]"
+
+
+def test_cells_and_labels_are_text_and_other_text_stays_as_it_is() -> None:
+    def page() -> None:
+        import altair as alt
+        import polars as pl
+
+        from dashboard import escape
+
+        rows = pl.DataFrame({"team\u200f": ["a\u202egnp", "ünï 文字", None], "cost": [1.0, 2.0, 3.0]})
+        escape.table(rows)
+        base = alt.Chart(rows.rename({"team\u200f": "team"})).encode(x="team:N", y="cost:Q")
+        labels = alt.Chart(pl.DataFrame({"label": ["b\u202egnp"]})).mark_text().encode(text="label:N")
+        escape.chart(alt.vconcat(base.mark_bar() + labels, base.mark_line()), about="by team\u200f")
+
+    app: Any = AppTest.from_function(page).run()
+    assert not app.exception
+    (table,) = app.dataframe
+    assert {name: [*cells][:2] for name, cells in table.value.items()} == {
+        r"team\u200f": [r"a\u202egnp", "ünï 文字"],
+        "cost": [1.0, 2.0],
+    }
+    (chart,) = app.get("vega_lite_chart")
+    rows = b"".join(data.data.data for data in chart.proto.datasets)
+    for text in (rb"a\u202egnp", rb"b\u202egnp", "ünï 文字".encode()):
+        assert text in rows
+    assert "\u202e".encode() not in rows
+    assert "\u202e" not in json.dumps(json.loads(chart.proto.spec), ensure_ascii=False)

@@ -9,13 +9,6 @@ from dashboard import format as words
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (600, "10 min"), (7200, "2 h"), (200_000, "2.31 days")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
-
-
-@pytest.mark.parametrize(
     ("nano", "currency", "text"),
     [
         (0, "USD", "$0.00"),
@@ -51,7 +44,9 @@ def test_a_column_has_three_digits_of_its_smallest_amount(
     assert (currency in column["label"]) == (shown != "dollar")
 
 
-def test_a_share_is_all_or_nothing_only_where_it_is() -> None:
+def test_durations_and_shares_are_rounded_but_never_to_all_or_nothing() -> None:
+    durations = {0.4: "0 s", 119: "119 s", 600: "10 min", 7200: "2 h", 200_000: "2.31 days"}
+    assert {seconds: words.duration(seconds) for seconds in durations} == durations
     shares = (Fraction(1), Fraction(9_999, 10_000), Fraction(0), Fraction(1, 10_000), Fraction(1, 3), None)
     assert [words.percent(share) for share in shares] == ["100.0%", "99.99%", "0.0%", "0.01%", "33.3%", None]
     assert words.change(110, 100, "2026-05") == "+10.0% on 2026-05"

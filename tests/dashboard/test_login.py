@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,7 +40,7 @@ LINES = {
 
 
 def write(path: Path, allow: str = '["Cfo@example.com", "@example.org", "operator"]', **changes: str) -> Path:
-    """A login file that is right but for the changes; an empty line leaves a field out."""
+    """A valid login file with changes; an empty value leaves a field out."""
     lines = [f"{name} = {value}" for name, value in (LINES | changes).items() if value]
     path.write_text("\n".join([f"allow = {allow}", "[auth]", *lines]) + "\n", encoding="utf-8")
     path.chmod(0o600)
@@ -48,8 +49,6 @@ def write(path: Path, allow: str = '["Cfo@example.com", "@example.org", "operato
 
 @dataclass
 class Dashboard:
-    """One that runs, with login."""
-
     url: str
     provider: Any
     file: Path
@@ -57,7 +56,6 @@ class Dashboard:
     output: Path
 
     def visitor(self, subject: str | None = None, **claims: Any) -> Visitor:
-        """A browser; with `subject`, of somebody who logged in."""
         browser = Visitor(self.url)
         if subject is not None:
             self.provider.person = {"sub": subject, **claims}
@@ -67,10 +65,9 @@ class Dashboard:
 
 @pytest.fixture(scope="module")
 def served(ended: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """`rose dashboard` with login at a provider of its own, on the ledger of a run that ended."""
     folder = tmp_path_factory.mktemp("login")
     ledger = folder / "ledger"
-    subprocess.run(["cp", "-r", str(ended), str(ledger)], check=True)
+    shutil.copytree(ended, ledger)
     with socket.socket() as free, oidc.running() as provider:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -116,21 +113,19 @@ def _wait(server: subprocess.Popen[bytes], url: str, output: Path) -> None:
 
 @pytest.fixture
 def honest(served: Dashboard) -> Iterator[Dashboard]:
-    """The same; whatever its provider was told to lie is forgotten afterwards."""
     yield served
     served.provider.lies, served.provider.forger = {}, None
 
 
 def is_login(screen: Any) -> bool:
-    """Whether a page shows the login and nothing else."""
     return "Log in" in screen.buttons and screen.menu == [] and "SIMULATED" not in screen.text
 
 
-@pytest.mark.parametrize("page", ["", "books"])
-def test_without_login_no_page_shows_anything(page: str, served: Dashboard) -> None:
-    screen = served.visitor().open(page)
-    assert is_login(screen)
-    assert "little fleet" not in screen.text
+def test_without_login_no_page_shows_anything(served: Dashboard) -> None:
+    for page in ("", "books"):
+        screen = served.visitor().open(page)
+        assert is_login(screen)
+        assert "little fleet" not in screen.text
 
 
 def test_somebody_on_the_list_sees_every_page_and_takes_files_that_are_logged(served: Dashboard) -> None:
@@ -186,17 +181,15 @@ def test_whoever_is_taken_off_the_list_sees_nothing_more(served: Dashboard) -> N
         {"iss": "https://another.example.com"},
         {"exp": int(time.time()) - 3600},
         {"sub": ""},
+        {},
     ],
     ids="-".join,
 )
 def test_a_token_that_is_not_right_lets_nobody_in(honest: Dashboard, lies: dict[str, Any]) -> None:
     honest.provider.lies = lies
+    if not lies:  # Right but for the key that signs it.
+        honest.provider.forger = RSAKey.generate_key(2048, {"kid": "one"})
     assert is_login(honest.visitor("8", **CFO).open("trust"))
-
-
-def test_a_token_signed_by_another_key_lets_nobody_in(honest: Dashboard) -> None:
-    honest.provider.forger = RSAKey.generate_key(2048, {"kid": "one"})
-    assert is_login(honest.visitor("9", **CFO).open("trust"))
 
 
 def test_an_answer_with_a_state_that_nobody_asked_for_lets_nobody_in(served: Dashboard) -> None:
@@ -233,8 +226,7 @@ def test_logging_out_ends_it_here_and_at_the_provider(served: Dashboard) -> None
 def test_what_the_start_says_holds_no_secret(served: Dashboard) -> None:
     text = served.output.read_text()
     assert f"open {served.url}/" in text
-    assert oidc.CLIENT_SECRET not in text
-    assert "0123456789abcdef" not in text
+    assert not [secret for secret in (oidc.CLIENT_SECRET, "0123456789abcdef") if secret in text]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "rose.example.com"])
@@ -248,11 +240,11 @@ def test_other_machines_are_not_let_in_without_login(host: str, ended: Path) -> 
         login.refuse_without_login(host)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_this_machine_needs_none(host: str, tmp_path: Path) -> None:
-    ready = login.start(tmp_path, host, 8501, None)
-    assert {f"--server.address={host}", "--server.allowedHosts=localhost"} <= set(ready.command)
-    assert login.VARIABLE not in ready.environment
+def test_this_machine_needs_none(tmp_path: Path) -> None:
+    for host in ("127.0.0.1", "::1", "localhost"):
+        ready = login.start(tmp_path, host, 8501, None)
+        assert {f"--server.address={host}", "--server.allowedHosts=localhost"} <= set(ready.command)
+        assert login.VARIABLE not in ready.environment
     assert Path(login.APP).is_file()
 
 

@@ -18,7 +18,6 @@ from tests.dashboard.conftest import OpenPage, choose, page_text, values
 
 @pytest.fixture
 def damaged(ended: Path, tmp_path: Path) -> Path:
-    """A ledger of which a byte was overwritten, its size and name as they were."""
     root = shutil.copytree(ended, tmp_path / "ledger")
     segment = max(root.glob("live/**/*.parquet"), key=lambda path: path.stat().st_size)
     content = bytearray(segment.read_bytes())
@@ -32,7 +31,6 @@ def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
 ) -> None:
     root = layout.create(tmp_path / "ledger")
     app = open_page(root, "overview")
-    assert not app.exception
     assert "holds no run yet" in app.info[0].value
     kit.write(root, [kit.started()])
     app.run()
@@ -41,7 +39,6 @@ def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
     assert not app.metric
     for page in ("borrowing", "books"):
         app = open_page(root, page)
-        assert not app.exception
         assert app.info or app.error
         assert not app.metric
 
@@ -57,15 +54,13 @@ def test_a_page_follows_a_writer(tmp_path: Path, open_page: OpenPage, kit: Any) 
 
         record([kit.started(), *kit.joined(), *kit.a_step(0)])
         app = open_page(root, "fleet")
-        assert not app.exception
         before = page_text(app)
-        assert not any("SIMULATED" in warning.value for warning in app.warning)
         record([*kit.a_step(1), *kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
         app.run()
         assert not app.exception
         assert page_text(app) != before
         assert "ended" in page_text(app)
-        assert "going on" not in page_text(app)
+        assert ", running." not in page_text(app)
 
 
 def test_no_figure_is_made_of_events_of_different_provenance(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
@@ -73,7 +68,6 @@ def test_no_figure_is_made_of_events_of_different_provenance(tmp_path: Path, ope
     kit.write(root, kit.slices(3), writer="other", provenance="live")
     for page in ("borrowing", "fleet"):
         app = open_page(root, page)
-        assert not app.exception
         assert "live and simulated" in app.error[0].value
         assert not app.metric
         assert not app.get("vega_lite_chart")
@@ -84,7 +78,7 @@ def test_the_newest_run_comes_first_and_another_can_be_chosen(tmp_path: Path, op
     kit.write(root, [kit.started("measured", after_s=500)], run_id="new", provenance="live")
     app = open_page(root, "serving")
     assert "measured" in page_text(app)
-    assert "not heard of since **2026-06-01 00:08:20 UTC**" in page_text(app)
+    assert "no event since **2026-06-01 00:08:20 UTC**" in page_text(app)
     assert not any("SIMULATED" in warning.value for warning in app.warning)
     app = choose(app, "Run", "old")
     assert any("SIMULATED" in warning.value for warning in app.warning)
@@ -95,20 +89,17 @@ def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: OpenPage
     made = [kit.started(), *kit.joined(), *kit.slices(0), *kit.left(30)]
     untagged = [dataclasses.replace(made[0], tags_json="{}"), *made[1:]]
     app = open_page(kit.write(tmp_path / "ledger", untagged), "overview")
-    assert not app.exception
     assert values(app)["Serving within its latency budgets"] == "unknown"
     assert "No serving request was recorded" in page_text(app)
-    assert "No run says who pays" in page_text(app)
+    assert "No run has a team tag" in page_text(app)
 
 
 def test_a_damaged_ledger_is_named_on_every_page_and_has_no_figures(damaged: Path, open_page: OpenPage) -> None:
     app = open_page(damaged, "fleet")
-    assert not app.exception
     assert "not to be trusted" in page_text(app)
     assert "by a ledger that does not verify" in page_text(app)
     assert "0 problems" not in page_text(app)
     app = open_page(damaged, "overview")
-    assert not app.exception
     assert len([error for error in app.error if "This ledger does not verify" in error.value]) == 1
     assert "Rollout cost" not in values(app)
     assert "problem" in open_page(damaged, "trust").dataframe[0].value
@@ -133,7 +124,6 @@ def test_a_missing_view_and_a_missing_ledger_are_messages(
     from rose.ledger import catalog
 
     app = open_page(tmp_path / "nothing", "overview")
-    assert not app.exception
     assert "is not a ledger" in app.error[0].value
     root = shutil.copytree(ended, tmp_path / "ledger")
     connect = catalog.connect
@@ -146,7 +136,6 @@ def test_a_missing_view_and_a_missing_ledger_are_messages(
 
     monkeypatch.setattr(catalog, "connect", without_views)
     app = open_page(root, "fleet")
-    assert not app.exception
     assert "view of the ledger is missing" in app.error[0].value
 
 
@@ -154,15 +143,10 @@ def test_a_run_that_is_too_old_to_be_listed_opens_by_its_id(tmp_path: Path, open
     root, count = tmp_path / "ledger", bar.RUNS_MAX + 3
     names = [f"run-{number}" for number in range(count)]
     with LedgerWriter.open(root, "w", "fleet", "live") as ledger:
-        ledger.record_all(
-            [
-                events.Run(action="started", name=name, run_id=name, at_us=10**15 + number)
-                for number, name in enumerate(names)
-            ]
-        )
+        made = ((name, 10**15 + number) for number, name in enumerate(names))
+        ledger.record_all([events.Run(action="started", name=name, run_id=name, at_us=at_us) for name, at_us in made])
     assert (len(data.runs(root)), data.run_count(root)) == (bar.RUNS_MAX, count)
     app = open_page(root, "fleet", run="run-1")
-    assert not app.exception
-    assert not any("left out" in warning.value for warning in app.warning)
-    assert any("run-1" in text.value for text in app.markdown)
+    assert "left out" not in page_text(app)
+    assert "(run-1)" in page_text(app)
     assert f"Run, newest {bar.RUNS_MAX} of {count}" in [box.label for box in app.selectbox]

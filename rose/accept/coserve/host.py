@@ -1,7 +1,6 @@
-"""Two engines, the page they share, and the cores on which each runs.
+"""Two engines, their page, and the cores on which each runs.
 
-Without a GPU the device is one core: only the scheduler of each engine, which does the model's work, runs there. The
-host's work (HTTP, tokenizers, load generators, this process) runs on another core, as it would on a GPU host.
+Without a GPU the device is one core for the engines' schedulers; everything else runs on another core.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the device: tokens of each engine's KV pool, and the largest decode batch captured as a graph."""
+    """A GPU as the device: tokens of each KV pool, and the largest decode batch captured as a graph."""
 
     index: int
     tokens: int = 65536
@@ -49,14 +48,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Folders of checkpoints; one without weights gets random ones."""
+    """Folders of checkpoints; a folder without weights gets random ones."""
 
     serving: Path
     rollout: Path
 
     @classmethod
     def built_in(cls, folder: Path) -> Models:
-        """Return the small model and an untrained policy, which is made in `folder`."""
+        """Return the small model and an untrained policy, made in `folder`."""
         rollout = folder / "rollout-model"
         rollout.mkdir()
         Model(PolicyShape()).save(rollout)
@@ -65,14 +64,14 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The core that is the device, none beside a GPU, and the cores of the host's work."""
+    """The core that is the device (none beside a GPU), and the cores of the host's work."""
 
     device: tuple[int, ...]
     host: tuple[int, ...]
 
     @classmethod
     def available(cls, gpu: Gpu | None) -> Cores:
-        """Return the first core of this process and the second; all of them beside a GPU. Raises UserError."""
+        """Return this process's first and second core; all of them beside a GPU. Raises UserError."""
         cores = sorted(os.sched_getaffinity(0))
         if gpu is not None:
             return cls((), tuple(cores))
@@ -82,14 +81,13 @@ class Cores:
 
 
 class Engine(EngineProcess):
-    """An engine in a process group of its own, but in the session of its parent.
+    """An engine in its own process group, in its parent's session.
 
-    Linux gives each session a share of the cores (sched_autogroup): between sessions niceness has no effect, and a
-    session whose processes run on several cores can be kept off one of them for seconds.
+    Linux divides cores between sessions (sched_autogroup): niceness has no effect between them, and a session on
+    several cores can lose one of them for seconds.
     """
 
     def launch(self) -> None:
-        """Start the process without waiting for it."""
         with self.spec.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rose.runtime.engines.launch", *self._arguments()],
@@ -102,7 +100,7 @@ class Engine(EngineProcess):
 
 
 class Host:
-    """The engines that were started, by name (`serving`, `rollout`), and their page; made by `opened`."""
+    """Started engines by name (`serving`, `rollout`) and their page; made by `opened`."""
 
     def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> None:
         self.folder = folder
@@ -112,14 +110,13 @@ class Host:
         self.serving_tokens, self.rollout_tokens = _SERVING_TOKENS, _ROLLOUT_TOKENS
         if gpu is not None:
             self.serving_tokens = self.rollout_tokens = gpu.tokens
-        #: Layers of the rollout model: a step may yield between two of them.
         self.rollout_layers = int(json.loads((checkpoints.rollout / "config.json").read_text())["num_hidden_layers"])
         self.page = ArbiterPage.create(folder / "page")
         self.engines: dict[str, EngineProcess] = {}
 
     @property
     def memory(self) -> KvMemory:
-        """A device on which both pools fit: this measures compute."""
+        """A device with room for both pools: compute is measured here."""
         dtype = cpu.dtype() if self.gpu is None else None
         serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.models.serving, self.models.rollout))
         return KvMemory(
@@ -131,10 +128,9 @@ class Host:
         )
 
     def start(self, names: list[str]) -> None:
-        """Start engines side by side and keep each to its cores."""
         for name in names:
             self.launch(name)
-            if self.gpu is not None:  # Each takes its share of the memory that is free when it starts.
+            if self.gpu is not None:  # Each takes a share of the memory that is free at its start.
                 self.engines[name].wait_ready()
         for name in names:
             self.wait_ready(name)
@@ -162,14 +158,13 @@ class Host:
         self.engines[name].launch()
 
     def wait_ready(self, name: str) -> None:
-        """Wait until an engine answers, and keep it to its cores."""
         self.engines[name].wait_ready()
         self._place(name, nice=0, scheduling=os.SCHED_OTHER)
 
     def _place(self, name: str, nice: int, scheduling: int) -> None:
-        """Keep an engine's scheduler to the device and the rest of it to the host's core, as a lent engine is kept.
+        """Keep an engine's scheduler to the device and the rest to the host's core, as a lent engine.
 
-        Raises PermissionError where niceness may not be lowered again: run it as root, or one policy a run.
+        Raises PermissionError if niceness may not be lowered again: run as root, or one policy a run.
         """
         if self.gpu is None:
             cores, host_cores = self.cores.device, self.cores.host
@@ -177,17 +172,14 @@ class Host:
             placement.place(self.processes(name), cores=cores, host_cores=host_cores, nice=nice, idle_class=idle)
 
     def adopt(self, policy: Policy) -> None:
-        """Run the rollout engine as a policy says."""
         if policy.lends:
             self._place(ROLLOUT, policy.nice, policy.scheduling)
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """Return the live processes of an engine."""
         leader = psutil.Process(self.engines[name].pid)
         return [leader, *leader.children(recursive=True)]
 
     def stop(self, names: list[str]) -> None:
-        """Stop those of the engines that run."""
         for name in names:
             if name in self.engines:
                 self.engines.pop(name).stop()
@@ -207,10 +199,7 @@ class Host:
 
 @contextmanager
 def opened(folder: Path, cores: Cores, gpu: Gpu | None = None, checkpoints: Models | None = None) -> Iterator[Host]:
-    """Yield a host of the built-in models or of `checkpoints`; all engines are stopped at the end.
-
-    This process keeps to the host's cores meanwhile.
-    """
+    """Yield a host of `checkpoints` (None: built-in models), then stop it; this process keeps to the host's cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)
     try:

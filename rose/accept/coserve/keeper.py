@@ -1,4 +1,4 @@
-"""Ways of sharing a device, and the simplest controller: it keeps a lease renewed, and reads what the engines did."""
+"""Policies to share a device, and a minimal controller: it renews a lease and reads what the engines did."""
 
 from __future__ import annotations
 
@@ -19,19 +19,15 @@ _SAMPLE_S = 0.02
 _PARTIES = (Party.SERVING, Party.ROLLOUT)
 #: Before a ring of spans can be full.
 _DRAIN_NS = 10_000_000_000
-
-
-#: What the kernel gives a process of niceness 0, and one that runs only when nothing else does: see sched(7) and
-#: `sched_prio_to_weight` in Linux; a step of niceness is a factor of 1.25.
+#: The kernel's weights of niceness 0 and of SCHED_IDLE (sched(7), Linux `sched_prio_to_weight`); a step is 1.25.
 _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """How the device is shared in a round.
+    """How a round shares the device; `nice` and `scheduling` apply to the rollout engine's processes.
 
-    `lends` starts rollout turns and keeps a lease of `compute_share` renewed, by which the rollout engine decides as
-    `decides` says (`rose.runtime.policy.policies`). `nice` and `scheduling` are those of its processes.
+    `lends`: rollout turns run under a lease of `compute_share`, by a policy of `rose.runtime.policy.policies`.
     """
 
     about: str
@@ -43,14 +39,14 @@ class Policy:
 
     @property
     def core_share(self) -> float:
-        """The rollout engine's share of a core that the serving engine wants as well, by the kernel's weights."""
+        """The rollout engine's share of a core that both engines want, by the kernel's weights."""
         weight = _IDLE_WEIGHT if self.scheduling == os.SCHED_IDLE else _WEIGHT / 1.25**self.nice
         return weight / (weight + _WEIGHT)
 
 
 SOLO, ROSE, ROSE_LAYERS, SHARE_ALL = "solo", "rose", "rose_layers", "share_all"
 POLICIES = {
-    SOLO: Policy(about="serving alone; the rollout engine is up and has nothing to do", lends=False),
+    SOLO: Policy(about="serving alone; the rollout engine is idle", lends=False),
     ROSE: Policy(
         about="slack, regret and the kernel's idle class, as a lent engine runs on CPU cores", scheduling=os.SCHED_IDLE
     ),
@@ -67,7 +63,7 @@ POLICIES = {
 
 @dataclass(slots=True)
 class Keeper:
-    """A thread between `start` and `stop`, beside the device's page."""
+    """A thread between `start` and `stop` that keeps a policy on the device's page."""
 
     page: ArbiterPage
     memory: KvMemory
@@ -85,7 +81,6 @@ class Keeper:
     _number: int = 0
 
     def start(self) -> None:
-        """Put the policy on the page, and keep it there."""
         self.page.set_terms(self.budgets, self.max_prompt_tokens, self.memory)
         for party in _PARTIES:
             self._tails[party] = self.page.get(party, Field.HEAD)
@@ -95,7 +90,7 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the lease back and read what is left in the rings. Safe to call twice."""
+        """Take the lease back and read the rest of the rings. Safe to call twice."""
         if self._thread is None:
             return
         self._stopping.set()

@@ -1,11 +1,13 @@
-"""One round: a policy in force, the same arrivals as in the others, and what came of it."""
+"""Rounds of one policy each, with the same arrivals, and their figures."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
+
+import numpy as np
 
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
 from rose.accept.coserve.keeper import POLICIES, Keeper
@@ -17,15 +19,14 @@ from rose.runtime.coserving.page import Span, SpanRecord
 from rose.runtime.engines import models
 from rose.runtime.policy.slack import Budgets
 
-#: Rollouts begin this long before the round, so that it begins with the engine at work.
 _RAMP_S = 1.0
 
 
 class DeviceTime(TypedDict):
-    """Nanoseconds of a round: serving, rollout, headroom and idle add up to its length.
+    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length.
 
-    These are `slice_time`'s buckets, but for the time in which both engines were in a step: a step that waits for a
-    shared core is still open, so this time is split by the share of the core that each engine then gets.
+    Buckets of `slice_time`, but time of both engines in a step is split by their share of the core, for which one
+    waits.
     """
 
     length_ns: int
@@ -35,14 +36,13 @@ class DeviceTime(TypedDict):
     idle_ns: int
     #: Rollouts' part by the rule of `slice_time`.
     rollout_by_halves_ns: int
-    #: Time in which both were in a step.
     overlap_ns: int
     rollout_steps: int
     serving_steps: int
 
 
 def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_share: float = 0.5) -> DeviceTime:
-    """Account for [t0_ns, t1_ns). `core_share` is rollouts' share of the core while both engines are in a step."""
+    """Account for [t0_ns, t1_ns); `core_share` is rollouts' share of the core while both are in a step."""
     part = slice_time(spans, t0_ns, t1_ns)
     buckets = part.by_bucket
     rollout = clipped(spans, Span.ROLLOUT, t0_ns, t1_ns)
@@ -61,19 +61,19 @@ def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_sha
 
 
 def clipped(spans: Sequence[SpanRecord], kind: Span, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
-    """Return the parts of spans of one kind inside [t0_ns, t1_ns), in order."""
+    """Return the parts of spans of one kind in [t0_ns, t1_ns), in order."""
     parts = [(max(span.start_ns, t0_ns), min(span.end_ns, t1_ns)) for span in spans if span.kind is kind]
     return sorted((start, end) for start, end in parts if start < end)
 
 
 def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
-    """Return rollouts' device time over the time that serving alone left idle."""
+    """Return rollouts' device time / idle time of serving alone."""
     return lent["rollout_ns"] / (solo["length_ns"] - solo["serving_ns"])
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One serving request as its client saw it. Times in nanoseconds; None where it did not come to that."""
+    """A serving request as its client saw it, in nanoseconds; None for what did not happen."""
 
     completed: bool
     ttft_ns: int | None
@@ -84,7 +84,6 @@ class Served:
 
     @classmethod
     def of_event(cls, request: dict[str, Any]) -> Served:
-        """Return a `Request` event as a worker reported it."""
         return cls(
             completed=request["outcome"] == "completed",
             ttft_ns=request["ttft_ns"],
@@ -95,7 +94,7 @@ class Served:
         )
 
     def within(self, budgets: Budgets) -> bool:
-        """Whether it kept both promises; a request that failed kept none."""
+        """Return whether the request kept both budgets; a failed request keeps none."""
         if not self.completed or self.ttft_ns is None:
             return False
         return self.ttft_ns <= budgets.ttft_ns and (self.tpot_ns is None or self.tpot_ns <= budgets.tpot_ns)
@@ -103,7 +102,7 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What one round of one policy measured in [t0_ns, t1_ns), monotonic."""
+    """Outcome of a round in [t0_ns, t1_ns), monotonic."""
 
     policy: str
     number: int
@@ -113,26 +112,22 @@ class Round:
     spans: tuple[SpanRecord, ...]
     #: (monotonic ns, requests that waited or ran in the rollout engine).
     samples: tuple[tuple[int, int], ...] = ()
-    #: What rollouts made, over `rollout_s`: the round and the ramp before it.
+    #: Output of rollouts over `rollout_s`, the round with its ramp.
     rollout: dict[str, Any]
     rollout_s: float
     lost_spans: int
 
     @property
     def device(self) -> DeviceTime:
-        """Where the device's time went."""
         return device_time(self.spans, self.t0_ns, self.t1_ns, core_share=POLICIES[self.policy].core_share)
 
     @property
     def tokens_per_s(self) -> float:
-        """Rollout tokens a second."""
         return float(self.rollout.get("tokens", 0)) / self.rollout_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """What all rounds have in common."""
-
     host: Host
     serving: Worker
     rollout: Worker
@@ -141,13 +136,13 @@ class Scene:
     max_prompt_tokens: int
 
     def keeper(self, policy: str) -> Keeper:
-        """Place the rollout engine as the policy says, and return what keeps its lease."""
+        """Place the rollout engine by the policy; return the keeper of its lease."""
         host, way = self.host, POLICIES[policy]
         host.adopt(way)
         return Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens, host.rollout_tokens)
 
     def play(self, policy: str, number: int, arrivals: Arrivals, seconds: float, seed: int) -> Round:
-        """Play a round; `seed` is that of the prompts' text. Rollouts end with it, serving's last requests after it."""
+        """Play a round with prompts of `seed`. Rollouts end with the round, serving's last requests after it."""
         lends = POLICIES[policy].lends
         keeper = self.keeper(policy)
         rollout: dict[str, Any] = {}
@@ -183,11 +178,62 @@ class Scene:
 
 
 def serving_command(url: str, arrivals: Arrivals, seed: int) -> dict[str, object]:
-    """Return the command of a round for the serving worker."""
     return {"url": url, "model": models.SMOLLM2, "seed": seed, **asdict(arrivals)}
 
 
 def order(policies: Sequence[str], number: int) -> list[str]:
-    """Return the order of a round: rotated by one each time, so that no policy always follows the same one."""
+    """Return the policies rotated by one each round, so that no policy always follows the same one."""
     start = number % len(policies)
     return [*policies[start:], *policies[:start]]
+
+
+QUANTILES = (0.5, 0.9, 0.99)
+Latency = Callable[[Served], int | None]
+#: Time to the first token, and mean time per further token, ns.
+LATENCIES: dict[str, Latency] = {
+    "TTFT": lambda request: request.ttft_ns if request.completed else None,
+    "TPOT": lambda request: request.tpot_ns if request.completed else None,
+}
+
+
+def values_ms(rounds: Iterable[Round], latency: Latency) -> list[float]:
+    return [value / 1e6 for one in rounds for request in one.requests if (value := latency(request)) is not None]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the quantile, interpolated between values; NaN without values."""
+    return float(np.quantile(values, share)) if values else float("nan")
+
+
+def budgets_of(alone: Round, factor: float) -> Budgets:
+    """Return the 99th percentiles of serving alone times `factor`."""
+    worst_ms = [quantile(values_ms([alone], latency), 0.99) for latency in LATENCIES.values()]
+    return Budgets(*(round(factor * 1e6 * value) for value in worst_ms))
+
+
+def over_budget(one: Round, budgets: Budgets) -> int:
+    """Return the number of requests over a budget; failed requests count."""
+    return sum(not request.within(budgets) for request in one.requests)
+
+
+def round_figures(one: Round, budgets: Budgets) -> dict[str, object]:
+    latencies = {
+        f"{name.lower()}_ms": {
+            f"p{share * 100:g}": round(quantile(values_ms([one], latency), share), 2) for share in QUANTILES
+        }
+        for name, latency in LATENCIES.items()
+    }
+    gaps = [request.tpot_max_ns / 1e6 for request in one.requests if request.tpot_max_ns is not None]
+    return {
+        "round": one.number,
+        "policy": one.policy,
+        "requests": len(one.requests),
+        **latencies,
+        "longest_gap_ms_p99": round(quantile(gaps, 0.99), 2) if gaps else None,
+        "over_budget": over_budget(one, budgets),
+        "failures": sorted(request.reason or "not completed" for request in one.requests if not request.completed),
+        "send_delay_ms_max": max((request.send_delay_ns for request in one.requests), default=0) / 1e6,
+        "device": one.device,
+        "rollout": {**one.rollout, "seconds": round(one.rollout_s, 3), "tokens_per_s": round(one.tokens_per_s, 1)},
+        "lost_spans": one.lost_spans,
+    }

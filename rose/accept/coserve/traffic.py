@@ -1,4 +1,4 @@
-"""Serving's arrivals: windows of a trace, fitted to the device, each with a burst of three times the mean rate."""
+"""Serving's arrivals: windows of a trace fitted to the device, each with a burst of three times the mean rate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rose.runtime.traffic import trace as traces
 from rose.runtime.traffic.trace import Trace
 
 SAMPLE = ROOT / "sample_traces" / "bursty.csv"
-#: 99th percentiles of the lengths, prompt and output, that a core can serve many of in a minute.
+#: 99th percentiles of prompt and output lengths for one core.
 CORE_TOKENS_MAX = (192, 24)
 _BURST_FACTOR, _BURST_SHARE, _BURST_AT = 3.0, 0.1, 0.6
 _BURST_PERIOD_S = 60.0
-#: No request comes in the last part of a round, so that nearly all have ended with it.
+#: No request arrives at the end of a round, so that nearly all end with it.
 _QUIET_S = 1.5
 _ANY_LENGTH = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The requests of one round: nanoseconds after its start, and lengths in tokens."""
+    """Requests of a round: nanoseconds after its start, and lengths in tokens."""
 
     name: str
     arrival_ns: tuple[int, ...]
@@ -33,17 +33,13 @@ class Arrivals:
 
 
 def scaled(trace: Trace, prompt_tokens_max: int, output_tokens_max: int) -> Trace:
-    """Return the trace with its lengths scaled to these 99th percentiles."""
     config = TrafficConfig(prompt_tokens_max=prompt_tokens_max, output_tokens_max=output_tokens_max)
     lengths = traces.fit(trace, config.model_copy(update={"requests_per_s_max": float(_ANY_LENGTH)})).trace
     return replace(lengths, name=trace.name.partition(".")[0])
 
 
 def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> Arrivals:
-    """Return the arrivals of round `number`: consecutive windows of the trace, from its begin again at its end.
-
-    The time of a trace with too few requests is compressed.
-    """
+    """Return the arrivals of round `number`: consecutive cyclic windows; a sparse trace is compressed in time."""
     count = max(1, round(requests_per_s * seconds))
     end_ns = int(trace.arrival_ns[-1])
     length_ns = round(seconds * 1e9)
@@ -69,10 +65,10 @@ def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> 
 
 
 def _with_bursts(at_s: npt.NDArray[np.float64], seconds: float) -> npt.NDArray[np.float64]:
-    """Move times in [0, seconds) so that a tenth of each minute has three times the mean rate; order is kept."""
+    """Move times in [0, seconds), in order: a tenth of each minute gets three times the mean rate."""
     period_s = min(_BURST_PERIOD_S, seconds)
     calm = (1 - _BURST_SHARE * _BURST_FACTOR) / (1 - _BURST_SHARE)
-    # Share of the requests by share of the period: its inverse gives the time of each request.
+    # Share of requests by share of the period; the inverse gives arrival times.
     when = np.array([0, _BURST_AT, _BURST_AT + _BURST_SHARE, 1])
     share = np.array([0, _BURST_AT * calm, _BURST_AT * calm + _BURST_SHARE * _BURST_FACTOR, 1])
     whole = np.floor(at_s / period_s)

@@ -1,4 +1,4 @@
-"""Load generators in processes of their own: nothing that the caller does delays the arrival of a token there."""
+"""Load generators in their own processes: nothing in the caller delays a token's arrival."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from typing import Any, Literal
 from rose.accept.peer import Peer
 from rose.clock import monotonic_ns
 
-#: Prompts of rollouts: a prefix that all share, as the turns of a group do, and tokens of their own.
+#: Prompt tokens of rollouts: a prefix shared as in a group, and own tokens.
 SHARED_TOKENS, OWN_TOKENS = 24, 16
 NEW_TOKENS = (32, 64)
-#: Posts carry this many turns, which spares the host's core; too few to make turns wait for one another for long.
+#: Turns a post: enough to spare the host's core, too few to delay one another.
 TURNS_PER_POST = 4
 _TOKEN_IDS = (16, 256)
 _ABORT_S = 30.0
 
 
 class Worker(Peer):
-    """A load generator: `tell` it a command, and `hear` its answers."""
-
     def __init__(self, what: Literal["serving", "rollout"]) -> None:
         super().__init__(f"load for {what}", _Load)
         self._what = what
@@ -35,8 +33,6 @@ class Worker(Peer):
 
 
 class _Load:
-    """Carries out the methods of a load generator; each answer but the last goes over the pipe at once."""
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
@@ -51,7 +47,7 @@ class _Load:
 
 
 async def _serving(command: dict[str, Any], connection: Connection) -> object:
-    """Replay arrivals; answer at the begin, and then with every request as its client saw it."""
+    """Replay arrivals; answer at the start, and again with every request."""
     import numpy as np
 
     from rose.config import ServingConfig
@@ -72,7 +68,7 @@ async def _serving(command: dict[str, Any], connection: Connection) -> object:
 
 
 async def _rollout(command: dict[str, Any], connection: Connection) -> object:
-    """Keep turns in flight until the next command, then abort them; answer with the tokens that were made."""
+    """Keep turns in flight until the next command, abort them, and answer with the token counts."""
     import aiohttp
 
     draw = random.Random(command["seed"])
@@ -100,7 +96,7 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
                 await asyncio.sleep(0.2)
                 continue
             counts["turns"] += turns
-            # Turns that the end of the round cuts off may be answered without their tokens.
+            # An aborted turn may be answered without its tokens.
             tokens = sum(answer.get("meta_info", {}).get("completion_tokens", 0) for answer in answers)
             counts["tokens"] += tokens
             if not tokens:  # Nothing is lent.
@@ -120,7 +116,7 @@ async def _rollout(command: dict[str, Any], connection: Connection) -> object:
 
 
 def posts(turns: int) -> list[int]:
-    """Return how many turns each post carries, so that together they keep `turns` in flight."""
+    """Return the number of turns of each post, `turns` in all."""
     whole, rest = divmod(turns, TURNS_PER_POST)
     return [TURNS_PER_POST] * whole + [rest] * (rest > 0)
 

@@ -1,4 +1,4 @@
-"""The project's own tests that need CUDA: every host without a card skips them."""
+"""The project's own tests that need CUDA; a host without a card skips them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measure(scope: Scope, report: StageReport) -> None:
     if importlib.util.find_spec("xdist") is not None:
         command += ["--numprocesses=4", "--dist=loadfile"]
     visible = {} if scope.gpu is None else {"CUDA_VISIBLE_DEVICES": str(scope.gpu)}
-    # Pytest imports a file before it reads the marks: it gets only files that have this one.
+    # Pytest imports a file before it reads its marks: give it only files with this mark.
     tests = [str(path) for path in sorted(_TESTS.rglob("test_*.py")) if "mark.cuda" in path.read_text()]
     subprocess.run([*command, f"--junit-xml={file}", *tests], cwd=ROOT, env={**os.environ, **visible}, check=False)
     passed, report.detail["skipped"], report.detail["failed"] = outcomes(file)
@@ -36,7 +36,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def outcomes(file: Path) -> tuple[int, list[str], list[str]]:
-    """Return how many tests of a JUnit report passed, which were skipped and which failed, with their reasons."""
+    """Return the number of passed tests of a JUnit report, and the skipped and failed ones with reasons."""
     passed, skipped, failed = 0, [], []
     for case in ElementTree.parse(file).getroot().iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}"

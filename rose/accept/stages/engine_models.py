@@ -1,4 +1,4 @@
-"""Checkpoints without weights for the stage `engines`, and versions of random weights for one of them."""
+"""Checkpoints without weights for the stage `engines`, and versions of random weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from rose.runtime.traffic.prompts import WORDS
 from rose.runtime.training.policy_model import PolicyShape
 
-#: A Llama of 8 billion parameters, and one with which the same code runs on CPU cores in seconds.
 LARGE = PolicyShape(
     vocab_size=32768,
     hidden_size=4096,
@@ -30,7 +29,7 @@ _UNKNOWN, _END = "<unk>", "</s>"
 
 
 def write(folder: Path, shape: PolicyShape) -> Path:
-    """Return a checkpoint's folder with a configuration and a tokenizer, a word for each number of the vocabulary."""
+    """Write a configuration and a tokenizer with a word for each number of the vocabulary; return `folder`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -46,19 +45,17 @@ def write(folder: Path, shape: PolicyShape) -> Path:
 
 
 def layers(shape: PolicyShape, count: int) -> PolicyShape:
-    """Return the same width with `count` layers at most."""
     return replace(shape, num_hidden_layers=min(count, shape.num_hidden_layers))
 
 
 def parameter_count(shape: PolicyShape) -> int:
-    """Return how many numbers the weights are."""
     return sum(int(np.prod(size)) for size in _sizes(shape).values())
 
 
 def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
-    """Return a version under the names of Hugging Face's Llama, in bfloat16 in host memory."""
+    """Return weights under the names of Hugging Face's Llama, in bfloat16 in host memory."""
     draw = np.random.default_rng(0)
-    # Drawing each number anew would take most of a minute for a model of this size; a tensor begins anywhere in these.
+    # A tensor begins anywhere in this block: drawing every number would take most of a minute.
     block = torch.from_numpy(draw.normal(0, 0.02, 1 << 24).astype(np.float32)).to(torch.bfloat16)
     return {name: _of(block, size, int(draw.integers(1 << 24))) for name, size in _sizes(shape).items()}
 

@@ -1,7 +1,6 @@
-"""Two SGLang engines on the card: what lending costs serving, what it harvests, a sync, and either engine killed.
+"""Two SGLang engines on the card: latency beside lending, harvest, a sync, and a kill of either engine.
 
-The model has the shape of a Llama with 8 billion parameters and random weights. Parts follow one another for as long
-as there is time; a part that no longer fits is a fact that says so.
+The model is an 8-billion-parameter Llama with random weights. A part that does not fit in time is a fact.
 """
 
 from __future__ import annotations
@@ -9,63 +8,84 @@ from __future__ import annotations
 import importlib.util
 import json
 import statistics
+import threading
 import time
 import traceback
 import urllib.request
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from rose.accept.coserve import figures, traffic
+from rose.accept.coserve import traffic
 from rose.accept.coserve.host import ROLLOUT, SERVING, Cores, Gpu, Host, Models, opened
-from rose.accept.coserve.keeper import ROSE, SOLO
-from rose.accept.coserve.rounds import Round, Scene, harvest_share, order
+from rose.accept.coserve.keeper import ROSE, SOLO, Keeper
+from rose.accept.coserve.rounds import (
+    LATENCIES,
+    Round,
+    Scene,
+    budgets_of,
+    harvest_share,
+    order,
+    over_budget,
+    quantile,
+    round_figures,
+    serving_command,
+    values_ms,
+)
 from rose.accept.coserve.worker import Worker
 from rose.accept.stage import Scope, SkippedError, StageReport
-from rose.accept.stages import engine_models, engine_parts
+from rose.accept.stages import engine_models
+from rose.clock import monotonic_ns
 from rose.runtime.coserving.attach.attachment import described
+from rose.runtime.coserving.page import Party, Span
+from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.engines import gpu
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.traffic import trace as traces
 from rose.runtime.training.policy_model import PolicyShape
+from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.transfer.wire.server import StoreServer
 from rose.terminal import echo
 
+T = TypeVar("T")
 _GPU_TOKENS, _GRAPH_BATCH_MAX, _TURNS = 32768, 16, 16
 _GPU_LENGTHS_MAX = (1024, 32)
-#: Layers in a quick run, and of the rollout engine that is brought to other weights, which are published in full.
+#: Layers in a quick run, and of the rollout engine of the sync, whose weights are published in full.
 _QUICK_LAYERS, _SYNC_LAYERS = 8, 4
-#: An engine's contexts, graphs and activations beside its weights and its pool.
 _ENGINE_BYTES = 4 << 30
 _BUSY_TARGET = 0.42
 _RATE_PER_S, _GPU_RATE_PER_S, _RATE_MAX_PER_S = 1.5, 6.0, 30.0
 _BUDGET_FACTOR = 3
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
-#: The stage is over this long before it would be stopped.
 _MARGIN_S = 6.0
-#: A round is longer than its traffic: the ramp before it, and the last answers.
 _ROUND_EXTRA_S = 2.5
 _FAULT_S = 5.0
-#: (latency, quantile, target of the ratio, whether it is about a tail)
-_RATIOS = (
-    ("TTFT", 0.5, 1.05, False),
-    ("TPOT", 0.5, 1.05, False),
-    ("TTFT", 0.99, 1.07, True),
-    ("TPOT", 0.99, 1.07, True),
-)
+#: (latency, quantile, target ratio, whether it is a tail)
+_RATIOS = [(name, *ratio) for ratio in ((0.5, 1.05, False), (0.99, 1.07, True)) for name in LATENCIES]
 _PUBLISH_MAX_S = 15.0
 _LOG_LINES = 25
-#: What the parts after the rounds are expected to take; an engine alone starts in this share of both together.
+#: Expected times of the later parts; one engine starts in this share of the time of two.
 _KILL_S, _RESTART_S, _RESTART_SHARE, _SYNC_S = 6.0, 22.0, 0.65, 16.0
 _LATER_S = 2 * _KILL_S + _RESTART_S + _SYNC_S
+_BEFORE_S, _AFTER_S = 2.0, 2.0
+#: The kernel releases a dead process's page section as it ends the process: slow with a GPU's memory.
+_GONE_MAX_S = 10.0
+#: A step admitted just before begins within this time.
+_ADMITTED_NS = 100_000_000
+_KILL_RAMP_S = 1.0
+_KILL_SEED = 7000
+_PAUSE_MAX_MS = 50.0
+_ANCHOR, _DELTA = 1, 2
+_SYNC_PUBLISH_MAX_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Lengths:
-    """Seconds of each play, and how many rounds at most."""
-
     warm_up_s: float
     calibration_s: float
     round_s: float
@@ -73,7 +93,7 @@ class _Lengths:
 
     @property
     def rounds_s(self) -> float:
-        """What the rounds take if one of each policy is played."""
+        """Seconds of one round of each policy."""
         return self.warm_up_s + self.calibration_s + 2 * self.round_s + 4 * _ROUND_EXTRA_S
 
 
@@ -83,7 +103,7 @@ _CORES = _Lengths(warm_up_s=2, calibration_s=3, round_s=4, rounds_max=1)
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Raises SkippedError where engines cannot run."""
+    """Raises SkippedError if engines cannot run."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     _require_engines(scope)
     on_cores = scope.gpu is None
@@ -95,21 +115,21 @@ def measure(scope: Scope, report: StageReport) -> None:
     device = None if scope.gpu is None else Gpu(scope.gpu, tokens=_GPU_TOKENS, graph_batch_max=_GRAPH_BATCH_MAX)
     with ExitStack() as stack:
         host = stack.enter_context(opened(scope.folder, Cores.available(device), device, models))
-        stack.callback(_end, host, report)  # Kills them: asking them to end takes long.
+        stack.callback(_end, host, report)
         lengths = _FULL if not scope.quick else _CORES if on_cores else _QUICK
         parts = Parts(report, host, stack.enter_context(Worker("serving")), lengths, until_s)
-        versions = engine_parts.Versions(small, scope.folder / "store")
+        versions = Background("publishing", partial(publish_versions, small, scope.folder / "store"))
         restart_s = max(_RESTART_S, _RESTART_SHARE * parts.start())
         parts.run("hooks", 0, parts.check_hooks)
         with suppress(Exception):  # The sync reports the failure. Rounds are not measured beside it.
-            versions.wait(_PUBLISH_MAX_S)
+            versions.result(_PUBLISH_MAX_S)
         parts.run("rounds", lengths.rounds_s, parts.play_rounds)
-        parts.run("rollout engine killed", _KILL_S, partial(parts.fault, engine_parts.kill_rollout, 7))
+        parts.run("rollout engine killed", _KILL_S, partial(parts.fault, kill_rollout, 7))
         restart = partial(parts.restart, scope.folder / "small", small)
         if parts.run("rollout engine started anew", restart_s, restart):
-            parts.run("serving engine killed", _KILL_S, partial(parts.fault, engine_parts.kill_serving, 8))
-            sync = partial(engine_parts.sync, host, versions, report)
-            parts.run("sync", _SYNC_S, lambda: engine_parts.within(parts.left_s, sync))
+            parts.run("serving engine killed", _KILL_S, partial(parts.fault, kill_serving, 8))
+            bring = partial(sync, host, versions, report)
+            parts.run("sync", _SYNC_S, lambda: Background("sync", bring).result(parts.left_s))
 
 
 def _require_engines(scope: Scope) -> None:
@@ -125,7 +145,7 @@ def _require_engines(scope: Scope) -> None:
 
 
 def _shape_that_fits(scope: Scope) -> PolicyShape:
-    """Return the model with as many layers as there is time and memory for."""
+    """Return the model with as many layers as time and memory allow. Raises SkippedError."""
     import torch
 
     free, _ = torch.cuda.mem_get_info(scope.gpu)
@@ -140,8 +160,6 @@ def _shape_that_fits(scope: Scope) -> PolicyShape:
 
 
 class Parts:
-    """The parts of the stage, on one pair of engines."""
-
     def __init__(self, report: StageReport, host: Host, serving: Worker, lengths: _Lengths, until_s: float) -> None:
         on_cores = host.gpu is None
         lengths_max = traffic.CORE_TOKENS_MAX if on_cores else _GPU_LENGTHS_MAX
@@ -154,7 +172,6 @@ class Parts:
 
     @property
     def left_s(self) -> float:
-        """Seconds for what is still to be measured."""
         return self._until_s - time.monotonic()
 
     def run(self, name: str, needs_s: float, act: Callable[[], object]) -> bool:
@@ -175,7 +192,7 @@ class Parts:
         return True
 
     def start(self) -> float:
-        """Start both engines side by side: what they need is known and fits. Returns the seconds that it took."""
+        """Start both engines side by side, since their needs are known to fit; return the seconds."""
         began_s = time.monotonic()
         for name in (SERVING, ROLLOUT):
             self._host.launch(name)
@@ -187,7 +204,7 @@ class Parts:
         return took_s
 
     def check_hooks(self) -> None:
-        """Claim that both engines have ROSE's hooks, by the mechanisms of SGLang's resolved arguments."""
+        """Claim that both engines have ROSE's hooks, with the mechanisms for SGLang's resolved arguments."""
         accepted = 0
         roles: tuple[Literal["serving", "rollout"], ...] = ("serving", "rollout")
         for role in roles:
@@ -205,7 +222,7 @@ class Parts:
         self._report.claim("engines: hooks accepted", accepted, "engines", 2, "higher")
 
     def play_rounds(self) -> None:
-        """Play rounds of serving alone and beside rollouts, for as long as the later parts still fit."""
+        """Play rounds of serving alone and beside rollouts while the later parts still fit."""
         lengths, report = self._lengths, self._report
         played: dict[str, list[Round]] = {SOLO: [], ROSE: []}
         with Worker("rollout") as rollout:
@@ -213,7 +230,7 @@ class Parts:
             self._play(rollout, ROSE, -1, 20, lengths.warm_up_s)
             alone = self._play(rollout, SOLO, -1, 21, lengths.calibration_s)
             busy = alone.device["serving_ns"] / alone.device["length_ns"]
-            self._budgets = figures.budgets_of(alone, _BUDGET_FACTOR)
+            self._budgets = budgets_of(alone, _BUDGET_FACTOR)
             factor = min(3.0, max(0.3, _BUSY_TARGET / max(busy, 0.01)))
             self._rate_per_s = min(_RATE_MAX_PER_S, self._rate_per_s * factor)
             report.fact("serving alone busy, share", round(busy, 3))
@@ -226,18 +243,16 @@ class Parts:
                 for policy in order((SOLO, ROSE), number):
                     one = self._play(rollout, policy, number, number, lengths.round_s)
                     played[policy].append(one)
-                    echo(json.dumps(figures.round_figures(one, self._budgets)), err=True)
+                    echo(json.dumps(round_figures(one, self._budgets)), err=True)
         every = [one for rounds in played.values() for one in rounds]
-        report.detail["rounds"] = [figures.round_figures(one, self._budgets) for one in every]
+        report.detail["rounds"] = [round_figures(one, self._budgets) for one in every]
         claim_rounds(report, played, self._budgets)
 
     def fault(self, act: Callable[[Scene, StageReport, traffic.Arrivals], None], number: int) -> None:
-        """Run a part in which an engine is killed."""
         with Worker("rollout") as rollout:
             act(self._scene(rollout), self._report, self._arrivals(number, _FAULT_S))
 
     def restart(self, folder: Path, small: PolicyShape) -> None:
-        """Start a rollout engine of few layers, for the sync, beside the serving engine that kept running."""
         host, began_s = self._host, time.monotonic()
         host.stop([ROLLOUT])
         host.models = replace(host.models, rollout=engine_models.write(folder, small))
@@ -264,20 +279,19 @@ class Parts:
 
 
 def claim_rounds(report: StageReport, played: dict[str, list[Round]], budgets: Budgets) -> None:
-    """Claim what rounds of serving alone and beside rollouts show."""
     solo, rose = played[SOLO], played[ROSE]
-    error_ns = max(_sum_error_ns(one) for one in [*solo, *rose])
+    devices = [one.device for one in (*solo, *rose)]
+    sums_ns = [part["serving_ns"] + part["rollout_ns"] + part["headroom_ns"] + part["idle_ns"] for part in devices]
+    error_ns = max(abs(part["length_ns"] - sum_ns) for part, sum_ns in zip(devices, sums_ns, strict=True))
     report.claim("engines: slice sum error", error_ns, "ns", 0, "lower")
-    over = [sum(figures.over_budget(one, budgets) for one in rounds) for rounds in (rose, solo)]
+    over = [sum(over_budget(one, budgets) for one in rounds) for rounds in (rose, solo)]
     report.claim("engines: requests over budget, rose less solo", over[0] - over[1], "requests", 0, "lower")
     shares = [harvest_share(alone.device, lent.device) for alone, lent in zip(solo, rose, strict=True)]
     report.claim("engines: idle time harvested", statistics.median_high(shares), "share", 0.8, "higher")
     report.fact("rollout tokens a second", [round(one.tokens_per_s) for one in rose])
     for what, share, target, tail in _RATIOS:
-        # A round has too few requests for a tail of its own: these are of all rounds.
-        lent, alone = (
-            figures.quantile(figures.values_ms(rounds, figures.LATENCIES[what]), share) for rounds in (rose, solo)
-        )
+        # Over all rounds: one round has too few requests for a tail.
+        lent, alone = (quantile(values_ms(rounds, LATENCIES[what]), share) for rounds in (rose, solo))
         name = f"{what} p{share * 100:g}, rose / solo"
         if tail and report.quick:
             report.fact(name, round(lent / alone, 3))
@@ -285,16 +299,113 @@ def claim_rounds(report: StageReport, played: dict[str, list[Round]], budgets: B
             report.claim(f"engines: {name}", lent / alone, "x", target, "lower")
 
 
-def _sum_error_ns(one: Round) -> int:
-    device = one.device
-    parts = device["serving_ns"] + device["rollout_ns"] + device["headroom_ns"] + device["idle_ns"]
-    return abs(device["length_ns"] - parts)
-
-
 def _end(host: Host, report: StageReport) -> None:
-    """Kill the engines, and keep the ends of their logs, which are deleted with the folder."""
+    """Kill the engines and keep the ends of their logs, which go with the folder."""
     for engine in host.engines.values():
         engine.kill()
     logs = sorted(Path(host.folder).glob("*.log*"))
     report.detail["logs"] = {path.name: path.read_text(errors="replace").splitlines()[-_LOG_LINES:] for path in logs}
     report.save()
+
+
+def kill_rollout(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) -> None:
+    """Kill the rollout engine during its steps: no serving request may fail."""
+    with _killed(scene, ROLLOUT, arrivals) as (keeper, killed_ns):
+        served: list[dict[str, Any]] = scene.serving.hear()["requests"]
+    steps = sum(span.kind is Span.ROLLOUT and span.start_ns < killed_ns for span in keeper.spans)
+    failed = [request["reason"] for request in served if request["outcome"] != "completed"]
+    report.fact("rollout killed: serving requests", len(served))
+    report.fact("rollout killed: rollout steps before it", steps)
+    report.detail["rollout killed: failures"] = failed
+    name = "engines: serving requests failed, rollout engine killed"
+    report.claim(name, len(failed), "requests", 0, "lower")
+    report.claim("engines: serving requests sent, rollout engine killed", len(served), "requests", 1, "higher")
+
+
+def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) -> None:
+    """Kill the serving engine under traffic: no rollout step may begin once the page says so."""
+    host = scene.host
+    with _killed(scene, SERVING, arrivals) as (keeper, killed_ns):
+        deadline_s = time.monotonic() + _GONE_MAX_S
+        while host.page.alive(Party.SERVING) and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        gone_ns = monotonic_ns()
+        time.sleep(_AFTER_S)
+        alive = host.engines[ROLLOUT].alive
+    starts = [span.start_ns for span in keeper.spans if span.kind is Span.ROLLOUT]
+    report.fact("serving killed: rollout steps before it", sum(start < killed_ns for start in starts))
+    report.fact("serving killed: until the page says so, ms", round((gone_ns - killed_ns) / 1e6, 1))
+    late = sum(start > gone_ns + _ADMITTED_NS for start in starts)
+    report.claim("engines: rollout steps begun without serving", late, "steps", 0, "lower")
+    report.claim("engines: rollout engine lives on without serving", int(alive), "", 1, "higher")
+
+
+@contextmanager
+def _killed(scene: Scene, name: str, arrivals: traffic.Arrivals) -> Iterator[tuple[Keeper, int]]:
+    """Kill an engine under traffic and rollouts; yield the keeper and the time of the kill, monotonic ns."""
+    engines, keeper = scene.host.engines, scene.keeper(ROSE)
+    keeper.start()
+    try:
+        scene.rollout.tell(url=engines[ROLLOUT].url, turns=scene.turns, seed=_KILL_SEED)
+        time.sleep(_KILL_RAMP_S)
+        scene.serving.tell(**serving_command(engines[SERVING].url, arrivals, _KILL_SEED))
+        scene.serving.hear()
+        time.sleep(_BEFORE_S)
+        killed_ns = monotonic_ns()
+        engines[name].kill()
+        yield keeper, killed_ns
+    finally:
+        scene.rollout.close()
+        keeper.stop()
+
+
+def publish_versions(shape: PolicyShape, folder: Path) -> tuple[VersionStore, float]:
+    began_s, store = time.monotonic(), VersionStore(folder)
+    weights = engine_models.random_weights(shape)
+    store.publish(_ANCHOR, weights)
+    store.publish(_DELTA, engine_models.changed(weights))
+    return store, time.monotonic() - began_s
+
+
+def sync(host: Host, versions: Background[tuple[VersionStore, float]], report: StageReport) -> None:
+    """Bring the rollout engine to an anchor and then to a delta, as an agent does. Raises RuntimeError if one fails."""
+    store, took_s = versions.result(_SYNC_PUBLISH_MAX_S)
+    report.fact("sync: versions published, seconds", round(took_s, 1))
+    engine = EngineSync(host.engines[ROLLOUT], host.staging(ROLLOUT), device_id="d0")
+    acknowledged, pause_ms = 0, float("inf")
+    with StoreServer(store) as server:
+        for version in (_ANCHOR, _DELTA):
+            event = engine.bring(Target("", version, server.url))
+            report.detail[f"sync {version}"] = {
+                name: part for name, part in asdict(event).items() if name != "event_id"
+            }
+            if not event.ok:
+                raise RuntimeError(f"version {version}: {event.reason}")
+            assert event.pause_ns is not None, "a version that was swapped in took a pause"
+            pause_ms = event.pause_ns / 1e6
+            acknowledged += engine.standing.trusted
+            report.fact(f"sync: pause of the {'anchor' if version == _ANCHOR else 'delta'}, ms", pause_ms)
+    report.claim("engines: versions acknowledged", acknowledged, "", 2, "higher")
+    report.claim("engines: sync pause, delta", pause_ms, "ms", _PAUSE_MAX_MS, "lower")
+
+
+class Background(Generic[T]):
+    """Runs `act` in a daemon thread, so that a hanging act never delays the end of this process."""
+
+    def __init__(self, name: str, act: Callable[[], T]) -> None:
+        self._name = name
+        self._act = act
+        self._future: Future[T] = Future()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def result(self, timeout_s: float) -> T:
+        """Wait for the result. Raises TimeoutError, and what `act` raised."""
+        if not futures.wait([self._future], timeout_s).done:
+            raise TimeoutError(f"{self._name}: not finished after {timeout_s:.0f} s")
+        return self._future.result()
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._act())
+        except BaseException as error:
+            self._future.set_exception(error)

@@ -1,8 +1,7 @@
-"""One process gives way to another on a shared device: the product's gate, page, plugin and accounts, without SGLang.
+"""A serving process and a rollout process share a device by the product's gate, page, plugin and accounts, no SGLang.
 
-A serving process runs bursts of steps; a rollout process runs steps without pause. They share the device in one mode
-after another, round by round. Serving's steps beside rollouts are compared with serving alone; rollout steps, with what
-ungated rollouts would make of the time that serving alone leaves idle.
+They play rounds in each mode in turn. Serving is compared with serving alone, rollout steps with those of ungated
+rollouts in the idle time of serving alone.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ import numpy as np
 
 from rose.accept.peer import Peer, PeerError
 from rose.accept.stage import Scope, StageReport
-from rose.accept.stages.gate_engine import KV_TOKENS
-from rose.accept.stages.gate_processes import PROMPT_TOKENS, Ready, RolledOut, Step, Yield, make_party
+from rose.accept.stages.gate_processes import KV_TOKENS, PROMPT_TOKENS, Ready, RolledOut, Step, Yield, make_party
 from rose.clock import Anchor, monotonic_ns
 from rose.events import BUCKETS, DeviceSlice, Event
 from rose.runtime.coserving.accounts.accountant import Accountant
@@ -34,28 +32,25 @@ from rose.runtime.policy.slack import Budgets, LeaseTerms
 _MEMORY = KvMemory(
     device_bytes=4 * KV_TOKENS, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
-#: So long that no request is ever late: `_REGRET_SHARE` alone bounds rollouts.
+#: Never exceeded: `_REGRET_SHARE` alone bounds rollouts.
 _BUDGETS = Budgets(10_000_000_000, 10_000_000_000)
 _REGRET_SHARE = 0.05
-#: Between telling the processes of a round and its begin.
 _LEAD_NS = 50_000_000
-#: After a round, serving ends what it began within this time.
 _LATE_S = 5.0
 _CLOSE_S = 0.1
 _ROUNDS, _QUICK_ROUNDS = 3, 2
 _WARM_UP_S = 0.4
-#: What a round takes beside its time, and what is kept for the end of the stage.
+#: Overhead of a round, and reserve for the end of the stage.
 _ROUND_LOST_S, _END_S = 0.2, 3.0
-#: Share of a round that serving alone is busy.
 _BUSY_SHARE = 0.4
 _STEPS_MIN, _STEPS_MAX = 2, 4
-#: After a pause a card is slow to reach its clocks: serving's first steps of a round do not count.
+#: Serving steps in this time do not count: after a pause a card is slow to reach its clocks.
 SETTLING_NS = 250_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mode:
-    """A way to share the device. `policy` decides for rollouts; None: no rollouts. `served`: whether requests come."""
+    """A way to share the device. `policy` decides for rollouts (None: no rollouts); `served`: requests arrive."""
 
     name: str
     policy: str | None
@@ -67,7 +62,6 @@ class Mode:
 ALONE, UNSERVED, YIELD = "alone", "rollouts alone", "yield"
 MODES = (
     Mode(name=ALONE, policy=None, seconds=5.0, quick_seconds=0.75),
-    # What ungated rollouts make of a device that nobody else wants.
     Mode(name=UNSERVED, policy="share_all", served=False, seconds=1.2, quick_seconds=0.4),
     Mode(name="ungated", policy="share_all", seconds=2.0, quick_seconds=0.5),
     Mode(name=YIELD, policy="rose", seconds=5.0, quick_seconds=0.75),
@@ -76,7 +70,7 @@ MODES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """Holds the figures of a round in [from_ns, until_ns). `rollout` is None in a round without rollouts."""
+    """A round in [from_ns, until_ns); `rollout` is None without rollouts."""
 
     from_ns: int
     until_ns: int
@@ -85,7 +79,7 @@ class Round:
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """On CPU cores both processes share one. Raises PeerError if a process failed."""
+    """On CPU cores both processes share one core. Raises PeerError if a process failed."""
     deadline_ns = monotonic_ns() + round((scope.seconds - _END_S) * 1e9)
     device = Device(scope.folder, scope.device, core=_free_core(report) if scope.gpu is None else None)
     seconds = {mode: mode.quick_seconds if scope.quick else mode.seconds for mode in MODES}
@@ -98,7 +92,7 @@ def measure(scope: Scope, report: StageReport) -> None:
         if scale <= 0:
             raise PeerError("no time was left for rounds")
         try:
-            device.play(MODES[1], 0, _WARM_UP_S * scale)  # The gate has to know step times.
+            device.play(MODES[1], 0, _WARM_UP_S * scale)  # The gate learns step times.
             for number in range(rounds):
                 turn = number % len(MODES)
                 for mode in (*MODES[turn:], *MODES[:turn]):
@@ -111,7 +105,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def _free_core(report: StageReport) -> int:
-    """Return the core with the least to do, for the two processes; this process leaves it if there is another."""
+    """Return the least busy core, for both processes; this process leaves it if it has another."""
     import psutil
 
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -125,7 +119,7 @@ def _free_core(report: StageReport) -> int:
 
 
 class Device:
-    """One shared device: its page, the two processes on it, and the account of its time. Close it."""
+    """A shared device: its page, its two processes, and the account of its time."""
 
     def __init__(self, folder: Path, device: str, *, core: int | None) -> None:
         self._page = ArbiterPage.create(folder / "page")
@@ -138,14 +132,14 @@ class Device:
             "gate", self._page, self._anchor, self._began_ns, self._record, engine_id=None, leases=self._leases
         )
         self._serving, self._rollout = (
-            # Loading torch starts nothing on a GPU: a fork of it may still do that.
+            # A fork after loading torch may still use a GPU.
             Peer(name, make_party, name, device, self._page.path, core, start="forkserver")
             for name in ("serving", "rollout")
         )
         self._step_ns = 0
 
     def start(self, deadline_ns: int) -> tuple[Ready, Ready]:
-        """Bring serving up, then rollouts, each with the device to itself. Raises PeerError."""
+        """Start serving, then rollouts, each alone on the device. Raises PeerError."""
         ready: list[Ready] = []
         for process in (self._serving, self._rollout):
             process.tell("start")
@@ -154,7 +148,7 @@ class Device:
         return ready[0], ready[1]
 
     def play(self, mode: Mode, number: int, seconds: float) -> Round:
-        """Play one round; rounds of one number have the same requests. Raises PeerError."""
+        """Play one round; equal numbers have equal requests. Raises PeerError."""
         lent_ns = monotonic_ns()
         from_ns = lent_ns + _LEAD_NS
         until_ns = from_ns + round(seconds * 1e9)
@@ -184,7 +178,7 @@ class Device:
         return Round(from_ns=from_ns, until_ns=until_ns, steps=steps, rollout=rollout)
 
     def account(self) -> dict[str, int]:
-        """Close the account; return by how many nanoseconds it is wrong, and what it may have missed."""
+        """Close the account; return its error in nanoseconds, its length, and possible losses."""
         ended_ns = monotonic_ns()
         self._accountant.close(ended_ns, final=True)
         return {
@@ -196,7 +190,6 @@ class Device:
         }
 
     def close(self) -> None:
-        """End both processes."""
         self._serving.close()
         self._rollout.close()
         self._page.close()
@@ -213,15 +206,11 @@ class Device:
             self._slices.append(event)
 
 
-# ------------------------------------------------------------------ figures and claims
-
-
 def _claim(
     report: StageReport, account: dict[str, int], played: dict[str, list[Round]], serving: Ready, rollout: Ready
 ) -> None:
-    """Claim what the rounds so far allow."""
     modes = {name: mode_figures(rounds) for name, rounds in played.items()}
-    report.detail |= {"serving": asdict(serving), "rollouts": asdict(rollout), "account": account, "modes": modes}
+    report.detail |= {"serving": serving._asdict(), "rollouts": rollout._asdict(), "account": account, "modes": modes}
     report.claim("gate: slice sum error", account["slice_error_ns"], "ns", 0, "lower")
     report.fact("spans lost", account["spans_lost"])
     report.fact("span time that came after its slice, ns", account["late_ns"])
@@ -230,7 +219,7 @@ def _claim(
     if not {ALONE, UNSERVED} <= modes.keys():
         return
     alone = modes[ALONE]
-    # Ungated rollouts beside serving take serving's time too; these are steps of the idle time alone.
+    # Rollouts alone, scaled to the idle time: ungated rollouts beside serving take serving's time too.
     idle_steps_per_s = modes[UNSERVED]["rollout_steps_per_s"] * (1 - alone["busy_share"])
     report.fact("serving alone, busy share", round(alone["busy_share"], 3))
     report.fact("ungated rollout steps a second in the time that serving alone leaves idle", idle_steps_per_s)
@@ -238,23 +227,23 @@ def _claim(
         if name in (ALONE, UNSERVED):
             continue
         kept = mode["rollout_steps_per_s"] / idle_steps_per_s if idle_steps_per_s > 0 else 0.0
-        slower = None
-        if alone["serving_steps"] and mode["serving_steps"]:
-            slower = mode["latency_p99_ms"] / alone["latency_p99_ms"]
         if name == YIELD:
             report.claim("gate: rollout steps, gated / ungated of the idle share", kept, "x", 0.7, "higher")
             report.fact("serving's wish to device free, p99, ms", mode["wish_to_free_p99_ms"])
             report.fact("a rollout layer, ms", round(rollout.step_ns / rollout.layers / 1e6, 3))
         else:
             report.fact(f"rollout steps, {name} / ungated of the idle share", round(kept, 3))
-        if slower is not None and name == YIELD and not report.quick:
+        if not (alone["serving_steps"] and mode["serving_steps"]):
+            continue
+        slower = mode["latency_p99_ms"] / alone["latency_p99_ms"]
+        if name == YIELD and not report.quick:
             report.claim("gate: serving p99, gated / alone", slower, "x", 1.07, "lower")
-        elif slower is not None:
+        else:
             report.fact(f"serving p99, {name} / alone", round(slower, 3))
 
 
 def arrivals(seed: int, step_ns: int, from_ns: int, until_ns: int) -> tuple[tuple[int, int], ...]:
-    """Return random (arrival time, steps) of requests that keep serving busy for two fifths of the time."""
+    """Return random (arrival time, steps) that keep serving busy for `_BUSY_SHARE` of the time."""
     chance = random.Random(seed)
     requests: list[tuple[int, int]] = []
     at_ns = float(from_ns)
@@ -269,13 +258,13 @@ def arrivals(seed: int, step_ns: int, from_ns: int, until_ns: int) -> tuple[tupl
 
 
 def layers_left(rounds: Iterable[Round], layers: int) -> int:
-    """Return the most layers on the device as a step gave way; all layers of a step without a yield."""
+    """Return the most layers on the device at a yield; all layers without a yield."""
     yields = [given for one in rounds if one.rollout is not None for given in one.rollout.yields]
     return max((max(given.on_device, given.left) for given in yields), default=layers)
 
 
 def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, anchor: Anchor) -> int:
-    """Return by how much slices miss [began_ns, ended_ns), monotonic: in sums, between slices and at both ends."""
+    """Return by how much slices miss [began_ns, ended_ns), monotonic: in sums, gaps and at both ends."""
     edges = [anchor.utc_ns(began_ns), *(edge for part in slices for edge in (part.t0_ns, part.t1_ns))]
     edges.append(anchor.utc_ns(ended_ns))
     gaps_ns = sum(abs(after - before) for before, after in list(pairwise(edges))[::2])
@@ -284,7 +273,7 @@ def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, 
 
 
 def mode_figures(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Return the figures of a mode's rounds; None for what did not happen."""
+    """Return the figures of a mode's rounds; None for a figure without data."""
     seconds = sum(one.until_ns - one.from_ns for one in rounds) / 1e9
     steps = [step for one in rounds for step in one.steps if step.due_ns >= one.from_ns + SETTLING_NS]
     busy_ns = sum(

@@ -1,73 +1,260 @@
-"""The two processes of the stage `gate`: one serves requests of a few steps, the other rolls out without pause.
-
-What coordinates them is the product's: the page, the plugin of a serving engine and the gate of a rollout engine.
-"""
+"""The two processes of the stage `gate`: the product's page, plugin and gate, with layers in place of an engine."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from rose.accept.stages.gate_engine import LayerEnds, Request, Scheduler, Stack, View
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.gate import RolloutGate, RunAhead, add_layer_hooks
-from rose.runtime.coserving.hooks.scheduler import StepAbandonedError
+from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.serving import ServingPlugin
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Party, Span
 
-#: Prompt of every serving request, and the most that the page promises room for.
 PROMPT_TOKENS = 256
-#: Rollout layers are shorter than serving's, as a decode's are beside a prefill's.
+#: Times of a layer of serving and of rollouts: a decode is shorter than a prefill.
 _LAYER_NS = {"cuda": (400_000, 250_000), "cpu": (800_000, 400_000)}
 _ROLLOUT_REQUESTS = 8
 _WARM_UP_REQUESTS = 4
 _WARM_UP_STEPS = 4
-#: An idle engine looks at least this often for new requests.
 _IDLE_S = 0.05
+#: More than needed: memory plays no part in this stage.
+KV_TOKENS = 100_000
+_ENDS_KEPT = 8
+_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A serving step: due when its request had come and the step before it had ended. Monotonic nanoseconds."""
+class Shape:
+    """Layers of two matrix products. A step has a multiple of `grain` tokens, at most `most`."""
+
+    layers: int
+    hidden: int
+    inner: int
+    grain: int
+    most: int
+
+
+#: All layers read the same 0.5 GB of weights, ten times a card's cache.
+_GPU_SHAPE = Shape(layers=32, hidden=4096, inner=32768, grain=64, most=8192)
+_CPU_SHAPE = Shape(layers=12, hidden=256, inner=1024, grain=8, most=1024)
+
+
+class _Layer(torch.nn.Module):
+    def __init__(self, norm: torch.nn.RMSNorm, up: torch.nn.Linear, down: torch.nn.Linear) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = norm, up, down
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        added: torch.Tensor = value + self.down(torch.nn.functional.silu(self.up(self.norm(value))))
+        return added
+
+
+class Stack(torch.nn.Module):
+    """Transformer-like layers on a device, in bf16 on a GPU. Call `size` before `step`."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        self.shape = shape = _GPU_SHAPE if device.type == "cuda" else _CPU_SHAPE
+        self._dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        torch.manual_seed(0)
+        place: Any = {"device": device, "dtype": self._dtype}
+        up = torch.nn.Linear(shape.hidden, shape.inner, **place)
+        down = torch.nn.Linear(shape.inner, shape.hidden, **place)
+        norm = torch.nn.RMSNorm(shape.hidden, **place)
+        self.layers = torch.nn.ModuleList(_Layer(norm, up, down) for _ in range(shape.layers))
+        self.requires_grad_(False)
+        self._tokens = torch.zeros(0)
+
+    def size(self, layer_ns: int) -> None:
+        """Choose the tokens of a step so that a layer takes about `layer_ns`."""
+        grain, most = self.shape.grain, self.shape.most
+        few, many = grain, 16 * grain
+        few_ns, many_ns = self._layer_ns(few), self._layer_ns(many)
+        grains = round((layer_ns - few_ns) * (many - few) / max(many_ns - few_ns, 1.0) / grain)
+        self._set_tokens(min(max(few + grains * grain, grain), most))
+
+    def _layer_ns(self, tokens: int) -> float:
+        """Return the time of a layer in the quickest of a few steps after a first one."""
+        self._set_tokens(tokens)
+        self.step()
+        times = []
+        for _ in range(_REPEATS):
+            began_ns = time.perf_counter_ns()
+            self.step()
+            times.append(time.perf_counter_ns() - began_ns)
+        return min(times) / self.shape.layers
+
+    def _set_tokens(self, tokens: int) -> None:
+        self._tokens = torch.randn(tokens, self.shape.hidden, device=self.device, dtype=self._dtype)
+
+    def step(self) -> None:
+        with torch.inference_mode():
+            value = self._tokens
+            for layer in self.layers:
+                value = layer(value)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+
+
+class LayerEnds:
+    """Ends of the last few layers, on the device's own clock if it has one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_cores = device.type == "cpu"
+        self._events: deque[Any] = deque(maxlen=_ENDS_KEPT)
+        self._ended_ns: deque[int] = deque(maxlen=_ENDS_KEPT)
+        self._marker: Any = None if self.on_cores else _event()
+
+    def note(self) -> None:
+        if self.on_cores:
+            self._ended_ns.append(monotonic_ns())
+            return
+        event = self._events.popleft() if len(self._events) == _ENDS_KEPT else _event()
+        event.record()
+        self._events.append(event)
+
+    def unfinished(self, wish_ns: int) -> int:
+        """Return how many layers a GPU has not finished; on cores, how many ended after `wish_ns`."""
+        if self.on_cores:
+            return sum(ended_ns > wish_ns for ended_ns in self._ended_ns)
+        return sum(not event.query() for event in self._events)
+
+    def ended_ns(self) -> list[int]:
+        """Return the last ends, monotonic, in order; wait until a GPU has finished them."""
+        if self.on_cores:
+            return list(self._ended_ns)
+        self._marker.record()
+        self._marker.synchronize()
+        now_ns = monotonic_ns()
+        return [now_ns - round(event.elapsed_time(self._marker) * 1e6) for event in self._events]
+
+
+def _event() -> Any:
+    create: Callable[..., Any] = torch.cuda.Event
+    return create(enable_timing=True)
+
+
+class Request:
+    """A request of `steps` tokens, one a step, the first in a prefill. `steps` None: it runs until it is ended."""
+
+    def __init__(self, rid: str, prompt_tokens: int, steps: int | None = None, arrived_ns: int = 0) -> None:
+        self.rid = rid
+        self.origin_input_ids = range(prompt_tokens)
+        self.output_ids: list[int] = []
+        self.steps = steps
+        self.arrived_ns = arrived_ns
+        self.ended = False
+        self.to_finish = None
+        self.sampling_params = SimpleNamespace(max_new_tokens=steps or 0)
+        stamp_s = arrived_ns / 1e9
+        self.time_stats = SimpleNamespace(created_time=stamp_s, api_server_dispatch_time=stamp_s)
+
+    def finished(self) -> bool:
+        return self.ended or (self.steps is not None and len(self.output_ids) >= self.steps)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Requests of one step, all in prefill or all in decode."""
+
+    reqs: list[Request]
+    mode: Literal["decode", "extend"]
+    forward_iter: int = 0
+    batch_is_full: bool = False
+
+    @property
+    def extend_num_tokens(self) -> int:
+        return sum(len(request.origin_input_ids) for request in self.reqs)
+
+    @property
+    def forward_mode(self) -> SimpleNamespace:
+        return SimpleNamespace(is_decode=lambda: self.mode == "decode", is_extend=lambda: self.mode == "extend")
+
+
+class Scheduler:
+    """State under SGLang's names."""
+
+    def __init__(self) -> None:
+        self.max_total_num_tokens = KV_TOKENS
+        self.waiting_queue: list[Request] = []
+        self.chunked_req = None
+        self.running_batch = Batch([], "decode")
+        self.forward_ct = 0
+        self.server_args = SimpleNamespace(served_model_name="layers", model_path="layers")
+        self.tree_cache = SimpleNamespace(evictable_size=lambda: 0)
+        self.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: KV_TOKENS)
+
+    def collect_inflight_reqs(self) -> set[Request]:
+        return set(self.running_batch.reqs)
+
+    def next_batch(self) -> Batch | None:
+        """Return the batch of the next step, prompts first; None without requests."""
+        self.running_batch.reqs = [request for request in self.running_batch.reqs if not request.finished()]
+        if self.waiting_queue:
+            batch = Batch(self.waiting_queue, "extend")
+            self.running_batch.reqs, self.waiting_queue = [*self.running_batch.reqs, *batch.reqs], []
+            return batch
+        return Batch(list(self.running_batch.reqs), "decode") if self.running_batch.reqs else None
+
+    def count(self, batch: Batch) -> None:
+        self.forward_ct += 1
+        batch.forward_iter = self.forward_ct
+
+
+class View(SchedulerView):
+    """Ends requests without SGLang."""
+
+    ended = 0
+
+    def end(self, requests: Sequence[Request], message: str = "Aborted") -> tuple[int, int]:
+        for request in requests:
+            request.ended = True
+        self.ended += len(requests)
+        batch = self._scheduler.running_batch
+        batch.reqs = [request for request in batch.reqs if not request.ended]
+        return len(requests), 0
+
+    def evict(self, tokens: int) -> None:
+        """There is no prefix cache to evict."""
+
+
+class Step(NamedTuple):
+    """A serving step, in monotonic nanoseconds: due when its request had arrived and the last step had ended."""
 
     due_ns: int
     begin_ns: int
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Yield:
-    """A rollout step that gave way between two layers.
-
-    `on_device`: layers that the device had not finished when the gate saw the wish; `left`: when the gate said that the
-    device was free. The last layer ended `free_ns` after the wish.
-    """
+class Yield(NamedTuple):
+    """Unfinished layers at the wish (`on_device`) and the yield (`left`); the last ended `free_ns` after the wish."""
 
     on_device: int
     left: int
     free_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Layers of a step, and what a step takes with the device to itself."""
+class Ready(NamedTuple):
+    """A step's layers, and its time alone on the device."""
 
     layers: int
     step_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class RolledOut:
-    """Rollout steps of a round, those that were abandoned for serving, and requests that were sent elsewhere."""
-
+class RolledOut(NamedTuple):
     steps: int
     yields: tuple[Yield, ...]
     abandoned: int
@@ -75,8 +262,8 @@ class RolledOut:
 
 
 def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut:
-    """Return the party of this name (`serving` or `rollout`), its layers on the device."""
-    # An MPS daemon of the host would share the device otherwise than the gate does.
+    """Return the party `serving` or `rollout` on the device."""
+    # The gate, not an MPS daemon of the host, shares the device.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(page.with_name("no-mps"))
     torch.set_num_threads(1)
     if core is not None:
@@ -88,7 +275,7 @@ def make_party(_: Connection, name: str, device: str, page: Path, core: int | No
 
 
 class Serving:
-    """An engine with the product's plugin in it, turn by turn as SGLang's loop."""
+    """An engine with the product's plugin and SGLang's loop."""
 
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
@@ -96,10 +283,9 @@ class Serving:
         self._plugin = ServingPlugin(self._scheduler, page, None)
 
     def start(self) -> Ready:
-        """Take the page, and learn what steps take."""
         self._stack.size(_LAYER_NS[self._stack.device.type][0])
         now_ns = monotonic_ns()
-        # One after another, so that there are prefills enough to learn from.
+        # One after another: the plugin learns from several prefills.
         steps = [step for _ in range(_WARM_UP_REQUESTS) for step in self.play(((now_ns, _WARM_UP_STEPS),), now_ns)]
         if self._plugin.state.reason is not None:
             raise RuntimeError(f"the plugin did not take the page: {self._plugin.state.reason}")
@@ -107,7 +293,7 @@ class Serving:
         return Ready(self._stack.shape.layers, lengths[len(lengths) // 4])
 
     def play(self, arrivals: tuple[tuple[int, int], ...], until_ns: int) -> tuple[Step, ...]:
-        """Serve (arrival time, steps); none is begun after `until_ns`. Returns every step."""
+        """Serve (arrival time, steps) and return every step; no request begins after `until_ns`."""
         scheduler, plugin = self._scheduler, self._plugin
         queue, steps = deque(arrivals), list[Step]()
         previous_end_ns = 0
@@ -138,7 +324,7 @@ class Serving:
 
 
 class WatchedPage(ArbiterPage):
-    """The rollout engine's page; it also keeps what the device still had to do whenever the gate gave way."""
+    """The rollout engine's page; records the device's unfinished layers at each yield."""
 
     ends: LayerEnds
 
@@ -160,14 +346,14 @@ class WatchedPage(ArbiterPage):
             left = 0 if self.ends.on_cores else self.ends.unfinished(self._wish_ns)
             self._given = (self._wish_ns, self._on_device, left)
         elif self._given is not None:
-            # Serving is done with the device: asking it for times disturbs nobody.
+            # Serving has left the device: reading times disturbs nothing.
             (wish_ns, on_device, left), self._given = self._given, None
             free_ns = max((end_ns - wish_ns for end_ns in self.ends.ended_ns()), default=0)
             self.yields.append(Yield(on_device, left, max(0, free_ns)))
 
 
 class RollingOut:
-    """An engine that always has requests, behind the product's gate."""
+    """An engine behind the product's gate that always has requests."""
 
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
@@ -175,12 +361,11 @@ class RollingOut:
         self._gate: RolloutGate | None = None
 
     def start(self) -> Ready:
-        """Take the page, and add the gate to the layers."""
         stack = self._stack
         stack.size(_LAYER_NS[stack.device.type][1])
         add_layer_hooks(stack, self._before_layer, after_last=stack.device.type == "cpu")
         page = WatchedPage.attach(self._path, Party.ROLLOUT)
-        assert isinstance(page, WatchedPage), "attached as the class it was called on"
+        assert isinstance(page, WatchedPage), "attached as its own class"
         self._page = page
         self._page.ends = LayerEnds(stack.device)
         self._scheduler = Scheduler()
@@ -194,7 +379,7 @@ class RollingOut:
         return Ready(stack.shape.layers, min(times_ns))
 
     def play(self, from_ns: int, until_ns: int) -> RolledOut:
-        """Run steps in [from_ns, until_ns); a step that is unfinished then does not count."""
+        """Run steps in [from_ns, until_ns); a step unfinished at the end does not count."""
         page, view, telemetry, scheduler = self._page, self._view, self._telemetry, self._scheduler
         gate = RolloutGate(
             page,
@@ -243,6 +428,6 @@ class RollingOut:
         return RolledOut(steps, tuple(page.yields), abandoned, view.ended)
 
     def _before_layer(self, layers_left: int) -> None:
-        if self._gate is not None:  # Else the stack is sized or warmed up.
+        if self._gate is not None:  # None: sizing or warm-up.
             self._page.ends.note()
             self._gate.between_layers(layers_left)

@@ -1,4 +1,4 @@
-"""Facts about this host, and the most that its card does: the denominators of what other stages measure."""
+"""Facts about this host and the limits of its card: denominators of other stages' figures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from rose.accept.stage import Scope, StageReport
 _PACKAGES = ("torch", "triton", "sglang", "sglang-kernel", "torch-memory-saver", "cuda-bindings", "ray")
 _GIB = 1 << 30
 _REPEATS = 5
-#: Rows and columns of the matrices that are multiplied.
 _SIDE = 8192
 _LAUNCHES = 1000
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Claims nothing."""
     report.fact("python", sys.version.split()[0])
     for package in _PACKAGES:
         try:
@@ -74,7 +72,7 @@ def _measure_card(scope: Scope, report: StageReport) -> None:
 
 
 def _median_s(torch: Any, act: Callable[[], object]) -> float:
-    """Return the median of a few times, by the device's own clock, in seconds."""
+    """Return the median time in seconds, by the device's own clock."""
     act()
     times_ms = []
     for _ in range(_REPEATS):

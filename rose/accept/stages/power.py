@@ -1,4 +1,4 @@
-"""The device's meter, as the agent runs it: consecutive `power` events, and energy that agrees with power."""
+"""The device's meter as the agent runs it: consecutive `power` events, and energy that agrees with power."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rose.runtime.coserving.meter.meter import DeviceMeter
 
 _SIDE = 4096
 _ERROR_MAX = 0.05
-#: A card under a new load takes some time to reach its clocks.
+#: Time of a card to reach its clocks under a new load.
 _SETTLING_NS = 1_500_000_000
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """The device rests for a third of the time and then works; energy is compared once the work is steady."""
+    """Rest for a third of the time, then work; compare energy while the work is steady."""
     seconds = min(9.0, scope.seconds / 2)
     events: list[Power] = []
 
@@ -62,7 +62,7 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 def _compare(report: StageReport, events: list[Power], samples: list[tuple[int, int]]) -> None:
-    """Compare the energy counter, which the ledger records, with readings of power: (UTC ns, mW)."""
+    """Compare the energy counter, which the ledger records, with readings of power (UTC ns, mW)."""
     counted = [event for event in events if event.source == "nvml-energy"]
     report.fact("readings by the energy counter", f"{len(counted)} of {len(events)}")
     if not counted:
@@ -83,8 +83,6 @@ def _compare(report: StageReport, events: list[Power], samples: list[tuple[int, 
 
 
 class _Card:
-    """Work for a GPU, and its power as NVML reads it."""
-
     def __init__(self, gpu: int) -> None:
         import torch
 
@@ -96,13 +94,12 @@ class _Card:
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
     def work(self) -> None:
-        """Compute for some milliseconds."""
         for _ in range(16):
             self._torch.mm(self._matrix, self._matrix)
         self._torch.cuda.synchronize(self._matrix.device)
 
     def power_mw(self) -> int:
-        """Return the power of this moment; where a driver has none, its mean over the last second."""
+        """Return the power now; the mean of the last second if the driver has no other."""
         field = pynvml.nvmlDeviceGetFieldValues(self._handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
         if field.nvmlReturn == pynvml.NVML_SUCCESS:
             return int(field.value.uiVal)

@@ -1,41 +1,44 @@
-"""Memory that goes from one process to another while addresses stay, as a cut of a rollout engine's KV pool needs it.
+"""Memory moves between two processes at stable addresses, as a cut of a rollout engine's KV pool needs it.
 
-This process maps a pool of pieces, of the size that an engine has, with graphs captured over it. It unmaps most of it;
-a neighbour, which had no room before, maps as much, and gives it back. Times are from the first call of the giver to
-the last of the taker, messages included. Memory goes through the driver ("fresh handles"), and then as pieces to which
-both keep handles, handed over through file descriptors ("kept handles").
+"Fresh handles" go through the driver; "kept handles" are pieces that both processes share by file descriptor. Times run
+from the giver's first call to the taker's last, messages included.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import socket
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
+from rose.accept.peer import Peer, PeerError
 from rose.accept.stage import Scope, SkippedError, StageReport
-from rose.accept.stages.vmm_neighbour import Neighbour
 
 if TYPE_CHECKING:
     import torch
 
-    from rose.runtime.coserving.kv.device_memory import CudaMemory, PieceMemory
+    from rose.runtime.coserving.kv.device_memory import CudaMemory, PieceMemory, Reservation
 
-#: As with an engine on a card: 2 MiB, of which a row of 2 KiB makes blocks of 1,024 slots.
+#: An engine's piece: 2 MiB, 1,024 slots of a row of 2 KiB.
 _PIECE_BYTES = 2 << 20
-#: The last of the card is never filled.
 _SPARE_BYTES = 4 << 30
-#: File descriptors in one message; Linux takes 253.
+#: File descriptors in a message; Linux allows 253.
 _BATCH = 128
+#: Bytes that the neighbour takes at a time to fill the card.
+_BLOCK_BYTES = 1 << 30
 _HANDED_OVER = "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """Pieces that move and pieces that stay; `rounds` there and back."""
+    """Pieces that move and pieces that stay; `rounds` out and back."""
 
     moved: int
     stays: int
@@ -45,12 +48,11 @@ class Sizes:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that move in one direction."""
         return self.moved * self.piece_bytes
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Raises SkippedError where the card cannot do it, or has too little room for it now."""
+    """Raises SkippedError if the card cannot do it, or lacks room now."""
     sizes = Sizes(
         moved=((2 if scope.quick else 8) << 30) // _PIECE_BYTES,
         stays=32,
@@ -58,13 +60,12 @@ def measure(scope: Scope, report: StageReport) -> None:
         spare_bytes=_SPARE_BYTES,
         rounds=1 if scope.quick else 3,
     )
-    # They load torch while this process does.
     with Neighbour(scope.device, scope.seconds) as first, Neighbour(scope.device, scope.seconds) as second:
         run_parts(report, sizes, _card(scope, report, sizes), first, second)
 
 
 def run_parts(report: StageReport, sizes: Sizes, memory: PieceMemory, first: Neighbour, second: Neighbour) -> None:
-    """Run both parts; a part that fails does not end the other."""
+    """Run both parts, also after a failure of one."""
     failures: dict[str, str] = {}
     parts: dict[str, Callable[[], object]] = {
         "neighbours": lambda: (first.ask("free_bytes"), second.ask("free_bytes")),
@@ -78,7 +79,7 @@ def run_parts(report: StageReport, sizes: Sizes, memory: PieceMemory, first: Nei
             traceback.print_exc()
             failures[name] = f"{type(error).__name__}: {error}"
         if name == "fresh handles":
-            first.close()  # What it filled of the card is free again.
+            first.close()  # Frees its part of the card.
     report.fact("parts that failed", failures)
     report.claim("vmm: parts that failed", len(failures), "", 0, "lower")
 
@@ -107,7 +108,7 @@ def _card(scope: Scope, report: StageReport, sizes: Sizes) -> CudaMemory:
 
 
 def _move_fresh(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
-    """Unmap here, create and map there, and back, under graphs that were captured before."""
+    """Unmap here, create and map there, and back, under graphs captured before."""
     pool = _Pool(sizes, memory)
     neighbour.ask("fill", leave_bytes=sizes.spare_bytes + sizes.moved_bytes // 2)
     given = {"pieces": sizes.moved, "piece_bytes": sizes.piece_bytes, "spare_bytes": sizes.spare_bytes}
@@ -143,7 +144,7 @@ def _move_fresh(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbou
 
 
 class _Pool:
-    """A pool of which one part stays and the other moves, with work over each part that was captured once."""
+    """A pool with a part that stays and a part that moves, and captured work over each."""
 
     def __init__(self, sizes: Sizes, memory: PieceMemory) -> None:
         import torch
@@ -166,13 +167,13 @@ class _Pool:
         self.stable = True
 
     def replay(self) -> int:
-        """Replay the work over what stays; return 1 if the outcome is wrong."""
+        """Replay the work over the part that stays; return 1 if the outcome is wrong."""
         self.replays += 1
         self._work()
         return int(not bool((self._stays == self.replays).all()))
 
     def replay_moved(self) -> int:
-        """Replay the work over what moved and is here again, and over what stays; return how many are wrong."""
+        """Replay the work over both parts once the moved part is back; return the wrong outcomes."""
         self._moves.zero_()
         self._moved_work()
         ends = self._moves[:, :: self._moves.shape[1] - 1]
@@ -192,7 +193,6 @@ class _Pool:
 
 
 def _captured(device: torch.device, work: Callable[[], object]) -> Callable[[], object]:
-    """Return `work` as a graph of a GPU; on CPU cores as it is."""
     import torch
 
     work()
@@ -206,7 +206,7 @@ def _captured(device: torch.device, work: Callable[[], object]) -> Callable[[], 
 
 
 def _move_kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour: Neighbour) -> None:
-    """Map the same pieces, with their content, here or there; a move creates none."""
+    """Map the same pieces with their content here or there; a move creates none."""
     import torch
 
     from rose.runtime.coserving.kv.device_memory import CudaMemory, Reservation
@@ -239,7 +239,7 @@ def _move_kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour
         right = min(right, int((tensor[:, -1] == numbers + 1).sum()))
         tensor.copy_(numbers[:, None])
     report.claim("vmm: pieces wrong after they were handed over", sizes.moved - right, "", 0, "lower")
-    # The first move has the handing over in it, which happens once.
+    # The first move includes the one-time handing over.
     report.claim("vmm: kept handles, ms per GB", ms_per_gb(out_ns[1:], sizes), "ms", 35, "lower")
     report.fact("kept handles, handed over the first time, ms per GB", ms_per_gb(out_ns[:1], sizes))
     report.fact("kept handles, back, ms per GB", ms_per_gb(back_ns, sizes))
@@ -249,5 +249,109 @@ def _move_kept(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbour
 
 
 def ms_per_gb(took_ns: list[int], sizes: Sizes) -> float:
-    """Return the median time of a move of one decimal gigabyte."""
+    """Return the median time of a move, in ms per decimal gigabyte."""
     return statistics.median(took_ns) / 1e6 / (sizes.moved_bytes / 1e9)
+
+
+class Neighbour(Peer):
+    def __init__(self, device: str, seconds: float) -> None:
+        super().__init__("neighbour", _Taker, device)
+        self._seconds = seconds
+
+    def ask(self, method: str, **arguments: object) -> Any:
+        """Return the answer. Raises PeerError."""
+        self.tell(method, **arguments)
+        return self._answer()
+
+    def hand(self, memory: PieceMemory, handles: list[Any]) -> None:
+        """Hand over pieces of `memory`; this process keeps its handles. Raises PeerError and DriverError."""
+        descriptors: list[int] = []
+        try:
+            for handle in handles:
+                descriptors.append(memory.export(handle))
+            self.tell("adopt", count=len(descriptors))
+            with _socket(self.connection) as sock:
+                reduction.sendfds(sock, descriptors)
+            self._answer()
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _answer(self) -> Any:
+        if not self.answers(self._seconds):
+            raise PeerError(f"the process {self.name!r} did not answer within {self._seconds:g} s")
+        return self.hear()
+
+
+class _Taker:
+    def __init__(self, connection: Connection, device: str) -> None:
+        import torch
+
+        from rose.runtime.coserving.kv.device_memory import CudaMemory
+        from rose.runtime.coserving.kv.host_memory import HostMemory
+
+        if device != "cpu":
+            torch.cuda.set_device(device)
+        self._torch, self._connection = torch, connection
+        self._memory: PieceMemory = HostMemory() if device == "cpu" else CudaMemory(torch.device(device))
+        self._filled: list[Any] = []
+        self._taken: Reservation | None = None
+        self._pieces = self._piece_bytes = 0
+        self._handles: list[Any] = []
+
+    def free_bytes(self) -> int:
+        return self._memory.free_bytes()
+
+    def fill(self, leave_bytes: int) -> None:
+        """Take all of the card but `leave_bytes`; nothing on CPU cores, whose memory others use."""
+        while self._memory.device.type != "cpu" and self._memory.free_bytes() - _BLOCK_BYTES >= leave_bytes:
+            block = self._torch.empty(_BLOCK_BYTES, dtype=self._torch.uint8, device=self._memory.device)
+            self._filled.append(block)
+
+    def take(self, pieces: int, piece_bytes: int, spare_bytes: int) -> int:
+        """Map all pieces if `spare_bytes` then stay free, as an engine does; return the mapped bytes."""
+        if self._memory.free_bytes() - pieces * piece_bytes < spare_bytes:
+            return 0
+        return self._map(pieces, piece_bytes)
+
+    def adopt(self, count: int) -> None:
+        with _socket(self._connection) as sock:
+            descriptors = reduction.recvfds(sock, count)
+        try:
+            self._handles += [self._memory.adopt(descriptor) for descriptor in descriptors]
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def map_adopted(self, piece_bytes: int) -> int:
+        return self._map(len(self._handles), piece_bytes, self._handles)
+
+    def check(self, first: int) -> int:
+        """Return how many pieces hold first, first + 1, ... (any number if negative), then add one to each."""
+        torch = self._torch
+        assert self._taken is not None, "nothing was taken"
+        tensor = self._taken.tensor((self._pieces, self._piece_bytes // 4), torch.int32)
+        numbers = torch.arange(self._pieces, dtype=torch.int32, device=self._memory.device) + max(0, first)
+        right = torch.ones(self._pieces, dtype=torch.bool, device=self._memory.device)
+        if first >= 0:
+            right &= (tensor[:, 0] == numbers) & (tensor[:, -1] == numbers)
+        tensor.copy_((numbers + 1)[:, None])
+        right &= (tensor[:, 0] == numbers + 1) & (tensor[:, -1] == numbers + 1)
+        return int(right.sum())
+
+    def give(self) -> None:
+        assert self._taken is not None, "nothing was taken"
+        self._taken.close()
+        self._taken = None
+
+    def _map(self, pieces: int, piece_bytes: int, handles: Sequence[Any] = ()) -> int:
+        from rose.runtime.coserving.kv.device_memory import Reservation
+
+        self._pieces, self._piece_bytes = pieces, piece_bytes
+        self._taken = Reservation(self._memory, pieces, piece_bytes)
+        self._taken.map(0, pieces, handles)
+        return self._taken.mapped_bytes
+
+
+def _socket(connection: Connection) -> socket.socket:
+    return socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)

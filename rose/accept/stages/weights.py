@@ -1,25 +1,33 @@
 """New weights under a running model: published, fetched, prepared beside its steps, written in place, acknowledged.
 
-A trainer on the same device changes its copy and publishes it to a store in a folder. A model steps without end, on a
-GPU by replaying a captured CUDA graph, and is brought to each version by the updater that the plugin runs inside an
-engine. On CPU cores the same code runs at a smaller size; then a pause says nothing about a bus.
+The plugin's updater brings a stepping model to versions of a trainer on the same device. On CPU cores the model is
+smaller, and pauses say nothing about a bus.
 """
 
 from __future__ import annotations
 
+import json
+import queue
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from rose.accept.report import phase
 from rose.accept.stage import Scope, StageReport
-from rose.accept.stages.live_model import LiveModel, Sizes
+from rose.runtime.coserving.hooks.asking import Ranks, Verb
+from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.coserving.weights.parameters import EngineWeights
+from rose.runtime.coserving.weights.weights import WeightUpdater
+from rose.runtime.training.policy_model import PolicyShape
 from rose.runtime.transfer.codec.bits import integers
 from rose.runtime.transfer.layout.fused import hf_views
 from rose.runtime.transfer.package.manifest import Manifest
@@ -27,33 +35,44 @@ from rose.runtime.transfer.store.store import Publisher, VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.terminal import echo
 
-#: Shares of the elements that change, the largest first: it hides best what the first commit does once.
+#: Shares of changed elements; the largest first, because the first commit has one-time work.
 SHARES = (0.2, 0.035, 0.014)
-_GPU = {"hidden": 4096, "inner": 14336, "heads": 32, "kv_heads": 8, "vocab": 32000}
-_CPU = {"hidden": 512, "inner": 1792, "heads": 8, "kv_heads": 2, "vocab": 4000}
+_GPU = PolicyShape(
+    vocab_size=32000,
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+)
+_CPU = PolicyShape(
+    vocab_size=4000, hidden_size=512, intermediate_size=1792, num_attention_heads=8, num_key_value_heads=2, head_dim=64
+)
 #: Layers by (on a GPU, quick): models of 1.8, 1.0, 0.07 and 0.02 GB.
 _LAYERS = {(True, False): 3, (True, True): 1, (False, False): 9, (False, True): 2}
-#: No version is begun after this share of the stage's time.
+#: No version starts after this share of the stage's time.
 _TIME_SHARE = 0.5
-#: A store and what is staged from it, against the model's bytes.
+#: Bytes of the store and the staged versions, per byte of the model.
 _FOLDER_SHARE = 2.0
 _STEPS_AFTER = 5
+_SCALE = 0.02
+_WARM_STEPS = 3
+_POLL_S = 0.002
 _BUS_BYTES, _BUS_ROUNDS = 256 << 20, 5
 _FLIPPED = "model.layers.0.mlp.down_proj.weight"
 _PAUSE_TARGET = 3
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    """Claims what the product promises of a version that is brought in."""
     until_s = time.monotonic() + _TIME_SHARE * scope.seconds
     device = torch.device(scope.device)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    sizes = Sizes(layers=_LAYERS[on_gpu, scope.quick], **(_GPU if on_gpu else _CPU))
-    with _roomy(scope.folder, sizes) as folder:
+    shape = replace(_GPU if on_gpu else _CPU, num_hidden_layers=_LAYERS[on_gpu, scope.quick])
+    with _roomy(scope.folder, shape) as folder:
         with phase("building the model"):
-            engine = LiveModel(sizes, device, folder)
+            engine = LiveModel(shape, device, folder)
         report.fact("model, bytes", engine.nbytes)
         report.fact("steps are", "replays of a captured CUDA graph" if on_gpu else "computed as they are")
         run = _Run(engine, folder, report)
@@ -67,9 +86,9 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 @contextmanager
-def _roomy(folder: Path, sizes: Sizes) -> Iterator[Path]:
-    """Yield `folder`, or a temporary one where that lacks room."""
-    needed = _FOLDER_SHARE * sum(2 * torch.Size(shape).numel() for shape in sizes.shapes.values())
+def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
+    """Yield `folder`, or a temporary one if it lacks room."""
+    needed = _FOLDER_SHARE * sum(2 * torch.Size(size).numel() for size in _shapes(shape).values())
     enough = shutil.disk_usage(folder).free > needed
     with nullcontext(folder) if enough else tempfile.TemporaryDirectory(prefix="rose-accept-weights-") as chosen:
         yield Path(chosen)
@@ -89,21 +108,167 @@ def _bus_bytes_per_s(device: torch.device) -> float:
     return _BUS_BYTES / min(took_s)
 
 
-class _Run:
-    """Versions of one model, the cost of their pauses, and a flipped bit."""
+def _shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    rows = (shape.num_attention_heads + 2 * shape.num_key_value_heads) * shape.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, hidden)}
+    for layer in range(shape.num_hidden_layers):
+        path = f"model.layers.{layer}"
+        shapes[f"{path}.input_layernorm.weight"] = (hidden,)
+        shapes[f"{path}.self_attn.qkv_proj.weight"] = (rows, hidden)
+        shapes[f"{path}.self_attn.o_proj.weight"] = (hidden, hidden)
+        shapes[f"{path}.mlp.gate_up_proj.weight"] = (2 * inner, hidden)
+        shapes[f"{path}.mlp.down_proj.weight"] = (hidden, inner)
+    return {**shapes, "model.norm.weight": (hidden,), "lm_head.weight": (shape.vocab_size, hidden)}
 
+
+@dataclass(slots=True)
+class Steps:
+    """Steps since a version came in, and how many of them read exactly its weights."""
+
+    taken: int = 0
+    right: int = 0
+
+
+class LiveModel:
+    """A model that steps in a thread while entered, and takes new weights between two steps as a rollout engine does.
+
+    Each step sums the bits of every parameter, which tells the weights it read; `expected` has the sums of each
+    version.
+    """
+
+    def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
+        self.staging = folder / "staging"
+        self.staging.mkdir()
+        generator = torch.Generator(device).manual_seed(0)
+        self.parameters = {
+            name: torch.nn.Parameter(
+                (torch.randn(size, generator=generator, device=device) * _SCALE).bfloat16(), requires_grad=False
+            )
+            for name, size in _shapes(shape).items()
+        }
+        self.expected: dict[int, list[int]] = {}
+        self.steps: dict[int, Steps] = {}
+        self.shape = shape
+        self._device = device
+        self._token = torch.zeros(1, dtype=torch.int64, device=device)
+        scheduler = SimpleNamespace(forward_ct=0, record_weight_version_change=lambda new_version: None)
+        model = SimpleNamespace(named_parameters=self.parameters.items)
+        self._runner = SimpleNamespace(model_config=shape, model=model)
+        page = ArbiterPage.create(folder / "page")
+        self._updater = WeightUpdater(scheduler, self._runner, page, self.staging, Ranks())
+        self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._failed: BaseException | None = None
+        self._step: Callable[[], torch.Tensor] = self._captured() if device.type == "cuda" else self._compute
+        self._thread = threading.Thread(target=self._run, name="live-model", daemon=True)
+
+    def __enter__(self) -> LiveModel:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.parameters.values())
+
+    def views(self, manifest: Any) -> dict[str, torch.Tensor]:
+        return EngineWeights.of(self._runner, manifest, Ranks()).views
+
+    def ask(self, verb: Verb, version: int, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Return the engine's answer. Raises RuntimeError if it refuses, TimeoutError without an answer."""
+        refusals: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._asked.put(lambda: refusals.put(self._updater.ask(verb, version)))
+        path = self.staging / f"{version}.{verb}.0.json"
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s and self._failed is None:
+            if not refusals.empty() and (refused := refusals.get()) is not None:
+                raise RuntimeError(f"the engine refused to {verb} version {version}: {refused}")
+            if path.exists():
+                answer: dict[str, Any] = json.loads(path.read_text())
+                path.unlink()
+                return answer
+            time.sleep(_POLL_S)
+        raise TimeoutError(f"no answer to {verb} {version} in {timeout_s:g} s (steps: {self._failed or 'running'})")
+
+    def sums(self, tensors: dict[str, torch.Tensor]) -> list[int]:
+        """Return the sums of a step that reads these tensors, by the parameters' names."""
+        return [int(integers(tensors[name]).sum(dtype=torch.int64)) for name in self.parameters]
+
+    def wait_for_steps(self, version: int, count: int, timeout_s: float = 10.0) -> None:
+        """Wait for so many steps with a version. Raises TimeoutError."""
+        deadline_s = time.monotonic() + timeout_s
+        while version not in self.steps or self.steps[version].taken < count:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"the model took fewer than {count} steps with version {version} in {timeout_s:g} s")
+            time.sleep(_POLL_S)
+
+    def _run(self) -> None:
+        try:
+            with self._own_stream():
+                while not self._stopped.is_set():
+                    while not self._asked.empty():
+                        self._asked.get()()
+                    version = self._updater.version
+                    sums: list[int] = self._step().tolist()  # Waits for the step, as an engine without overlap.
+                    if version is not None:
+                        steps = self.steps.setdefault(version, Steps())
+                        steps.taken += 1
+                        steps.right += sums == self.expected[version]
+        except BaseException as error:
+            self._failed = error
+            raise
+
+    def _own_stream(self) -> AbstractContextManager[Any]:
+        """Return a stream of this thread on a GPU: it does not wait for other queues."""
+        if self._device.type != "cuda":
+            return nullcontext()
+        return torch.cuda.stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
+
+    def _captured(self) -> Callable[[], torch.Tensor]:
+        torch.cuda.synchronize(self._device)
+        with self._own_stream():
+            for _ in range(_WARM_STEPS):
+                self._compute()
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            sums = self._compute()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return sums
+
+        return replay
+
+    @torch.no_grad()
+    def _compute(self) -> torch.Tensor:
+        """Compute a decoding step of one token without attention; return the sums of all weights."""
+        p, width = self.parameters, self.shape.hidden_size
+        x = p["model.embed_tokens.weight"][self._token]
+        for layer in range(self.shape.num_hidden_layers):
+            path = f"model.layers.{layer}"
+            normed = torch.nn.functional.rms_norm(x, x.shape[-1:], p[f"{path}.input_layernorm.weight"])
+            qkv = normed @ p[f"{path}.self_attn.qkv_proj.weight"].T
+            x = x + qkv[:, :width] @ p[f"{path}.self_attn.o_proj.weight"].T
+            gate, up = (normed @ p[f"{path}.mlp.gate_up_proj.weight"].T).chunk(2, dim=-1)
+            x = x + (torch.nn.functional.silu(gate) * up) @ p[f"{path}.mlp.down_proj.weight"].T
+        x = torch.nn.functional.rms_norm(x, x.shape[-1:], p["model.norm.weight"])
+        self._logits = x @ p["lm_head.weight"].T
+        return torch.stack([integers(parameter).sum(dtype=torch.int64) for parameter in p.values()])
+
+
+class _Run:
     def __init__(self, engine: LiveModel, folder: Path, report: StageReport) -> None:
         self._engine, self._report = engine, report
         #: The trainer's copy, laid out as the engine's, and under the published names.
         self._trainer = {name: parameter.data.clone() for name, parameter in engine.parameters.items()}
-        config = engine.config
-        self._tensors = hf_views(
-            self._trainer.items(),
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-            vocab_size=config.vocab_size,
-        )
+        shape = engine.shape
+        heads = (shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim)
+        self._tensors = hf_views(self._trainer.items(), *heads, vocab_size=shape.vocab_size)
         store = VersionStore(folder / "store")
         self._publisher = Publisher(store)
         self._receiver = Receiver(f"file://{store.folder}", None, engine.staging)
@@ -112,7 +277,7 @@ class _Run:
         self._rows: dict[str, dict[str, float]] = report.detail.setdefault("versions", {})
 
     def bring_versions(self, until_s: float) -> None:
-        """Publish versions and bring the engine to each; the first one always, others until `until_s`, monotonic."""
+        """Publish versions and bring the engine to each; only the first one after `until_s`, monotonic."""
         addresses = self._addresses()
         with phase("publishing version 0"):
             self._publisher.publish(0, self._tensors)
@@ -129,7 +294,7 @@ class _Run:
             self._claim_versions(addresses)
 
     def _bring(self, version: int, share: float) -> dict[str, float]:
-        """Publish a version and bring the engine to it. Returns what that took, in seconds and bytes."""
+        """Publish a version and bring the engine to it; return the seconds and bytes of each part."""
         self._step_trainer(version, share)
         self._engine.expected[version] = self._engine.sums(self._trainer)
         row: dict[str, float] = {}
@@ -137,7 +302,7 @@ class _Run:
             self._publisher.publish(version, self._tensors)
         with _timed(row, "fetch_s"):
             staged = self._receiver.fetch(version, version - 1)
-        # The rest of publishing is the trainer's, in another process than an engine's.
+        # In a fleet the trainer's process does the rest of publishing.
         self._publisher.wait()
         manifest = self._manifest = staged.manifests[-1]
         (self._engine.staging / f"v{version}").symlink_to(staged.folder.name)
@@ -171,14 +336,14 @@ class _Run:
         self._report.claim("weights: wrong tensors", wrong, "tensors", 0, "lower")
 
     def claim_pauses(self, bus_bytes_per_s: float) -> None:
-        """Compare the pauses with what the bus needs for their bytes; the claim is of the worst version."""
+        """Compare pauses with the bus time of their bytes; claim the worst version."""
         for row in self._rows.values():
             row["pause_over_bus"] = row["commit_s"] / (row["write_bytes"] / bus_bytes_per_s)
         worst = max(row["pause_over_bus"] for row in self._rows.values())
         self._report.claim("weights: pause / time of the bytes over the bus", worst, "x", _PAUSE_TARGET, "lower")
 
     def flip_a_bit(self) -> None:
-        """Flip one bit in the device's memory: the audit must name the tensor."""
+        """Flip one bit in device memory: the audit must name the tensor."""
         manifest = self._manifest
         assert manifest is not None, "a version was brought in"
         (self._engine.staging / f"held-{manifest.version}.json").write_bytes(manifest.to_bytes())
