@@ -18,9 +18,8 @@ from rose.pricing.answers import breakdown, cost_per_correct, elasticity, fronti
 from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.answers.frontier import Slack
 from rose.pricing.answers.probes import Probe
-from rose.pricing.run import token_spread
-from rose.pricing.run.token_spread import Spread
-from rose.pricing.run.tokens import FATES, Tokens
+from rose.pricing.run.tokens import BLOCKS, FATES, Spread, Tokens
+from rose.pricing.run.tokens import spreads as token_spreads
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats
 from rose.pricing.stats.uncertainty import Estimate
@@ -80,7 +79,7 @@ def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float 
         }
         for n in range(size)
     ]
-    block = np.arange(size) * token_spread.BLOCKS // size
+    block = np.arange(size) * BLOCKS // size
     blocks = [
         {
             "placement": place,
@@ -91,7 +90,7 @@ def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float 
             "tokens": int(made[place][block == number].sum()),
         }
         for place in made
-        for number in range(token_spread.BLOCKS)
+        for number in range(BLOCKS)
     ]
     tokens = {
         place: Tokens(
@@ -116,7 +115,7 @@ def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
     half = 1.959963984540054 * MARGINAL_ERROR * run.ns["borrowed"] * MARGINAL_USD_PER_NS
     useful = {place: run.tokens[place].useful for place in usd}
     spreads = (
-        token_spread.spreads(run.blocks, {(place, "simulated"): price for place, price in USD_PER_NS.items()})
+        token_spreads(run.blocks, {(place, "simulated"): price for place, price in USD_PER_NS.items()})
         if random is not None
         else dict.fromkeys(("borrowed", "dedicated", "loaded"), Spread(0, 1))
     )
@@ -164,7 +163,11 @@ def cost(random: np.random.Generator) -> Iterator[Shown]:
     found, price = run.groups, priced(run, random)
     drawn = cost_per_correct.resample(found)
     assert drawn is not None
-    shares = {"alpha": ("solved", "one"), "accept_rate": ("accepted", "judged"), "ppv": ("audited_correct", "audited")}
+    shares = {
+        "alpha": ("solved", "judged_groups"),
+        "accept_rate": ("accepted", "judged"),
+        "ppv": ("audited_correct", "audited"),
+    }
     for name, columns in shares.items():
         yield shown(name, truth[name], cost_per_correct.share_interval(found, *columns))
     for name in ("rho", "r", "phi"):

@@ -17,7 +17,7 @@ from rose.pricing.borrowing import savings
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Bought
 from rose.pricing.money import NS_PER_HOUR
-from rose.pricing.run import token_spread
+from rose.pricing.run import tokens
 from rose.pricing.stats.bootstrap import Interval
 
 #: Dollars of m are of one lease schedule, those of tokens of one simulated run: this many dollars of tokens stand
@@ -84,7 +84,7 @@ def ledger(
 ) -> Iterator[Shown]:
     """What one run saved against every way; `charged_usd` is what the borrow of such a run really costs."""
     prices = {(place, "simulated"): price for place, price in groups.USD_PER_NS.items()}
-    spreads = token_spread.spreads(run.blocks, prices)
+    spreads = tokens.spreads(run.blocks, prices)
     borrowed_usd = Fraction(SCALE * run.ns["borrowed"] * groups.USD_PER_NS["borrowed"])
     share = IDLE_SHARES[idle]
     for way in savings.saved(

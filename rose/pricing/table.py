@@ -264,6 +264,13 @@ def values(title: str, figures: Mapping[str, Figure], stamp: Stamp, view: str, *
     )
 
 
+def report_table(
+    stamp: Stamp, title: str, head: str, rows: Iterable[Row], text: Collection[str] = (), **more: Any
+) -> Table:
+    """Return a table of figures; `head` names its columns, divided by " | ", and `text` those that hold text."""
+    return Table(title=title, stamp=stamp, columns=columns(*head.split(" | "), text=text), rows=tuple(rows), **more)
+
+
 def notes(*texts: str) -> tuple[str, ...]:
     """Those that say something."""
     return tuple(filter(None, texts))

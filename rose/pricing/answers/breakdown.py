@@ -1,10 +1,10 @@
-"""What an accepted trajectory cost, by policy version, by task or by step: rows that sum to the run's own figure.
+"""What an accepted trajectory cost, by policy version, task or step: rows that sum to the run's own figure.
 
-The dollars are those of the blended price line: what was really paid, borrowed time at its marginal price and dedicated
-time at its amortized one. Each placement's dollars are divided among the rows by the tokens made there, to the
-nano-dollar. A trajectory belongs whole to one row: to the oldest policy version that made one of its tokens, to its
-task, to its step. What belongs to none is the row `unallocated`: tokens that a preemption threw away, trajectories
-whose version or task the ledger does not have, and rollout time in which no token was made.
+The dollars are those of the blended price line: borrowed time at its marginal price, dedicated time at its amortized
+one. Each placement's dollars are divided among the rows by the tokens made there, to the nano-dollar. A trajectory
+belongs whole to one row: the oldest policy version that made one of its tokens, its task, or its step. `unallocated`
+has the rest: tokens that a preemption lost, trajectories without a recorded version or task, and rollout time without a
+token.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class Part:
 
     @property
     def usd_per_accepted(self) -> Fraction | None:
-        """None where nothing was accepted, and where the row is what belongs to none."""
+        """None where nothing was accepted, and for `unallocated`."""
         if not self.accepted or self.key == UNALLOCATED:
             return None
         return Fraction(self.cost_nano_usd, NANO_USD_PER_USD * self.accepted)
 
 
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[Part, ...]:
-    """The rows of a run, in the order of their keys, `unallocated` last and always there."""
+    """Return the rows of a run in the order of their keys, `unallocated` last and always there."""
     set_variables(connection, run_id=run_id, part=way)
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
 def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, ...]:
-    """The rows from what each group made in each (`part`, `accepted`, `*_tokens`) and the dollars of each placement."""
+    """Return the rows, from what each group made (`part`, `accepted`, `*_tokens`) and each placement's dollars."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in counted:
@@ -61,7 +61,7 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, 
     # Last, whatever came first, so that of equal remainders it is the last to get one.
     members[UNALLOCATED] = members.pop(UNALLOCATED, [])
     tokens = {
-        place: {key: sum(int(row[f"{place}_tokens"]) for row in members_rows) for key, members_rows in members.items()}
+        place: {key: sum(int(row[f"{place}_tokens"]) for row in groups) for key, groups in members.items()}
         for place in _PLACES
     }
     nano = {place: _divide(nano_usd_of(paid[place]), tokens[place]) for place in _PLACES}
@@ -79,28 +79,23 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, 
         Part(
             key=key,
             cost_nano_usd=sum(nano[place][key] for place in _PLACES),
-            accepted=sum(int(row["accepted"]) for row in members_rows),
-            interval=None if key == UNALLOCATED else _interval(members_rows, usd_per_token),
+            accepted=sum(int(row["accepted"]) for row in groups),
+            interval=None if key == UNALLOCATED else _interval(groups, usd_per_token),
         )
-        for key, members_rows in members.items()
+        for key, groups in members.items()
     )
 
 
 def _divide(amount: int, tokens: Mapping[str, int]) -> dict[str, int]:
-    """By tokens; where none was made, nobody's."""
     return split(amount, tokens if any(tokens.values()) else {key: int(key == UNALLOCATED) for key in tokens})
 
 
 def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, Floats]) -> Interval | None:
-    """Dollars over accepted, by a bootstrap over the row's groups, with draws of a token's price."""
     columns = [[int(row["accepted"]), *(int(row[f"{place}_tokens"]) for place in _PLACES)] for row in groups]
     drawn = bootstrap.sums(np.array(columns, dtype=np.int64))
     if drawn is None or not usd_per_token:
         return None
-    usd = sum(
-        drawn[:, column] * usd_per_token[place]
-        for column, place in enumerate(_PLACES, start=1)
-        if place in usd_per_token
-    )
+    tokens = dict(zip(_PLACES, drawn.T[1:], strict=True))
+    usd = sum(tokens[place] * price for place, price in usd_per_token.items())
     with np.errstate(divide="ignore", invalid="ignore"):
         return bootstrap.interval(usd / drawn[:, 0], len(groups))

@@ -4,34 +4,32 @@ The parts are the volume, mix and price variances of Horngren, Datar and Rajan, 
 16th edition, 2018, chapters 7 and 14, each at the rates of the period before. [D] for this ledger:
 
 A line is the charges of one group (a team, a run ...) and one rate cell (bucket, pool, device class). v is its device
-time and c its cost, 0 the period before and 1 the one that is explained. V is the time of all lines of one work
-(rollouts; everything else that devices did), G = V1 / V0, r the rate of its cell before, over all groups, and R that of
-all cells of its pool.
+time and c its cost, 0 the period before and 1 the explained one. V is the time of all lines of one work (rollouts;
+everything else that devices did), G = V1 / V0, r the rate of its cell before, over all groups, and R that of all cells
+of its pool.
 
-- volume: c0 * (G - 1). For rollouts it is told apart, where both periods have accepted tokens, into accepted output,
-  tokens for each accepted one, and device time for each token: G is the product of their three ratios, taken in this
-  order.
+- volume: c0 * (G - 1). For rollouts, where both periods have accepted tokens, it is split into accepted output, tokens
+  for each accepted one, and device time for each token: G is the product of their ratios, taken in this order.
 - share borrowed, of rollouts: v1 * R - v0 * G * R, what moved between dedicated devices and borrowed ones.
 - mix: v1 * r - c0 * G less the share borrowed, what moved between buckets, device classes and groups.
 - price: c1 - v1 * r. A cell without a rate before is mix, or volume where its whole work is new.
 
-What has no device time, transfer and energy, is volume. Rates are over all groups, so an effect is the same by whatever
-dimension it is shown, but for the nano-dollars that rounding moves between effects of a group.
+Transfer and energy, without device time, are volume. An effect is the same by every dimension, but for rounding.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import mul
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -64,6 +62,7 @@ OUTPUT = ("accepted output", "tokens per accepted token", "device time per token
 EFFECTS: tuple[str, ...] = (VOLUME, *OUTPUT, SHARE_BORROWED, MIX, PRICE)
 
 _CELL = ("bucket", "pool", "device_class")
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +111,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """Where some charges belong: a group, and the cell whose rate they have."""
+    """A group, and the cell whose rate its charges have."""
 
     group: str
     bucket: str
@@ -121,7 +120,6 @@ class Line:
 
     @property
     def work(self) -> str:
-        """What its volume is compared within."""
         return self.bucket if self.bucket in ("rollout", "transfer", "energy") else "other"
 
     @property
@@ -131,15 +129,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Device time of some charges in nanoseconds, and their cost."""
-
     ns: int = 0
     cost_nano: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One of the two periods. Tokens are those made in rollouts, and those of them that were accepted."""
+    """One of the two periods, with its rollout tokens and those of them that were accepted."""
 
     lines: Mapping[Line, Amount]
     tokens: int = 0
@@ -154,7 +150,7 @@ class Side:
 
 
 def side(charges: pl.DataFrame, by: str) -> Side:
-    """What a frame of charges comes to, by a dimension of BY. Raises PricingError for another."""
+    """Return the sums of charges by a dimension of BY. Raises PricingError for another."""
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
@@ -175,38 +171,25 @@ def side(charges: pl.DataFrame, by: str) -> Side:
 
 
 def changes(before: Side, now: Side, *, by: str, before_stamp: Stamp, stamp: Stamp) -> Changes:
-    """The change from one period to the other by its effects, and by group.
-
-    Raises PricingError for periods of different provenance or currency.
-    """
-    for what, one, other in (
-        ("provenance", before_stamp.provenance, stamp.provenance),
-        ("currency", before_stamp.currency, stamp.currency),
-    ):
+    """Return the change between the periods. Raises PricingError for another provenance or currency."""
+    for what in ("provenance", "currency"):
+        one, other = getattr(before_stamp, what), getattr(stamp, what)
         if one != other:
             raise PricingError(f"the periods differ in {what} ({one} and {other}): no difference can be made of both")
     exact = effects(before, now)
     groups = [_group(name, before, now, exact) for name in sorted({line.group for line in (*before.lines, *now.lines)})]
-    return Changes(
-        by=by,
-        before=before_stamp,
-        stamp=stamp,
-        total=_total(groups),
-        groups=tuple(sorted(groups, key=lambda group: (-abs(group.change_nano), group.name))),
-    )
-
-
-def _total(groups: Sequence[Group]) -> Group:
-    return Group(
+    groups.sort(key=lambda group: (-abs(group.change_nano), group.name))
+    total = Group(
         name="total",
         before_nano=sum(group.before_nano for group in groups),
         cost_nano=sum(group.cost_nano for group in groups),
         effects={effect: sum(group.effects[effect] for group in groups) for effect in EFFECTS},
     )
+    return Changes(by=by, before=before_stamp, stamp=stamp, total=total, groups=tuple(groups))
 
 
 def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
-    """Exact nano-dollars by group and effect; they sum to the change, and those of a group to its own."""
+    """Return exact nano-dollars by group and effect; they sum to the change, and those of a group to its own."""
     totals: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     works: dict[str, list[Line]] = defaultdict(list)
     for line in sorted({*before.lines, *now.lines}):
@@ -220,7 +203,7 @@ def effects(before: Side, now: Side) -> dict[tuple[str, str], Fraction]:
 def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[tuple[Line, str, Fraction]]:
     time0, time1 = before.ns(lines), now.ns(lines)
     growth = Fraction(time1, time0) if time0 else None
-    cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: (line.pool,))
+    cells, pools = _rates(lines, before, lambda line: line.cell), _rates(lines, before, lambda line: line.pool)
     steps = _steps(growth, before, now, time0, time1) if work == "rollout" else None
     for line in lines:
         was, is_now = before.lines.get(line, Amount()), now.lines.get(line, Amount())
@@ -229,7 +212,7 @@ def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[
             continue
         for effect, factor in steps or ((VOLUME, growth - 1),):
             yield line, effect, was.cost_nano * factor
-        rate, pool = cells.get(line.cell), pools.get((line.pool,))
+        rate, pool = cells.get(line.cell), pools.get(line.pool)
         at_old_rates = Fraction(is_now.cost_nano) if rate is None else is_now.ns * rate
         moved = Fraction(0)
         if work == "rollout":
@@ -243,7 +226,6 @@ def _of_work(work: str, lines: list[Line], before: Side, now: Side) -> Iterable[
 def _steps(
     growth: Fraction | None, before: Side, now: Side, time0: int, time1: int
 ) -> tuple[tuple[str, Fraction], ...] | None:
-    """What to multiply a cost before with for each of OUTPUT; None where a period lacks what they are made of."""
     amounts = (before.accepted_tokens, before.tokens, time0, now.accepted_tokens, now.tokens, time1)
     if growth is None or min(amounts) <= 0:
         return None
@@ -253,10 +235,8 @@ def _steps(
     return tuple(zip(OUTPUT, (after - until for until, after in pairwise(reached)), strict=True))
 
 
-def _rates(lines: Iterable[Line], side: Side, key: Any) -> dict[tuple[str, ...], Fraction]:
-    """Nano-dollars for a nanosecond of each cell or pool that has any device time."""
-    time: dict[tuple[str, ...], int] = defaultdict(int)
-    cost: dict[tuple[str, ...], int] = defaultdict(int)
+def _rates(lines: Iterable[Line], side: Side, key: Callable[[Line], K]) -> dict[K, Fraction]:
+    time, cost = Counter[K](), Counter[K]()
     for line in lines:
         amount = side.lines.get(line, Amount())
         time[key(line)] += amount.ns
@@ -265,7 +245,7 @@ def _rates(lines: Iterable[Line], side: Side, key: Any) -> dict[tuple[str, ...],
 
 
 def _group(name: str, before: Side, now: Side, exact: Mapping[tuple[str, str], Fraction]) -> Group:
-    """A group with its effects in whole nano-dollars, which sum to its change."""
+    """Return a group with its effects in whole nano-dollars, which sum to its change."""
     cost0, cost1 = (
         sum(amount.cost_nano for line, amount in side.lines.items() if line.group == name) for side in (before, now)
     )
@@ -273,9 +253,6 @@ def _group(name: str, before: Side, now: Side, exact: Mapping[tuple[str, str], F
     return Group(name=name, before_nano=cost0, cost_nano=cost1, effects=rounded(parts, cost1 - cost0))
 
 
-# Of a ledger, and as tables ------------------------------------------------------------------------------------------
-
-#: Groups that are shown one by one.
 TOP = 10
 
 
@@ -289,7 +266,7 @@ def build(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> Changes:
-    """What drove the change from `before`, else from as long a time just before the period, to the period.
+    """Return what drove the change from `before`, else from as long a time just before the period, to the period.
 
     Raises PricingError where one of them has no charge, they overlap or cannot be compared; LedgerError.
     """
@@ -316,7 +293,7 @@ def build(
 
 
 def sentence(made: Changes, signed: Callable[[int], str] = signed_usd) -> str:
-    """In words: how much more or less it cost, and the effect that did most of it; `signed` writes nano-dollars."""
+    """Return how much more or less it cost, and the effect that did most of it; `signed` writes nano-dollars."""
     change = made.total.change_nano
     if change == 0:
         return "It cost the same."
@@ -327,7 +304,6 @@ def sentence(made: Changes, signed: Callable[[int], str] = signed_usd) -> str:
 
 
 def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
-    """The two periods, the change in words, and its table."""
     now, before = (Period(stamp.from_ns, stamp.to_ns) for stamp in (made.stamp, made.before))
     yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {made.stamp}]"
     if not made.before.verified:
@@ -337,7 +313,7 @@ def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Elem
 
 
 def csv_text(made: Changes) -> str:
-    """A row for each group, the largest change first; amounts in whole units of the currency, to the nano."""
+    """Return a row for each group, the largest change first; amounts in whole units of the currency, to the nano."""
     written, stamp, before = io.StringIO(), made.stamp, made.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {
@@ -361,7 +337,7 @@ def csv_text(made: Changes) -> str:
 
 
 def table(made: Changes, top: int = TOP) -> Table:
-    """A line for each of the `top` groups that changed most, one for the others, and their sum."""
+    """Return a row for each of the `top` groups that changed most, one for the others, and their sum."""
     shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in made.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:

@@ -12,7 +12,8 @@ from rose.pricing.answers.cost_per_correct import Resamples
 from rose.pricing.answers.levers import Lever
 from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
 from rose.pricing.stats import bootstrap
-from rose.pricing.table import Paragraph, Row, Section, Table, columns
+from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
 
 if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 _MILLION = 10**6
 _PER = "million answer tokens"
 _VIEW_OF_LINE = {"serving": AMORTIZED, "dedicated": AMORTIZED, "opportunistic": MARGINAL, "blended": BLENDED}
-#: The factors of C3 in words.
 FACTORS = {
     "cpm": "price of a million serving tokens (CPM)",
     "r": "output tokens for each answer token (R)",
@@ -32,10 +32,15 @@ FACTORS = {
 }
 C3, C3_PER_CORRECT = "C3, per million answer tokens", "C3 / PPV, per million correct ones"
 #: Factors that are a share of trials, as `cost_per_correct.share_interval` counts them.
-_SHARES = {"alpha": ("solved", "one"), "accept_rate": ("accepted", "judged"), "ppv": ("audited_correct", "audited")}
+_SHARES = {
+    "alpha": ("solved", "judged_groups"),
+    "accept_rate": ("accepted", "judged"),
+    "ppv": ("audited_correct", "audited"),
+}
 NO_VERDICT = "not enough data: no verdict yet"
 _UNKNOWN = "not enough data: a factor of the formula is not known"
 _BELOW = "does not apply: the borrow lowered the bill, and the formula takes a price"
+_NO_PRICE = "not enough data: serving's own price of a token is not known"
 _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found correct"
 
 
@@ -57,32 +62,24 @@ def cost(run: PricedRun, by: By | None = None) -> Section:
 
 
 def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
-    """What a correct answer cost at each price of a rollout token, `lines`; and C3 with its factors, `c3`."""
+    """Return `lines`, what a correct answer cost at each price of a rollout token, and `c3`, C3 with its factors."""
     factors = _factors(run, drawn)
     c3, c3_per_correct = _formula(run, "blended", drawn, None)
     return {
-        "lines": Table(
-            title="By what rollout tokens are priced at; the formula is hypothetical, at list price",
+        "lines": report_table(
+            run.stamp,
+            "By what rollout tokens are priced at; the formula is hypothetical, at list price",
+            "rollout tokens priced at | a million of them | pi | per accepted | per correct | formula | view",
+            (_line(run, line, drawn) for line in cost_per_correct.LINES),
             view="view by line",
-            stamp=run.stamp,
-            columns=columns(
-                "rollout tokens priced at",
-                "a million of them",
-                "pi",
-                "per accepted",
-                "per correct",
-                "formula",
-                "view",
-                text=("view",),
-            ),
-            rows=tuple(_line(run, line, drawn) for line in cost_per_correct.LINES),
+            text=("view",),
         ),
-        "c3": Table(
-            title="C3 = CPM x R x (1 + pi x rho) / alpha, hypothetical: at list price",
+        "c3": report_table(
+            run.stamp,
+            "C3 = CPM x R x (1 + pi x rho) / alpha, hypothetical: at list price",
+            "what | value",
+            ((words, factors[name]) for name, words in FACTORS.items()),
             view=BLENDED,
-            stamp=run.stamp,
-            columns=columns("what", "value"),
-            rows=tuple((words, factors[name]) for name, words in FACTORS.items()),
             footer=(
                 (C3, c3),
                 (C3_PER_CORRECT, c3_per_correct),
@@ -93,7 +90,6 @@ def lines_and_c3(run: PricedRun, drawn: Resamples | None) -> dict[str, Table]:
 
 
 def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
-    """The factors by name; CPM at the token prices in force when the run began."""
     make, groups = run.make, run.groups
     figures = {
         "rho": make.part(groups.rho, unit="ratio", why=NO_VERDICT),
@@ -120,10 +116,7 @@ def _factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
 
 
 def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
-    """One price line: of a token, per accepted and per audited correct trajectory, and the formula.
-
-    The formula is dollars per million answer tokens.
-    """
+    """Return the row of a price line; the formula is dollars per million answer tokens."""
     make, cost, groups, view = run.make, run.cost, run.groups, _VIEW_OF_LINE[line]
     basis = "measured" if view == AMORTIZED else run.borrow.basis
     usd = cost.by_line[line]
@@ -131,77 +124,51 @@ def _line(run: PricedRun, line: str, drawn: Resamples | None) -> Row:
     if usd is None:
         where = {"dedicated": "dedicated", "blended": "any"}.get(line, "borrowed")
         why = f"not enough data: no useful token was made on {where} devices"
+    why_no_interval = cost.no_interval(line) or bootstrap.TOO_FEW
     accepted, correct = cost_per_correct.measured_interval(cost, run.tokens, groups, drawn, line)
     per_accepted = cost_per_correct.measured(cost, groups)[line]
     per_correct = per_accepted / groups.ppv if per_accepted is not None and groups.ppv else None
-    no_interval = cost.no_interval(line) or bootstrap.TOO_FEW
+
+    def trajectory(usd: Fraction | None, which: str, interval: Interval | None, why: str | None) -> Figure:
+        per = f"{which} trajectory"
+        return make.money(usd, view, per=per, basis=basis, why=why, interval=interval, no_interval=why_no_interval)
+
     return (
         line,
         make.money(None if usd is None else usd * _MILLION, view, per="million tokens", basis=basis, why=why),
-        make.part(
-            cost.pi(line), unit="ratio", why=why or "not enough data: serving's own price of a token is not known"
-        ),
-        make.money(
-            per_accepted,
-            view,
-            per="accepted trajectory",
-            basis=basis,
-            why=why,
-            interval=accepted,
-            no_interval=no_interval,
-        ),
-        make.money(
-            per_correct,
-            view,
-            per="correct trajectory",
-            basis=basis,
-            why=why or _NOT_AUDITED,
-            interval=correct,
-            no_interval=no_interval,
-        ),
+        make.part(cost.pi(line), unit="ratio", why=why or _NO_PRICE),
+        trajectory(per_accepted, "accepted", accepted, why),
+        trajectory(per_correct, "correct", correct, why or _NOT_AUDITED),
         _formula(run, line, drawn, why)[0],
         view,
     )
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    """CPM * R * (1 + pi * rho) / alpha on a line, and the same over PPV; on `blended` it is C3."""
+    """Return CPM * R * (1 + pi * rho) / alpha on a line, and the same over PPV; on `blended` it is C3."""
     pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
-    usd = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
+    c3 = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
+    usd = None if c3 is None else Fraction(c3)
     interval, over_ppv = cost_per_correct.formula_interval(run.cpm_usd, run.cost, drawn, line)
-    no_interval = cost_per_correct.no_formula_interval(run.cost, line) or bootstrap.TOO_FEW
     why = _BELOW if pi is not None and pi < 0 else why or _UNKNOWN
-    per_correct = Fraction(usd) / ppv if usd is not None and ppv else None
-    return (
-        run.make.money(
-            None if usd is None else Fraction(usd),
-            view,
-            per=_PER,
-            basis="price book",
-            why=why,
-            interval=interval,
-            no_interval=no_interval,
-        ),
-        run.make.money(
-            per_correct,
-            view,
-            per="million correct answer tokens",
-            basis="price book",
-            why=why if usd is None else _NOT_AUDITED,
-            interval=over_ppv,
-            no_interval=no_interval,
-        ),
-    )
+
+    def tokens(usd: Fraction | None, per: str, interval: Interval | None, why: str | None) -> Figure:
+        no_interval = cost_per_correct.no_formula_interval(run.cost, line) or bootstrap.TOO_FEW
+        return run.make.money(
+            usd, view, per=per, basis="price book", why=why, interval=interval, no_interval=no_interval
+        )
+
+    per_correct, why_not = usd / ppv if usd is not None and ppv else None, why if usd is None else _NOT_AUDITED
+    return tokens(usd, _PER, interval, why), tokens(per_correct, "million correct answer tokens", over_ppv, why_not)
 
 
 def _levers(run: PricedRun, ranked: tuple[Lever, ...]) -> Table:
-    """What each factor moved alone would save, the one that saves most first."""
-    return Table(
-        title="Which lever moves it most, dollars per million answer tokens",
+    return report_table(
+        run.stamp,
+        "Which lever moves it most, dollars per million answer tokens",
+        "lever | value | derivative | elasticity | a tenth better | saves",
+        (_lever(run, lever) for lever in ranked),
         view=BLENDED,
-        stamp=run.stamp,
-        columns=columns("lever", "value", "derivative", "elasticity", "a tenth better", "saves"),
-        rows=tuple(_lever(run, lever) for lever in ranked),
         notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
     )
 
@@ -225,7 +192,6 @@ def _lever(run: PricedRun, lever: Lever) -> Row:
 
 
 def _parts(run: PricedRun, by: By, whole: Figure) -> Table:
-    """What the run is divided into; dollars and accepted trajectories sum to the run's."""
     make, parts = run.make, breakdown.by(run.connection, run.run.run_id, by, run.cost)
     nothing, nobodys = "not enough data: nothing was accepted", "does not apply: belongs to no row"
     return Table(

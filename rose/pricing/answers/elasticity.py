@@ -1,17 +1,15 @@
-"""How much more is accepted with more rollouts for an answer, and with more training: elasticities of alpha. All [D].
+"""How much more is accepted with more rollouts per answer, and with more training: elasticities of alpha. All [D].
 
-- *in rollouts*, eta_n. Of a group of m trajectories k were accepted; the chance that at least one of n of them, drawn
-  without putting back, is accepted is 1 - C(m - k, n) / C(m, n), which is the mean over all subsets of n and unbiased
-  for what a smaller group would have had. alpha(n) is its mean over the judged groups, and eta_n the slope of ln
-  alpha against ln n between half the group size and the group size. A trajectory that was lost or went stale counts as
-  one of the m that was not accepted: it was paid for. Where tries are independent eta_n is below 1 always.
+- *in rollouts*, eta_n. Of a group of m trajectories k were accepted; the chance that at least one of n of them is
+  accepted is 1 - C(m - k, n) / C(m, n), the mean over all subsets of n and unbiased for a smaller group. alpha(n) is
+  its mean over the judged groups, eta_n the slope of ln alpha against ln n from half the group size to the whole. A
+  lost or stale trajectory counts among the m as not accepted: it was paid for. Independent tries have eta_n below 1.
 - *in training compute*, eta_T. The slope of ln alpha against ln T over the steps, T being the time spent on updates
-  before the step's rollouts were made. Fitted with each step's groups as counts (alpha = a * T^eta by Poisson
-  likelihood), so that a step with nothing accepted has its weight and no logarithm of zero is taken. The first step,
-  before any training, has no T and is left out.
+  before the step's rollouts. Fitted with each step's groups as counts (alpha = a * T^eta by Poisson likelihood), so a
+  step with nothing accepted has its weight. The first step, before any training, has no T and is left out.
 
 Intervals: a bootstrap over groups for eta_n, over steps for eta_T, since steps scatter by more than their groups
-explain. Too little data gives no figure, and says what is missing.
+explain. With too little data there is no figure, but the reason.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ class Elasticity:
     value: float | None
     interval: Interval | None
     draws: Floats | None
-    #: Groups, or steps, that were drawn.
     units: int
     #: What it was worked out from, or what is missing.
     says: str
@@ -65,17 +62,14 @@ class Step:
 
 
 def accepted_of(size: int, accepted: int, n: int) -> Fraction:
-    """Chance that at least one of n of a group's trajectories is accepted: the mean over all subsets of n of them.
-
-    Raises ValueError where the group has no such subset.
-    """
+    """Return the chance that one of n of a group's trajectories is accepted. Raises ValueError without a subset."""
     if not 0 <= accepted <= size or not 0 <= n <= size:
         raise ValueError(f"no {n} of {size} trajectories of which {accepted} were accepted")
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
 def of_rollouts(groups: Groups) -> Elasticity:
-    """eta_n between half the usual group size and the whole; groups smaller than that are left out."""
+    """Return eta_n between half the usual group size and the whole; smaller groups are left out."""
     sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
@@ -106,7 +100,7 @@ def of_rollouts(groups: Groups) -> Elasticity:
 
 
 def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
-    """The steps that were judged, in order. `training` has `step` and `train_ns`, ascending by step."""
+    """Return the judged steps in order. `training` has `step` and `train_ns`, ascending by step."""
     updates = [(int(row["step"]), int(row["train_ns"] or 0)) for row in training]
     updated = [step for step, _ in updates]
     until_ns = [0, *accumulate(ns for _, ns in updates)]
@@ -116,17 +110,13 @@ def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
             judged[row["step"]] += 1
             solved[row["step"]] += row["accepted"] > 0
     return [
-        Step(
-            trained_ns=until_ns[bisect_left(updated, step)],
-            judged=judged[step],
-            solved=solved[step],
-        )
+        Step(trained_ns=until_ns[bisect_left(updated, step)], judged=judged[step], solved=solved[step])
         for step in sorted(judged)
     ]
 
 
 def of_training(judged: Iterable[Step]) -> Elasticity:
-    """eta_T over the steps that came after an update."""
+    """Return eta_T over the steps that came after an update."""
     used = [step for step in judged if step.trained_ns > 0]
     if len(used) < STEPS_MIN:
         return _none(f"{len(used)} steps were judged after the first update, and it takes {STEPS_MIN}")
@@ -155,11 +145,11 @@ def of_training(judged: Iterable[Step]) -> Elasticity:
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """Slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row.
+    """Return the slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row.
 
-    At its maximum the mean of x weighted by what was solved is the mean weighted by what the fit expects. The
-    likelihood is concave, so Newton's steps, kept short, get there. Infinite where they run away, undefined where x
-    does not vary or nothing was solved.
+    At its maximum the mean of x weighted by what was solved is the mean weighted by what the fit expects; Newton's
+    steps, kept short, get there, since the likelihood is concave. Infinite where they run away, undefined where x does
+    not vary or nothing was solved.
     """
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -2,20 +2,16 @@
 
 [A] The next dollar lowers cost per correct faster on inference than on training iff (eta_n - 1) / eta_T > D_I / D_T.
 [D] With D_I = p_I n and D_T = p_T T it is exact: the relative fall per dollar is (eta_n - 1) / D_I for inference and
-eta_T / D_T for training. What is compared is these two, so that an elasticity of 0 or below needs no rule of its own.
-
-From the ledger:
+eta_T / D_T for training, which are compared. From the ledger:
 
 - D_I: amortized dollars of the time that serving devices spent serving;
-- D_T: what training cost, with every useful rollout token at the dedicated price (two price lines): updates, syncs,
-  activation, transfer and energy of the dedicated devices, plus c_D times the useful tokens; psi is the latter's share;
-- D_T': the same with borrowed tokens at what they cost (three price lines), kappa3 = D_I / D_T' [D];
-- eta_n and eta_T: see `rose.pricing.answers.elasticity`. They were measured on training's own groups, and are taken to
-  hold for answers at inference.
+- D_T: training with every useful rollout token at the dedicated price (two price lines): updates, syncs, activation,
+  transfer and energy of the dedicated devices, plus c_D times the useful tokens; psi is the latter's share;
+- D_T': the same with borrowed tokens at their own cost (three price lines), kappa3 = D_I / D_T' [D];
+- eta_n and eta_T (`rose.pricing.answers.elasticity`): measured on training's groups, taken to hold at inference.
 
-Slack that costs nothing has no price to weigh, [D]: a slack second goes to inference iff
-(eta_n / n) * (r_I / N) > eta_T * r_T / T. r_I is the rollouts that a borrowed second made, N the judged groups; a slack
-second spent on training is taken to be a device-second of updates, of which T were made.
+Free slack, [D]: a slack second goes to inference iff (eta_n / n) * (r_I / N) > eta_T * r_T / T. r_I is the rollouts of
+a borrowed second, N the judged groups, T the device-seconds of updates; a slack second of training is one (r_T = 1).
 
 A direction is named only where the 95% intervals allow no other; else the answer is "not enough data to tell".
 """
@@ -38,7 +34,7 @@ from rose.pricing.query import rows
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, interval
-from rose.pricing.table import Paragraph, Row, Section, Table, columns, values
+from rose.pricing.table import Paragraph, Row, Section, report_table, values
 
 if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
@@ -77,27 +73,19 @@ class Spend:
 
     @property
     def threshold(self) -> float:
-        """D_I / D_T: two price lines."""
         return float(self.inference_usd / self.training_usd)
 
     @property
     def kappa3(self) -> float:
-        """D_I / D_T': three price lines."""
+        """D_I / D_T'."""
         return formulas.third_line_threshold(float(self.inference_usd), *self._training())
 
     def _training(self) -> tuple[float, float, float, float]:
-        return (
-            float(self.training_usd),
-            float(self.rollout_share),
-            float(self.borrowed_share),
-            float(self.cost_ratio),
-        )
+        return float(self.training_usd), float(self.rollout_share), float(self.borrowed_share), float(self.cost_ratio)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slack:
-    """What a slack second would yield on either side."""
-
     #: r_I: rollouts that a borrowed device-second made.
     rollouts_per_s: Fraction
     #: N.
@@ -108,8 +96,7 @@ class Slack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """Where it goes, and the relative fall in cost per correct that each side brings (for each dollar, or each slack
-    second); None where an elasticity is not known. `interval` is of the difference, inference less training."""
+    """Where it goes, the relative fall in cost per correct on each side, and an interval of their difference."""
 
     side: Side
     gain_inference: float | None
@@ -119,7 +106,7 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
-    """The dollars, or what is missing to give them."""
+    """Return the dollars, or what is missing."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
@@ -139,7 +126,7 @@ def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
 
 
 def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) -> Slack | str:
-    """What a slack second yields, or what is missing to say so."""
+    """Return what a slack second yields, or what is missing."""
     borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
@@ -156,29 +143,27 @@ def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) 
     )
 
 
-def left(eta_n: Elasticity, eta_t: Elasticity, dollars: Spend, n: float) -> float | None:
-    """(eta_n - 1) / eta_T; None where one is not known, or where training does not raise alpha and it says nothing."""
+def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
+    """Return (eta_n - 1) / eta_T; None where one is not known, or where training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
-    inference, training = float(dollars.inference_usd), float(dollars.training_usd)
-    # The units of n and T cancel: any will do for T.
-    return formulas.frontier(
-        n=n, training=1.0, eta_n=eta_n.value, eta_t=eta_t.value, usd_per_n=inference / n, usd_per_t=training
-    ).left
+    # The units of n and T, and both prices, cancel.
+    inputs = {"n": 1.0, "training": 1.0, "usd_per_n": 1.0, "usd_per_t": 1.0}
+    return formulas.frontier(eta_n=eta_n.value, eta_t=eta_t.value, **inputs).left
 
 
 def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
-    """Where the next dollar goes, at D_I and D_T, or at D_I and D_T'."""
+    """Return where the next dollar goes, at D_I and D_T, or at D_I and D_T'."""
     return _weigh(_gain(eta_n, 1 / inference_usd, free=False), _gain(eta_t, 1 / training_usd), "dollar")
 
 
 def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
-    """Where slack that costs nothing goes; `n` is 1 + rho."""
+    """Return where free slack goes; `n` is 1 + rho."""
     per_second = float(yields.rollouts_per_s / yields.answers) / n
     return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Gain:
     """What one side brings: the figure, its resamples, and whether it lowers the cost (None: cannot be told)."""
 
@@ -189,16 +174,13 @@ class _Gain:
 
 
 def _gain(eta: Elasticity, rate: float, *, free: bool = True) -> _Gain:
-    """Elasticity times the relative growth that is bought; rollouts that are paid for raise the cost by as much."""
+    """Return elasticity times the relative growth that is bought; paid rollouts raise the cost by as much."""
     if eta.value is None or eta.draws is None:
-        return _Gain(value=None, draws=None, units=0, lowers=None)
-    draws = (eta.draws - (0 if free else 1)) * rate
-    return _Gain(
-        value=bootstrap.rounded((eta.value - (0 if free else 1)) * rate),
-        draws=draws,
-        units=eta.units,
-        lowers=_sign(interval(draws, eta.units)),
-    )
+        return _Gain(None, None, 0, None)
+    paid = 0 if free else 1
+    draws = (eta.draws - paid) * rate
+    value = bootstrap.rounded((eta.value - paid) * rate)
+    return _Gain(value, draws, eta.units, _sign(interval(draws, eta.units)))
 
 
 def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
@@ -223,7 +205,6 @@ def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
 
 
 def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
-    """The answer for a reader who knows none of the symbols."""
     verbs = {True: "lowers", False: "raises"}
     first = {
         "inference": f"The next {what} lowers cost per correct faster on inference than on training.",
@@ -247,17 +228,15 @@ def _sign(interval: Interval | None) -> bool | None:
     return interval.low > 0
 
 
-# As tables -----------------------------------------------------------------------------------------------------------
-
 #: What the next one is priced by, in the order in which they are shown.
 TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
-#: Rows of the elasticities.
 N, ETA_N, INDEPENDENT = (
     "rollouts for each answer (n)",
     "elasticity of alpha in rollouts (eta_n)",
     "the same, if tries were independent",
 )
 ETA_T, LEFT = "elasticity of alpha in training (eta_T)", "(eta_n - 1) / eta_T"
+_ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
 _SPEND = {
     "inference_usd": "inference: time spent serving (D_I)",
     "training_usd": "training, rollouts at the dedicated price (D_T)",
@@ -280,41 +259,28 @@ def frontier(run: PricedRun) -> Section:
     n = None if run.groups.rho is None else 1 + run.groups.rho
     return Section(
         {
-            "answers": Table(
-                title="Where the next one belongs",
+            "answers": report_table(
+                run.stamp,
+                "Where the next one belongs",
+                "priced by | per | side | inference | training | difference | answer",
+                _answers(run, eta_n, eta_t, dollars, yields),
                 view="relative fall in cost per correct",
-                stamp=run.stamp,
-                columns=columns(
-                    "priced by",
-                    "per",
-                    "side",
-                    "inference",
-                    "training",
-                    "difference",
-                    "answer",
-                    text=("per", "side", "answer"),
-                ),
-                rows=_answers(run, eta_n, eta_t, dollars, yields),
+                text=("per", "side", "answer"),
             ),
             "rollouts": Paragraph(_rollouts(eta_n, independent)),
-            "elasticities": Table(
-                title="How alpha grows",
-                view="elasticities",
-                stamp=run.stamp,
-                columns=columns("what", "value", "rests on", text=("rests on",)),
-                rows=(
+            "elasticities": report_table(
+                run.stamp,
+                "How alpha grows",
+                "what | value | rests on",
+                (
                     (N, run.make.part(n, unit="ratio", why="not enough data: no verdict yet"), ""),
                     (ETA_N, _elasticity(run, eta_n), eta_n.says),
-                    (
-                        INDEPENDENT,
-                        run.make.measure(
-                            independent, why="not enough data: all or none of the trajectories were accepted"
-                        ),
-                        "",
-                    ),
+                    (INDEPENDENT, run.make.measure(independent, why=_ALL_ALIKE), ""),
                     (ETA_T, _elasticity(run, eta_t), eta_t.says),
                     (LEFT, _left(run, eta_n, eta_t, dollars), ""),
                 ),
+                view="elasticities",
+                text=("rests on",),
             ),
             "spend": values(
                 "What was spent on either side",
@@ -340,12 +306,10 @@ def _independent(run: PricedRun) -> float | None:
 def _left(run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str) -> Figure:
     if isinstance(dollars, str):
         return run.make.measure(None, why=dollars)
-    known = eta_n.value is not None and eta_t.value is not None
-    value = left(eta_n, eta_t, dollars, float(1 + (run.groups.rho or 0)))
-    return run.make.measure(
-        value,
-        why="does not apply: training did not raise alpha" if known else "not enough data: an elasticity is not known",
-    )
+    why = "not enough data: an elasticity is not known"
+    if eta_n.value is not None and eta_t.value is not None:
+        why = "does not apply: training did not raise alpha"
+    return run.make.measure(left(eta_n, eta_t), why=why)
 
 
 def _spend(run: PricedRun, dollars: Spend | str, name: str) -> Figure:
@@ -358,13 +322,10 @@ def _spend(run: PricedRun, dollars: Spend | str, name: str) -> Figure:
 
 
 def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
-    """Whether more rollouts for each answer lower or raise what a correct one costs."""
-    if eta_n.value is None or eta_n.interval is None:
-        text = "What more rollouts do to cost per correct: not enough data to tell."
-    else:
+    text = "What more rollouts do to cost per correct: not enough data to tell."
+    if eta_n.value is not None and eta_n.interval is not None:
         low, high = eta_n.interval.low, eta_n.interval.high
-        raises, lowers = high is not None and high < 1, low > 1
-        does = "raise" if raises else "lower" if lowers else "may raise or lower"
+        does = "raise" if high is not None and high < 1 else "lower" if low > 1 else "may raise or lower"
         text = (
             f"More rollouts for each answer {does} cost per correct: 1% more of them bring {eta_n.value:.2g}% more "
             "accepted answers, and they pay only above 1%."
@@ -390,16 +351,14 @@ def _answers(
 
 
 def _answer(run: PricedRun, answer: Answer | str) -> Row:
-    """Its side, the relative falls in cost per correct on each side and their difference, and its sentence."""
     if isinstance(answer, str):
         none = run.make.measure(None, why=answer)
         return UNKNOWN, none, none, none, f"{answer[0].upper()}{answer[1:]}."
-    inference, training = answer.gain_inference, answer.gain_training
-    apart = None if inference is None or training is None else inference - training
+    gains = answer.gain_inference, answer.gain_training
+    apart = None if gains[0] is None or gains[1] is None else gains[0] - gains[1]
     return (
         answer.side,
-        run.make.measure(inference, why="not enough data: its elasticity is not known"),
-        run.make.measure(training, why="not enough data: its elasticity is not known"),
+        *(run.make.measure(gain, why="not enough data: its elasticity is not known") for gain in gains),
         run.make.measure(apart, interval=answer.interval, why="not enough data: an elasticity is not known"),
         answer.says,
     )

@@ -1,8 +1,8 @@
-"""Whether a policy learned: the share of judged answers that was accepted at the end of a run against its beginning.
+"""Whether a policy learned: the accepted share of judged answers at the end of a run against its beginning.
 
-Shares have Wilson's interval with groups counted as clusters, since trajectories of a group share a task. The two ends
-are the fewest stretches with `GROUPS_MIN` judged groups, and a quarter of all at most. The policy is said to have
-learned only where the intervals of both ends do not overlap, which is stricter than an interval of their difference.
+Shares have Wilson's interval with groups as clusters, since trajectories of a group share a task. Each end is the
+fewest stretches with `GROUPS_MIN` judged groups, at most a quarter of all. The policy learned only where the intervals
+of both ends do not overlap, which is stricter than an interval of their difference.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from rose.pricing.stats.bootstrap import rounded
-from rose.pricing.stats.uncertainty import Clusters, effective_trials, wilson
+from rose.pricing.stats.uncertainty import Clusters, share_interval
 
 #: Judged groups that make an end of a run long enough.
 GROUPS_MIN = 30
@@ -45,12 +44,7 @@ class Stretch:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% of the share."""
-        clusters = Clusters(self.groups, self.yy, self.yx, self.xx)
-        single = self.judged == self.groups
-        trials = float(self.judged) if single else effective_trials(self.accepted, self.judged, clusters)
-        low, high = wilson(float(self.share), trials)
-        return rounded(low), rounded(high)
+        return share_interval(self.accepted, self.judged, Clusters(self.groups, self.yy, self.yx, self.xx))
 
     @property
     def text(self) -> str:
@@ -61,20 +55,18 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learned:
-    """Both ends of a run, and what they say."""
-
     begin: Stretch
     end: Stretch
     verdict: Verdict
 
 
 def stretches(rows: Iterable[Mapping[str, Any]]) -> list[Stretch]:
-    """From rows of `answers/accepted`."""
+    """Return stretches from rows of `answers/accepted`."""
     return [Stretch(**{name: int(row[name]) for name in Stretch.__slots__}) for row in rows]
 
 
 def learned(course: Sequence[Stretch]) -> Learned | None:
-    """Both ends of a course compared; None where it has fewer than two stretches."""
+    """Return both ends of a course compared; None where it has fewer than two stretches."""
     if len(course) < 2:
         return None
     begin, end = _end(course), _end(course[::-1])
@@ -84,7 +76,6 @@ def learned(course: Sequence[Stretch]) -> Learned | None:
 
 
 def _end(course: Sequence[Stretch]) -> Stretch:
-    """The stretches at the beginning of the sequence, as one."""
     most, taken = max(1, len(course) // 4), 1
     while taken < most and sum(stretch.groups for stretch in course[:taken]) < GROUPS_MIN:
         taken += 1
@@ -92,7 +83,7 @@ def _end(course: Sequence[Stretch]) -> Stretch:
 
 
 def together(parts: Sequence[Stretch]) -> Stretch:
-    """Several stretches as one. A group that is in two of them counts as two clusters."""
+    """Return several stretches as one. A group in two of them counts as two clusters."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in Stretch.__slots__ if name not in _ENDS}
     return Stretch(first=min(part.first for part in parts), last=max(part.last for part in parts), **sums)
 

@@ -5,28 +5,25 @@ C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / 
 - the derivative of C3. [A] at pi = 1 for alpha, CPM, R and 1 + rho; the rest [D]:
     d/d alpha = -C/alpha, d/d CPM = C/CPM, d/d R = C/R, d/d(1 + rho) = C * pi / (1 + pi * rho),
     d/d phi = CPM * R * rho / alpha * (c_O - c_D) / c_S,
-    d/dw = CPM * R * rho / alpha * pi / (1 - w): rollout tokens cost 1 / (1 - w), and what serving's own cost is held;
-- the elasticity, d ln C / d ln x: the percentage that one percent brings;
-- what a move for the better by a tenth brings in dollars, worked out anew rather than along the tangent: times or
-  divided by 1.1, which treats a factor and its inverse alike. A move stops where the factor has its end.
-
-Levers are ranked by what it saves.
+    d/dw = CPM * R * rho / alpha * pi / (1 - w): rollout tokens cost 1 / (1 - w), serving's own cost held;
+- the elasticity, d ln C / d ln x;
+- the dollars that a move for the better by a tenth saves, computed anew rather than along the tangent: times or divided
+  by 1.1, up to the end of the factor's range. Levers are ranked by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from rose.pricing import formulas
 from rose.pricing.answers.cost_per_correct import Groups, TokenCost
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 
-#: A move "by a tenth".
 TENTH = 1.1
 
-#: Each lever and what it is in plain words.
 WORDS: dict[str, str] = {
     "alpha": "share of groups with an accepted answer (alpha)",
     "cpm": "price of a million tokens (CPM)",
@@ -35,20 +32,13 @@ WORDS: dict[str, str] = {
     "phi": "share of rollout tokens made on borrowed devices (phi)",
     "waste": "share of rollout tokens that were wasted (w)",
 }
-#: The least and the most each can be.
-_ENDS: dict[str, tuple[float, float]] = {
-    "alpha": (0, 1),
-    "cpm": (0, float("inf")),
-    "r": (1, float("inf")),
-    "one_plus_rho": (1, float("inf")),
-    "phi": (0, 1),
-    "waste": (0, 1),
-}
+#: Ratios, from 1 on; other levers are shares, but for the price.
+_RATIOS = ("r", "one_plus_rho")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:
-    """What C3 is made of. Token prices `c_*` in dollars per useful token, `cpm` in dollars per million."""
+    """The factors of C3. Token prices `c_*` in dollars per useful token, `cpm` in dollars per million."""
 
     cpm: float
     r: float
@@ -71,19 +61,16 @@ class Factors:
         return formulas.cost_correct(self.cpm, self.r, self.one_plus_rho - 1, self.alpha, self.pi)
 
     def moved(self, name: str, value: float) -> Factors:
-        """The same with one factor at another value. With less waste, rollout tokens cost less."""
+        """Return the factors with one at another value. With less waste, rollout tokens cost less."""
         if name != "waste":
             return replace(self, **{name: value})
         cheaper = (1 - self.waste) / (1 - value)
         return replace(
-            self,
-            waste=value,
-            c_dedicated=self.c_dedicated * cheaper,
-            c_opportunistic=self.c_opportunistic * cheaper,
+            self, waste=value, c_dedicated=self.c_dedicated * cheaper, c_opportunistic=self.c_opportunistic * cheaper
         )
 
     def derivative(self, name: str) -> float:
-        """dC3/dx, dollars per million answer tokens for each unit of the factor; see the module for the formulas."""
+        """Return dC3/dx, dollars per million answer tokens for each unit of the factor; see the module."""
         cost, pi, rho = self.cost, self.pi, self.one_plus_rho - 1
         per_pi = self.cpm * self.r * rho / self.alpha
         return {
@@ -98,8 +85,7 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lever:
-    """One factor of C3 and how the cost moves with it: to what a tenth moves it, and what that saves, dollars per
-    million answer tokens."""
+    """One factor of C3; `to` is a tenth better, `saves` dollars per million answer tokens."""
 
     name: str
     value: float
@@ -110,7 +96,7 @@ class Lever:
 
 
 def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups) -> Factors | None:
-    """The factors of a run's C3; None where one is not known, or where the borrow lowered the bill (pi below 0)."""
+    """Return the factors of a run's C3; None where one is unknown, or where the borrow lowered the bill (pi < 0)."""
     # Tokens on a device that the ledger does not know have no price, and no part in the waste.
     known = [tokens["borrowed"], tokens["dedicated"]]
     pi, generated = cost.pi("blended"), sum(part.generated for part in known)
@@ -131,11 +117,11 @@ def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: G
 
 
 def levers(at: Factors) -> tuple[Lever, ...]:
-    """Every lever, the one whose tenth saves most first."""
+    """Return every lever, the one whose tenth saves most first."""
     moves = []
     for name in WORDS:
         value, slope = getattr(at, name), at.derivative(name)
-        low, high = _ENDS[name]
+        low, high = (1, inf) if name in _RATIOS else (0, inf) if name == "cpm" else (0, 1)
         to = min(max(value * TENTH if slope < 0 else value / TENTH, low), high)
         moves.append(
             Lever(
@@ -151,7 +137,6 @@ def levers(at: Factors) -> tuple[Lever, ...]:
 
 
 def in_words(ranked: tuple[Lever, ...]) -> str:
-    """Which lever saves most, for a reader who knows none of the symbols."""
     best = ranked[0].saves
     if best <= 0:
         return "No lever saves anything: every factor is at its end, or the tokens are free."

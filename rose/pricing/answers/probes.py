@@ -1,8 +1,8 @@
-"""Probes: answers whose truth is known, and what each verifier reported of them. From a file, or from a ledger.
+"""Probes: answers whose truth is known, and what each verifier reported of them, from a file or a ledger.
 
 A file is CSV or Parquet with the columns `probe`, `verifier`, `probability` (0 to 1, that the answer is correct),
 `correct` and, if it has decisions, `accepted` (true or false, 1 or 0). In a ledger the probes are the trajectories
-whose truth is recorded, and a verdict's reward is read as the probability the verifier reported.
+whose truth is recorded; a verdict's reward is the probability the verifier reported.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ _FAULTS_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one verifier reported of one answer."""
-
     probe: str
     verifier: str
     #: That the answer is correct, in the verifier's eyes: 0 to 1.
@@ -40,10 +38,10 @@ class Probe:
 
 
 def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
-    """Probes of a CSV or Parquet file; without an `accepted` column, accepted are those from `threshold` on (0.5).
+    """Return the probes of a CSV or Parquet file; `threshold` (0.5) decides where no `accepted` column does.
 
-    Raises PricingError for a file that cannot be read, lacks a column or has one of another name, and for every row
-    that cannot be used, with its number, field and value.
+    Raises PricingError for a file that cannot be read, lacks a column or has an unknown one, and for every row that
+    cannot be used, with its number, field and value.
     """
     frame = _read(path)
     if missing := [name for name in _NEEDED if name not in frame.columns]:
@@ -78,7 +76,7 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
 
 
 def from_ledger(records: Iterable[Mapping[str, Any]]) -> list[Probe]:
-    """Probes from the rows of `sql/answers/probes.sql`. Raises PricingError for a reward that is no probability."""
+    """Return probes from rows of `sql/answers/probes.sql`. Raises PricingError for a reward that is no probability."""
     rows = [{**row, "where": f"trajectory {row['probe']}", "group": row["group_id"]} for row in records]
     faults = [
         f"{row['where']}: reward {row['reward']!r} of verifier {row['verifier']!r} is no probability from 0 to 1"
@@ -98,7 +96,7 @@ def _probability(text: str) -> float | None:
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:
-    """The probes in order. Raises PricingError for faults, a probe that a verifier saw twice, and one of two truths."""
+    """Return the probes. Raises PricingError for faults, a probe that a verifier saw twice, and one with two truths."""
     probes: list[Probe] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}
@@ -119,7 +117,6 @@ def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) 
 
 
 def _read(path: Path) -> pl.DataFrame:
-    """Return the file's rows as text, without blanks around it; missing is empty."""
     try:
         frame = pl.read_parquet(path) if path.suffix.lower() == ".parquet" else pl.read_csv(path, infer_schema=False)
         return frame.select(pl.all().cast(pl.String).str.strip_chars().fill_null(""))

@@ -1,4 +1,4 @@
-"""Tables and sentences on the cost of a correct answer in one run of a ledger, question by question."""
+"""Tables and sentences on the cost of a correct answer in one run, question by question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rose.pricing.answers.breakdown import By
     from rose.pricing.run.priced import PricedRun
 
-#: The questions, in the order in which they are answered.
 QUESTIONS = ("cost", "frontier", "verifiers")
 
 

@@ -1,19 +1,17 @@
 """Which verifier to buy: how well each reports probabilities, and what a correct answer costs with it.
 
 Scores, on probes whose truth y is known (1 correct, 0 not) and a reported probability p that the answer is correct.
-Both are strictly proper: a verifier's expected score is best where it reports what it believes.
+Both are strictly proper: the expected score is best where a verifier reports what it believes.
 
 - Brier: the mean of (p - y)^2; 0 is best. It is the sum of Murphy's terms over ten bins of probability: reliability
   (how far reports lie from what came true, 0 is best) - resolution (how far bins lie from the base rate, more is
   better) + uncertainty (of the base rate alone) + what lies within the bins.
-- logarithmic: the mean of -ln of the probability given to what turned out, in nats; 0 is best. A report of 0 or 1 that
-  turned out wrong makes it infinite, and is reported so, not cut off; so verifiers are ranked by Brier.
+- logarithmic: the mean of -ln of the probability given to what turned out, in nats; infinite where a report of 0 or 1
+  was wrong, so verifiers are ranked by Brier.
 
 Cost, [D]: C = (g + v) / alpha dollars per accepted answer, with g what the run paid for each judged trajectory, v the
-verifier's own price of a verdict and alpha its accept rate on the probes; C / PPV is the cost per correct one. alpha
-and PPV hold for production if the probes are answers such as production makes. Which verifier is cheapest is named
-where a bootstrap over the probes, the same ones for all, gives it at least 95% of the draws; else it cannot be told
-yet. Probes of one group (trajectories of a run that share a task) are drawn together.
+price of a verdict and alpha the accept rate on the probes; C / PPV is the cost per correct one. The cheapest verifier
+is named where a bootstrap over the groups of probes, the same draws for all, gives it at least 95% of them.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.query import rows
 from rose.pricing.stats import bootstrap
-from rose.pricing.stats.bootstrap import Floats, Interval
-from rose.pricing.table import Paragraph, Row, Section, Table, columns
+from rose.pricing.stats.bootstrap import Floats, Interval, Ints
+from rose.pricing.table import Paragraph, Row, Section, report_table
 
 if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
@@ -49,18 +47,16 @@ PROBES_MIN = 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """One verifier on a set of probes."""
-
     probes: int
     brier: float
-    #: None: infinite, for `certain_and_wrong` probes were reported as 0 or 1 and turned out otherwise.
+    #: None, infinite, where `certain_and_wrong` probes were reported as 0 or 1 and turned out otherwise.
     logarithmic: float | None
     certain_and_wrong: int
     reliability: float
     resolution: float
     uncertainty: float
     within_bins: float
-    #: Of each bin that has any, by its number: probes, mean report, share that was correct.
+    #: Probes, mean report and correct share, by the number of a bin with probes.
     calibration: Mapping[int, tuple[int, float, float]]
     accepted: int
     correct: int
@@ -96,7 +92,7 @@ class Verifier:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Verifiers in the order of their Brier scores, and which one makes a correct answer cheapest, if that is known."""
+    """Verifiers in the order of their Brier scores, and which one makes a correct answer cheapest, if known."""
 
     verifiers: tuple[Verifier, ...]
     #: Probes that all of them saw; only these are scored, unless there is none.
@@ -106,16 +102,18 @@ class Comparison:
 
 
 def score(probes: Sequence[Probe]) -> Scores:
-    """The scores of one verifier. Raises ValueError for no probes."""
+    """Return the scores of one verifier. Raises ValueError for no probes."""
     if not probes:
         raise ValueError("no probes to score")
     size = len(probes)
     correct = sum(probe.correct for probe in probes)
     given = [probe.probability if probe.correct else 1 - probe.probability for probe in probes]
     wrong, rate = sum(chance == 0 for chance in given), correct / size
+    by_bin: dict[int, list[Probe]] = defaultdict(list)
+    for probe in probes:
+        by_bin[min(int(probe.probability * BINS), BINS - 1)].append(probe)
     bins, within = {}, 0.0
-    for number in sorted({_bin(probe) for probe in probes}):
-        members = [probe for probe in probes if _bin(probe) == number]
+    for number, members in sorted(by_bin.items()):
         reported = fsum(probe.probability for probe in members) / len(members)
         true = sum(probe.correct for probe in members) / len(members)
         bins[number] = (len(members), reported, true)
@@ -138,20 +136,16 @@ def score(probes: Sequence[Probe]) -> Scores:
     )
 
 
-def _bin(probe: Probe) -> int:
-    return min(int(probe.probability * BINS), BINS - 1)
-
-
 def compare(
     probes: Iterable[Probe],
     usd_per_trajectory: Fraction | None,
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> Comparison:
-    """Score the verifiers and cost a correct answer with each.
+    """Score the verifiers and cost a correct answer with each. Raises ValueError for no probes.
 
-    `usd_per_trajectory` is g, `usd_per_verdict` v by verifier; None where it is not known. `trajectory_draws` are
-    values that g may have, one for each resample; without them it is held. Raises ValueError for no probes.
+    `usd_per_trajectory` is g, `usd_per_verdict` v by verifier; None where not known. `trajectory_draws` are values of
+    g, one for each resample; without them it is fixed.
     """
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
@@ -159,21 +153,16 @@ def compare(
     if not by_verifier:
         raise ValueError("no probes to compare verifiers on")
     shared = sorted(set.intersection(*map(set, by_verifier.values())))
-    scored = {
-        name: score([judged[probe] for probe in shared or sorted(judged)])
-        for name, judged in sorted(by_verifier.items())
-    }
+    scored = {name: score([own[key] for key in shared or sorted(own)]) for name, own in sorted(by_verifier.items())}
     paid = {
-        name: None if usd_per_trajectory is None or (own := usd_per_verdict[name]) is None else usd_per_trajectory + own
+        name: None if usd_per_trajectory is None or (usd := usd_per_verdict[name]) is None else usd_per_trajectory + usd
         for name in scored
     }
-    held = float(usd_per_trajectory or 0)
     draws, units = _draws(by_verifier, shared, paid) if shared else ({}, 0)
     if trajectory_draws is not None:
-        # Of the same draws, what g adds to them: (g + v) / alpha for another g.
-        draws = {
-            name: drawn * (1 + (trajectory_draws - held) / float(paid[name] or 1)) for name, drawn in draws.items()
-        }
+        # (g + v) / alpha for another g.
+        off = trajectory_draws - float(usd_per_trajectory or 0)
+        draws = {name: drawn * (1 + off / float(paid[name] or 1)) for name, drawn in draws.items()}
     chances = _chances(draws) if len(draws) == len(scored) > 1 else {}
     verifiers = tuple(
         Verifier(
@@ -196,31 +185,24 @@ def compare(
 def _draws(
     by_verifier: Mapping[str, Mapping[str, Probe]], shared: Sequence[str], paid: Mapping[str, Fraction | None]
 ) -> tuple[dict[str, Floats], int]:
-    """Dollars per correct answer with each verifier whose price is known, over draws of the shared probes.
-
-    And the number of groups that were drawn.
-    """
     names = sorted(by_verifier)
     # The probes of each group, then those of them that each verifier accepted rightly.
-    groups: dict[str, list[int]] = defaultdict(lambda: [0] * (1 + len(names)))
+    groups: dict[str, Ints] = defaultdict(lambda: np.zeros(1 + len(names), dtype=np.int64))
     for probe in shared:
         judged = [by_verifier[name][probe] for name in names]
-        right = [1, *(int(judgement.accepted and judgement.correct) for judgement in judged)]
-        groups[judged[0].group] = [total + own for total, own in zip(groups[judged[0].group], right, strict=True)]
+        groups[judged[0].group] += [1, *(int(judgement.accepted and judgement.correct) for judgement in judged)]
     sums = bootstrap.sums(np.array(list(groups.values()), dtype=np.int64))
     if sums is None:
         return {}, len(groups)
+    size, *right = sums.T
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = {
-            name: float(usd) * sums[:, 0] / sums[:, column]
-            for column, name in enumerate(names, start=1)
-            if (usd := paid[name]) is not None
-        }
+        costs = zip(names, right, strict=True)
+        drawn = {name: float(usd) * size / count for name, count in costs if (usd := paid[name]) is not None}
     return drawn, len(groups)
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
-    """Share of the draws in which each is the cheapest; verifiers that tie share a draw."""
+    """Return the share of the draws in which each is the cheapest; verifiers that tie share a draw."""
     # One that accepted nothing correct in a draw, free of charge or not, has no cost there: the worst.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     least = costs.min(axis=0)
@@ -230,15 +212,13 @@ def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
 
 
 def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, str]:
-    """Its name, if it can be told, and the answer in words."""
     if len(verifiers) == 1:
         return None, f"Only {verifiers[0].name} judged the probes: there is nothing to choose between."
     cannot = "Which verifier makes a correct answer cheapest cannot be told yet"
     if not shared:
         return None, f"{cannot}: no probe was judged by all of them. Each is scored on its own, which do not compare."
-    if unpriced := [
-        verifier.name for verifier in verifiers if verifier.usd_per_correct is None and verifier.scores.accepted_correct
-    ]:
+    unpriced = [one.name for one in verifiers if one.usd_per_correct is None and one.scores.accepted_correct]
+    if unpriced:
         return None, f"{cannot}: what an answer costs with {', '.join(unpriced)} is not known."
     if shared < PROBES_MIN:
         return None, f"{cannot}: {shared} probes were judged by all of them, and it takes {PROBES_MIN}."
@@ -249,8 +229,9 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
     return best.name, f"{best.name} makes a correct answer cheapest, in {chance:.1%} of the draws of {shared:,} probes."
 
 
-# As tables -----------------------------------------------------------------------------------------------------------
-
+_VERDICTS = "verdicts of the run whose truth is known"
+_NOT_COMPARED = "does not apply: they cannot be compared"
+_NO_TRUTH = "has its truth recorded (`correct`), so no verifier can be scored: give probes with --probes"
 _NO_TRAJECTORY = "not enough data: the run has no judged trajectory to take the cost of an answer from"
 #: The row of what the run paid for each judged trajectory before its verdict.
 JUDGED = "a judged trajectory, before its verdict"
@@ -259,83 +240,69 @@ JUDGED = "a judged trajectory, before its verdict"
 def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
     """Return the verifiers, best Brier score first, on probes of `file` or on verdicts of the run with known truth.
 
-    `threshold` is what `rose.pricing.answers.probes.from_file` takes. Raises PricingError for probes that cannot be
-    used, or where there are none.
+    `threshold` is what `probes.from_file` takes. Raises PricingError for probes that cannot be used, or none.
     """
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
-    source = "verdicts of the run whose truth is known" if file is None else f"file {file.name}"
     if file is None:
-        judgements = probes.from_ledger(rows(run.connection, "answers/probes"))
-        none = (
-            f"no verdict of run {run.run.run_id!r} has its truth recorded (`correct`), so no verifier can be scored: "
-            "give probes with --probes"
-        )
+        source, judgements = _VERDICTS, probes.from_ledger(rows(run.connection, "answers/probes"))
+        missing = f"no verdict of run {run.run.run_id!r} {_NO_TRUTH}"
     else:
-        judgements, none = probes.from_file(file, threshold), f"probes {file} has no rows"
+        source, judgements = f"file {file.name}", probes.from_file(file, threshold)
+        missing = f"probes {file} has no rows"
     if not judgements:
-        raise PricingError(none)
+        raise PricingError(missing)
     judged = run.groups.judged
     trajectory_usd = sum(run.cost.paid.values(), Fraction(0)) / judged if judged else None
     prices, why = _prices(run, judgements)
-    held = run.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
-    drawn = cost_per_correct.resample(run.groups)
-    if held is None and (drawn is None or drawn.units < bootstrap.UNITS_MIN):
-        held = bootstrap.TOO_FEW
-    per_judged = (
-        None if held or drawn is None else cost_per_correct.judged_draws(run.cost, run.tokens, run.groups, drawn)
-    )
+    no_interval = run.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
+    drawn, per_judged = cost_per_correct.resample(run.groups), None
+    if drawn is None or drawn.units < bootstrap.UNITS_MIN:
+        no_interval = no_interval or bootstrap.TOO_FEW
+    elif no_interval is None:
+        per_judged = cost_per_correct.judged_draws(run.cost, run.tokens, run.groups, drawn)
     compared = compare(judgements, trajectory_usd, prices, per_judged)
-    made = compared.verifiers
-    missing = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in made}
+    verifiers = compared.verifiers
+    unpriced = {v.name: _NO_TRAJECTORY if trajectory_usd is None else why.get(v.name) for v in verifiers}
     before = run.make.money(trajectory_usd, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY)
     return Section(
         {
             "says": Paragraph(compared.says),
-            "cost": Table(
-                title="What a correct answer costs with each",
+            "cost": report_table(
+                run.stamp,
+                "What a correct answer costs with each",
+                "verifier | accepts | TPR | FPR | PPV | a verdict | per correct | cheapest in",
+                (_cost(run, v, source, unpriced[v.name], no_interval) for v in verifiers),
                 view=BLENDED,
-                stamp=run.stamp,
-                columns=columns("verifier", "accepts", "TPR", "FPR", "PPV", "a verdict", "per correct", "cheapest in"),
-                rows=tuple(_cost(run, v, source, missing[v.name], held) for v in made),
                 footer=((JUDGED, None, None, None, None, None, before, None),),
             ),
-            "scores": Table(
-                title="How well each reports probabilities: 0 is best for both",
+            "scores": report_table(
+                run.stamp,
+                "How well each reports probabilities: 0 is best for both",
+                "verifier | saw | scored on | Brier | logarithmic | "
+                "reliability | resolution | uncertainty | within bins",
+                (_scores(run, v, source) for v in verifiers),
                 view=source,
-                stamp=run.stamp,
-                columns=columns(
-                    "verifier",
-                    "saw",
-                    "scored on",
-                    "Brier",
-                    "logarithmic",
-                    "reliability",
-                    "resolution",
-                    "uncertainty",
-                    "within bins",
-                ),
-                rows=tuple(_scores(run, v, source) for v in made),
                 notes=(
                     f"Brier = reliability - resolution + uncertainty + within bins. {compared.shared:,} probes were "
                     "judged by all.",
                 ),
             ),
-            "calibration": Table(
-                title="Calibration",
-                view="reported against what came true",
-                stamp=run.stamp,
-                columns=columns("verifier", "reported in", "probes", "mean report", "correct"),
-                rows=tuple(
+            "calibration": report_table(
+                run.stamp,
+                "Calibration",
+                "verifier | reported in | probes | mean report | correct",
+                (
                     (
                         v.name,
                         f"{number / BINS:.1f} to {(number + 1) / BINS:.1f}",
                         run.make.number(count, "probes"),
                         *(run.make.measure(share, "share", basis=source) for share in shares),
                     )
-                    for v in made
+                    for v in verifiers
                     for number, (count, *shares) in v.scores.calibration.items()
                 ),
+                view="reported against what came true",
                 grouped=True,
             ),
         }
@@ -343,7 +310,6 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
 
 
 def _prices(run: PricedRun, judgements: Sequence[Probe]) -> tuple[dict[str, Fraction | None], dict[str, str]]:
-    """Dollars per verdict when the run began, and why there is none for those the book has no price of."""
     prices: dict[str, Fraction | None] = {}
     why: dict[str, str] = {}
     for name in sorted({probe.verifier for probe in judgements}):
@@ -366,8 +332,7 @@ def _scores(run: PricedRun, verifier: Verifier, source: str) -> Row:
     )
 
 
-def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, held: str | None) -> Row:
-    """`held` says why what a trajectory cost has no interval, so that a correct answer has none either."""
+def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, no_interval: str | None) -> Row:
     whys = ("", "no probe was correct", "no probe was wrong", "it accepted nothing")
     return (
         verifier.name,
@@ -381,10 +346,8 @@ def _cost(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, 
             BLENDED,
             per="correct answer",
             why=no_cost or "not enough data: it accepted nothing that was correct",
-            interval=None if held else verifier.interval,
-            no_interval=held or bootstrap.TOO_FEW,
+            interval=None if no_interval else verifier.interval,
+            no_interval=no_interval or bootstrap.TOO_FEW,
         ),
-        run.make.measure(
-            verifier.chance_cheapest, "share", basis=source, why="does not apply: they cannot be compared"
-        ),
+        run.make.measure(verifier.chance_cheapest, "share", basis=source, why=_NOT_COMPARED),
     )

@@ -27,22 +27,29 @@ from rose.http_limits import ACCEPTS, Connections, LimitedProtocol
 from rose.ledger import access, address
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import metrics, questions
-from rose.pricing.api.questions import CostQuery, ForecastQuery, Ledger, LedgerQuery, PeriodQuery, ReportQuery
+from rose.pricing.api.questions import (
+    CostQuery,
+    ForecastQuery,
+    Ledger,
+    LedgerQuery,
+    ReportQuery,
+    SavedQuery,
+    TrustQuery,
+)
 from rose.terminal import echo
 
-#: Metrics are made anew after so long.
+#: How long metrics are served before they are computed again.
 KEPT_S = 60.0
-#: Monitoring of the process needs no token, and learns nothing.
+#: Monitoring needs no token here.
 _OPEN_PATH = "/healthz"
 _QUERIES: dict[str, type[LedgerQuery]] = {
     "/cost": CostQuery,
-    "/saved": PeriodQuery,
+    "/saved": SavedQuery,
     "/forecast": ForecastQuery,
     "/report": ReportQuery,
-    "/trust": LedgerQuery,
+    "/trust": TrustQuery,
 }
 _TEXT_MAX = 500
-Make = Callable[[Ledger, Any, int], dict[str, Any]]
 
 
 def application(
@@ -70,10 +77,10 @@ def application(
     making = threading.Lock()
     kept: list[tuple[float, bytes]] = []
 
-    def answer(path: str, query: LedgerQuery, make: Make) -> dict[str, Any]:
+    def answer(path: str, query: LedgerQuery) -> dict[str, Any]:
         ledger = questions.chosen(served, query.ledger)
         with making:
-            data = make(ledger, query, clock())
+            data = query.answer(ledger, clock())
         # An event in the access log, where the ledger's rules ask for one.
         with access.logged(ledger.root, "report", f"api {path} {query.model_dump_json(exclude_defaults=True)}"):
             return {"ledger": ledger.name, **data}
@@ -85,39 +92,38 @@ def application(
         peer, path = request.client.host if request.client else "-", quote(request.scope["path"])[:_TEXT_MAX]
         took_ms = (time.monotonic_ns() - began_ns) / 1e6
         # Without its parameters: somebody may send a token as one.
-        line = f"{utc(time.time_ns())} {peer} {request.method} {path} {response.status_code} {took_ms:.1f} ms"
-        echo(line, err=True)
+        echo(f"{utc(time.time_ns())} {peer} {request.method} {path} {response.status_code} {took_ms:.1f} ms", err=True)
         return response
 
     @app.get("/cost")
     def get_cost(query: Annotated[CostQuery, Query()]) -> dict[str, Any]:
         """What a period cost, divided by team, run, task ..."""
-        return answer("/cost", query, questions.answer_cost)
+        return answer("/cost", query)
 
     @app.get("/saved")
-    def get_saved(query: Annotated[PeriodQuery, Query()]) -> dict[str, Any]:
+    def get_saved(query: Annotated[SavedQuery, Query()]) -> dict[str, Any]:
         """What borrowing saved in a period, of the fleet, and by team and run."""
-        return answer("/saved", query, questions.answer_saved)
+        return answer("/saved", query)
 
     @app.get("/forecast")
     def get_forecast(query: Annotated[ForecastQuery, Query()]) -> dict[str, Any]:
         """What a month will have cost when it is over."""
-        return answer("/forecast", query, questions.answer_forecast)
+        return answer("/forecast", query)
 
     @app.get("/report")
     def get_report(query: Annotated[ReportQuery, Query()]) -> dict[str, Any]:
         """The cost report of a run."""
-        return answer("/report", query, questions.answer_report)
+        return answer("/report", query)
 
     @app.get("/trust")
-    def get_trust(query: Annotated[LedgerQuery, Query()]) -> dict[str, Any]:
+    def get_trust(query: Annotated[TrustQuery, Query()]) -> dict[str, Any]:
         """Whether a ledger is sound, and up to when it was verified."""
-        return answer("/trust", query, questions.answer_trust)
+        return answer("/trust", query)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def get_metrics() -> Response:
         """This month's figures for Prometheus."""
-        # A scraper does not wait for long: while figures are being made, it gets the last ones.
+        # A scraper does not wait: while figures are being computed, it gets the last ones.
         stale = not kept or time.monotonic() - kept[0][0] >= KEPT_S
         if stale and making.acquire(blocking=not kept):
             try:
@@ -176,7 +182,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _stopped(request: Request, token: str | None) -> Response | None:
-    """Return the refusal of a request that may not be asked; nothing of a ledger is read before."""
+    """Return the refusal of a request that is not allowed; nothing of a ledger is read before."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
     why = address.refusal(request.method, host, origin, has_token=token is not None)
     if why is not None:
@@ -191,7 +197,6 @@ def _stopped(request: Request, token: str | None) -> Response | None:
 
 
 async def _wrong_parameter(request: Request, error: Exception) -> Response:
-    """Name the first parameter that is wrong and its value."""
     assert isinstance(error, RequestValidationError)
     fault = error.errors()[0]
     name = str(fault["loc"][1])[:_TEXT_MAX]
@@ -208,7 +213,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    text = next(iter(str(error).splitlines()), type(error).__name__)
     return _error(503, f"the ledger cannot be read: {text}; `rose ledger verify` names what is damaged")
 
 

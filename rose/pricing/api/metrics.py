@@ -1,7 +1,7 @@
 """`/metrics`: what this UTC month has cost so far, for Prometheus.
 
-All are gauges: they begin anew with the month, and a correction may lower them. A team and run has a series of its own
-while it is among the dearest; the others are summed in one whose team and run are `__other__`.
+All are gauges: they begin anew with the month, and a correction may lower them. The most expensive teams and runs have
+series of their own; the others are summed in one whose team and run are `__other__`.
 """
 
 from __future__ import annotations
@@ -74,15 +74,13 @@ Run = tuple[str, str]
 
 
 class Samples(Collector):
-    """Samples as they are added, by the metrics of METRICS."""
-
     def __init__(self) -> None:
         self._families = {
             name: GaugeMetricFamily(name, about, labels=labels) for name, (labels, about) in METRICS.items()
         }
 
     def add(self, name: str, labels: Sequence[str], value: float | None) -> None:
-        """A sample; none for what is not known."""
+        """Add a sample; none for an unknown value."""
         if value is not None:
             self._families[name].add_metric(labels, value)
 
@@ -92,13 +90,10 @@ class Samples(Collector):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What is known of a month of one ledger and provenance."""
-
     #: By team, run, pool and bucket.
     cost: Cost
     #: By team and run, fully loaded.
     loaded: Cost
-    #: None where nothing is known of it.
     saved: Saved | None
     #: By run.
     accepted: Mapping[str, int]
@@ -107,7 +102,7 @@ class Facts:
 
 
 def text(served: Sequence[Ledger], now_ns: int) -> bytes:
-    """The figures of the month that `now_ns` lies in. A ledger that cannot be priced has `rose_cost_up` 0, and none."""
+    """Return the figures of the month of `now_ns`; a ledger without a price has `rose_cost_up` 0 and no others."""
     samples, month = Samples(), month_at(now_ns)
     for ledger in served:
         try:
@@ -138,7 +133,7 @@ def _add_trust(samples: Samples, ledger: Ledger) -> None:
 
 
 def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts | None:
-    """None where nothing was charged. Raises PricingError, LedgerError."""
+    """Return the facts; None where nothing was charged. Raises PricingError, LedgerError."""
     by = ("team", "run", "pool", "bucket")
     try:
         amortized = ledger.cost(Question(period=month, by=by, provenance=provenance))
@@ -157,7 +152,6 @@ def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts 
 
 
 def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
-    """Add the samples of a ledger and provenance."""
     rollout_nano = sum(line.cost_nano for line in facts.cost.lines if line.values[-1] == "rollout")
     accepted = sum(facts.accepted.values())
     samples.add("rose_cost_bill_dollars", labels, _dollars(facts.cost.bill_nano))
@@ -178,7 +172,6 @@ def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
 
 
 def _add_runs(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
-    """What is known by team and run, the dearest with series of their own."""
     series: dict[tuple[str, str], defaultdict[Run, float]] = defaultdict(lambda: defaultdict(float))
     for run, name, view, value in _of_runs(facts):
         series[name, view][run] += value
@@ -194,7 +187,7 @@ def _add_runs(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
 
 
 def _of_runs(facts: Facts) -> Iterator[tuple[Run, str, str, float]]:
-    """(team and run, metric, view, value) of all that is known by them."""
+    """Yield (team and run, metric, view, value) of all that is known by them."""
     teams: dict[str, str] = {}
     for line in facts.cost.lines:
         team, run, pool, bucket = line.values

@@ -1,4 +1,4 @@
-"""What may be asked over HTTP, and the answers: those of the commands, from the functions that make them."""
+"""What may be asked over HTTP, and the answers: those of the commands, from the same functions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from rose.pricing.spend.cost import Cost
 from rose.pricing.spend.saved import RunSaved, Saved
 from rose.pricing.watch import budget
 
-#: Most lines of an answer.
 LINES_MAX = 10_000
 _CHARACTERS_MAX = 500
 _LEDGER_NAME = re.compile(r"[\w.-]{1,100}")
-#: A problem's text is kept to so many characters, and so many problems are listed.
 _PROBLEM_CHARACTERS, _PROBLEMS = 500, 20
 
 Clock = Callable[[], int]
@@ -38,7 +36,7 @@ Text = Annotated[str, Field(min_length=1, max_length=_CHARACTERS_MAX)]
 
 
 class RequestError(UserError):
-    """A request that is refused. `status` is HTTP's; the message names the parameter and its value."""
+    """A refused request with HTTP's status; the message names the parameter and its value."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -52,13 +50,13 @@ class Ledger:
     name: str
     root: Path
     price_book: str | None = None
-    #: What was verified of it, so that a request reads new files only.
+    #: Files verified before, so that a request reads new files only.
     seen: Seen = field(default_factory=Seen)
     #: What each run saved, which takes seconds to compute, by what it depends on.
     saved_runs: dict[object, dict[str, RunSaved]] = field(default_factory=dict)
 
     def cost(self, question: cost.Question) -> Cost:
-        """As `rose cost`. Raises what `cost.ask` does."""
+        """Answer as `rose cost`. Raises what `cost.ask` does."""
         return cost.ask(self.root, question, self.price_book, seen=self.seen)
 
     def saved(
@@ -69,13 +67,13 @@ class Ledger:
         team: str | None = None,
         run_id: str | None = None,
     ) -> Saved:
-        """As `rose saved`; a run is priced once until ledger or prices change. Raises what `saved.saved` does."""
-        book = choice.choose(
-            self.root, self.price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
-        )
+        """Answer as `rose saved`, pricing a run once until ledger or prices change. Raises what `saved.saved` does."""
+        from_ns, to_ns = period.from_ns, period.to_ns
+        book = choice.choose(self.root, self.price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         key = (self._mark, book.sha256, book.chosen, provenance)
         if key not in self.saved_runs:
             self.saved_runs.clear()
+        kept = self.saved_runs.setdefault(key, {})
         return saved.saved(
             self.root,
             period,
@@ -85,11 +83,11 @@ class Ledger:
             provenance=provenance,
             now_ns=now_ns,
             seen=self.seen,
-            kept=self.saved_runs.setdefault(key, {}),
+            kept=kept,
         )
 
     def trust(self) -> dict[str, Any]:
-        """Up to when it was verified, and what is wrong with it now. Reads new files only. Raises LedgerError."""
+        """Return when it was verified, and what is wrong with it now. Reads new files only. Raises LedgerError."""
         checked, last = verify.verify(self.root, seen=self.seen), verified.state(self.root)
         return {
             "sound": checked.ok,
@@ -109,16 +107,15 @@ class Ledger:
 
 
 class LedgerQuery(BaseModel):
-    """What every answer is asked for."""
-
     model_config = ConfigDict(extra="forbid")
 
     ledger: Annotated[Text | None, Field(description="The ledger, where several are served.")] = None
 
+    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+        raise NotImplementedError
+
 
 class ProvenanceQuery(LedgerQuery):
-    """What figures of several runs are asked for."""
-
     provenance: Annotated[
         Literal["live", "replay", "simulated"] | None,
         Field(description="Only figures of this provenance, where there are several."),
@@ -126,17 +123,17 @@ class ProvenanceQuery(LedgerQuery):
     team: Annotated[Text | None, Field(description="One team only.")] = None
 
 
-class PeriodQuery(ProvenanceQuery):
-    """What figures of a period are asked for."""
-
+class SavedQuery(ProvenanceQuery):
     period: Annotated[Text | None, Field(description=f"{FORMS}; else this-month.")] = None
     tz: Annotated[Text, Field(description="Days, weeks and months are those of this IANA time zone.")] = "UTC"
     run: Annotated[Text | None, Field(description="One run only.")] = None
 
+    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+        period = Calendar(self.tz).period(self.period or "this-month", now_ns)
+        return ledger.saved(period, now_ns, self.provenance, self.team, self.run).to_json()
 
-class CostQuery(PeriodQuery):
-    """As the options of `rose cost`."""
 
+class CostQuery(SavedQuery):
     by: Annotated[
         list[Text],
         Field(max_length=cost.DIMENSIONS_MAX, description=f"A dimension, repeated: {', '.join(cost.BY)}, tag:NAME."),
@@ -146,58 +143,40 @@ class CostQuery(PeriodQuery):
     close: Annotated[Text | None, Field(description="One close with its corrections, and no other hour.")] = None
     as_of: Annotated[Text | None, Field(description="The close as known at this UTC time.")] = None
 
+    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+        answer = ledger.cost(cost.question(ledger.root, now_ns=now_ns, **self.model_dump(exclude={"ledger"})))
+        if len(answer.lines) > LINES_MAX:
+            raise RequestError(
+                f"parameter by is {self.by}: the answer has more than {LINES_MAX:,} lines; ask for a shorter period, "
+                "or fewer dimensions"
+            )
+        return answer.to_json()
+
 
 class ForecastQuery(ProvenanceQuery):
-    """As the options of `rose forecast`."""
-
     month: Annotated[Text | None, Field(description="A UTC month such as 2026-11; else this one.")] = None
+
+    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+        month, now_us = month_at(now_ns) if self.month is None else periods.of_month(self.month), now_ns // 1000
+        book, provenance = ledger.price_book, self.provenance
+        rows = budget.expected(ledger.root, month, book, self.team, provenance=provenance, now_us=now_us)
+        return {"month": month.label, "rows": [row.to_json() for row in rows]}
 
 
 class ReportQuery(LedgerQuery):
-    """As the options of `rose report`."""
-
     run: Annotated[Text | None, Field(description="The run; else the newest with devices.")] = None
 
-
-def answer_cost(ledger: Ledger, query: CostQuery, now_ns: int) -> dict[str, Any]:
-    """What a period cost, divided by team, run, task ..."""
-    options = query.model_dump(exclude={"ledger"})
-    answer = ledger.cost(cost.question(ledger.root, now_ns=now_ns, **options))
-    if len(answer.lines) > LINES_MAX:
-        raise RequestError(
-            f"parameter by is {query.by}: the answer has more than {LINES_MAX:,} lines; ask for a shorter period, or "
-            "fewer dimensions"
-        )
-    return answer.to_json()
+    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+        return report.build(ledger.root, self.run, ledger.price_book, seen=ledger.seen).to_json()
 
 
-def answer_saved(ledger: Ledger, query: PeriodQuery, now_ns: int) -> dict[str, Any]:
-    """What borrowing saved in a period, of the fleet, and by team and run."""
-    period = Calendar(query.tz).period(query.period or "this-month", now_ns)
-    return ledger.saved(period, now_ns, query.provenance, query.team, query.run).to_json()
-
-
-def answer_forecast(ledger: Ledger, query: ForecastQuery, now_ns: int) -> dict[str, Any]:
-    """What a month will have cost when it is over, of the fleet and of every team."""
-    month = month_at(now_ns) if query.month is None else periods.of_month(query.month)
-    rows = budget.expected(
-        ledger.root, month, ledger.price_book, query.team, provenance=query.provenance, now_us=now_ns // 1000
-    )
-    return {"month": month.label, "rows": [row.to_json() for row in rows]}
-
-
-def answer_report(ledger: Ledger, query: ReportQuery, now_ns: int) -> dict[str, Any]:
-    """The cost report of a run."""
-    return report.build(ledger.root, query.run, ledger.price_book, seen=ledger.seen).to_json()
-
-
-def answer_trust(ledger: Ledger, query: LedgerQuery, now_ns: int) -> dict[str, Any]:
-    """Whether the ledger is sound, and up to when it was verified."""
-    return ledger.trust()
+class TrustQuery(LedgerQuery):
+    def answer(self, ledger: Ledger, now_ns: int) -> dict[str, Any]:
+        return ledger.trust()
 
 
 def named(given: Sequence[str], price_book: str | None) -> list[Ledger]:
-    """The ledgers of FOLDER or NAME=FOLDER; a folder is called by its own name. Raises LedgerError."""
+    """Return the ledgers of FOLDER or NAME=FOLDER; a folder is called by its own name. Raises LedgerError."""
     ledgers: dict[str, Ledger] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -210,7 +189,7 @@ def named(given: Sequence[str], price_book: str | None) -> list[Ledger]:
 
 
 def chosen(ledgers: Iterable[Ledger], name: str | None) -> Ledger:
-    """The ledger of that name, or the only one. Raises RequestError."""
+    """Return the ledger of that name, or the only one. Raises RequestError."""
     known = {ledger.name: ledger for ledger in ledgers}
     if name is None and len(known) > 1:
         raise RequestError(f"give the parameter ledger, one of {', '.join(known)}")
@@ -220,12 +199,12 @@ def chosen(ledgers: Iterable[Ledger], name: str | None) -> Ledger:
 
 
 def now() -> int:
-    """UTC nanoseconds: the begin of this hour, so that what is asked within it has one answer."""
+    """Return the begin of this UTC hour, nanoseconds, so that a question has one answer within it."""
     return time.time_ns() // 3_600_000_000_000 * 3_600_000_000_000
 
 
 def status_of(error: UserError) -> int:
-    """HTTP's status for what cannot be answered: what the ledger or its prices lack is no fault of the request."""
+    """Return HTTP's status; what the ledger or its prices lack is no fault of the request."""
     if isinstance(error, RequestError):
         return error.status
     return 400 if isinstance(error, QuestionError) else 404 if isinstance(error, NothingChargedError) else 503

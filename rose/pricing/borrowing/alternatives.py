@@ -2,22 +2,22 @@
 
 The same useful rollout tokens, T, are priced
 
-- on dedicated devices, at the ledger's own dedicated throughput, waste and price: T * dollars / useful tokens there.
-  Twice: for working time only, and with what idle, syncs and activation cost those devices (fully loaded). Where no
-  dedicated device made any, at the book's price of a rollout device for the time that was borrowed, marked assumed;
-- at each market offer of the book for a class of device that made them: T / (tau * (1 - w)) device-seconds at its
-  price, tau and w being those of the class on dedicated devices, or else on borrowed ones without their losses. A spot
-  device is taken back l times an hour and loses the turns it was at: T / (tau * (1 - w) * (1 - l * a / 3600)), where a
-  is the mean age of a turn at a random instant, E[L^2] / (2 E[L]) over the lengths L of completed turns, seconds;
+- on dedicated devices, at the ledger's dedicated throughput, waste and price: T * dollars / useful tokens there, for
+  working time only, and with their idle time, syncs and activation (fully loaded). Where no dedicated device made any,
+  at the book's price of a rollout device for the borrowed time, marked assumed;
+- at each market offer for a class of device that made them: T / (tau * (1 - w)) device-seconds at its price, with tau
+  and w of the class on dedicated devices, else on borrowed ones without their losses. A spot device is taken back l
+  times an hour and loses its current turns: T / (tau * (1 - w) * (1 - l * a / 3600)), where a is the mean age of a turn
+  at a random instant, E[L^2] / (2 E[L]) over the lengths L of completed turns, seconds;
 - not at all: nothing is spent and T tokens are not made. The serving devices cost the same.
 
-These are amortized: device time at its price, and capacity avoided is what the first way comes to. Time is what the run
-measured, at the price of a device of one's own, also where others held the devices with it and paid for their part.
-What each would have added to the bill, and what borrowing saved against it, is worked out in `savings`.
+These are amortized; the first one is the capacity avoided. Time is what the run measured, at the price of a device of
+one's own, also where others held the devices too.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -41,21 +41,16 @@ class Comparison:
     """The borrow against every alternative, dedicated devices first; none where it made no useful token."""
 
     borrowed: Made
-    #: What the borrowed tokens cost with their share of idle time and overhead, dollars.
-    borrowed_loaded_usd: Fraction
     dedicated: Made
-    #: What dedicated devices cost with theirs.
-    dedicated_loaded_usd: Fraction
     alternatives: tuple[Alternative, ...]
 
     @property
     def way(self) -> Alternative | None:
-        """Dedicated devices."""
         return self.alternatives[0] if self.alternatives else None
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Price every alternative of a run, without `market` only dedicated devices and to do without.
+    """Price every alternative of a run; without `market`, only dedicated devices and doing without.
 
     Raises PriceBookError where no dedicated device ran and the book has no price for a rollout device of the class.
     """
@@ -102,30 +97,17 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
             ways += _market(
                 device_class, hours, age_s, m.borrowed_by_stretch, stretches, idle_ns, measured=bool(dedicated.useful)
             )
-    nothing = (
-        f"{borrowed.useful:,} useful tokens would not have been made; the serving devices would have cost the same"
-    )
-    ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=nothing))
+    tokens = f"{borrowed.useful:,} useful tokens would not have been made"
+    without = f"{tokens}; the serving devices would have cost the same"
+    ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=without))
     if borrowed.useful:
-        ways = saved(
-            ways,
-            m,
-            run.groups,
-            run.cost.spreads,
-            borrowed_usd=borrowed.usd,
-            borrowed_loaded_usd=borrowed_loaded_usd,
-        )
-    return Comparison(
-        borrowed=borrowed,
-        borrowed_loaded_usd=borrowed_loaded_usd,
-        dedicated=dedicated,
-        dedicated_loaded_usd=loaded_usd,
-        alternatives=tuple(ways) if borrowed.useful else (),
-    )
+        spreads = run.cost.spreads
+        ways = saved(ways, m, run.groups, spreads, borrowed_usd=borrowed.usd, borrowed_loaded_usd=borrowed_loaded_usd)
+    return Comparison(borrowed=borrowed, dedicated=dedicated, alternatives=tuple(ways) if borrowed.useful else ())
 
 
 def _idle_ns(allocation: Allocation) -> int:
-    """Idle time of the dedicated devices that did rollouts; of what several runs report as idle, this run's part."""
+    """Return the idle time of the dedicated devices that did rollouts, as the run alone would have had it."""
     dedicated = allocation.in_pools("rollout", "train")
     worked = [device for device in dedicated.devices if device.bucket_ns["rollout"]]
     names = {(device.fleet_run_id, device.device_id, device.pool, device.device_class) for device in worked}
@@ -141,7 +123,6 @@ def _idle_ns(allocation: Allocation) -> int:
 def _increment(
     own: Mapping[tuple[str, str], Made], by_class: Mapping[tuple[str, str], Made], run: PricedRun
 ) -> Decimal | None:
-    """Hours that are the least to buy, of the class that did most of the work there, else of the borrow."""
     parts = own or by_class
     if not parts:
         return None
@@ -150,7 +131,6 @@ def _increment(
 
 
 def _bought(way: Alternative, needed_ns: Fraction, idle_ns: int, increment_hours: Decimal | None) -> Alternative:
-    """The way with what it would have added to the bill, at what an hour of it costs."""
     if way.usd is None or not needed_ns:
         return way
     bought = Bought(
@@ -163,10 +143,7 @@ def _bought(way: Alternative, needed_ns: Fraction, idle_ns: int, increment_hours
 
 
 def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Fraction:
-    """[D] 1 - l * a / 3600: what is left of an hour's work when each interruption loses the turns under way.
-
-    Not above 0 where a device is taken back faster than it ends its turns.
-    """
+    """[D] Return 1 - l * a / 3600, the useful part of an hour; not above 0 if interruptions outpace the turns."""
     return 1 - interruptions_per_hour * age_s / 3600
 
 
@@ -196,63 +173,57 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Every offer for a class, by what was borrowed in each stretch; `hours` are what the tokens take on the class."""
-    weights = [Fraction(0)] * len(stretches.spans)
+    """Return a way for each offer for a class, whose prices are weighted by the time borrowed in each stretch.
+
+    `hours` are what the tokens take on the class without interruptions.
+    """
+    weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns
+    by_stretch = stretches.prices(lambda at_ns: stretches.book.offers_at(device_class, at_ns))
     held = [
-        ({offer.commitment: offer for offer in offers}, ns / sum(weights))
-        for offers, ns in zip(
-            stretches.prices(lambda at_ns: stretches.book.offers_at(device_class, at_ns)), weights, strict=True
-        )
+        ({offer.commitment: offer for offer in by_stretch[segment]}, ns / sum(weights.values()))
+        for segment, ns in sorted(weights.items())
         if ns
     ]
     ways = []
     for commitment in dict.fromkeys(name for offers, _ in held for name in offers):
-        offers = [(prices.get(commitment), share) for prices, share in held]
-        usd, why = Fraction(0), None
-        for offer, share in offers:
-            cost, why = _offer_usd(offer, hours, age_s)
-            if cost is None:
+        usd, why, offers = Fraction(0), None, [prices.get(commitment) for prices, _ in held]
+        for offer, (_, share) in zip(offers, held, strict=True):
+            device_hours, why = _device_hours(offer, hours, age_s)
+            if offer is None or device_hours is None:
                 break
-            usd += cost * share
-        known = [offer for offer, _ in offers if offer is not None]
+            usd += Fraction(offer.usd_per_hour) * device_hours * share
+        named = [offer for offer in offers if offer is not None]
         way = Alternative(
             name=f"{device_class} {commitment}",
             usd=None if why else usd,
             basis="price book" if measured else "assumed",
-            explained=_explained(known[0], hours, age_s, measured),
+            explained=_explained(named[0], hours, age_s, measured),
             why=why,
-            range=range_of(known),
+            range=range_of(named),
         )
-        ways.append(_bought(way, _needed_ns(known[0], hours, age_s), idle_ns, known[0].bought_in_hours))
+        needed_hours, _ = _device_hours(named[0], hours, age_s)
+        ways.append(_bought(way, (needed_hours or Fraction(0)) * NS_PER_HOUR, idle_ns, named[0].bought_in_hours))
     return ways
 
 
-def _offer_usd(
+def _device_hours(
     offer: Offer | None, hours: Fraction | None, age_s: Fraction | None
 ) -> tuple[Fraction | None, str | None]:
-    """What these device-hours cost at an offer, or why that cannot be said."""
+    """Return the device-hours at an offer, with what interruptions lose, or why they are not known."""
     if offer is None:
         return None, "not enough data: the price book has no such offer for part of the time"
     if hours is None:
         return None, "not enough data: no token of the class was of use, so its throughput is not known"
     if not offer.interruptions_per_hour:
-        return Fraction(offer.usd_per_hour) * hours, None
+        return hours, None
     if age_s is None:
         return None, "not enough data: no turn was completed, so what an interruption loses is not known"
     share = spot_useful_share(Fraction(offer.interruptions_per_hour), age_s)
     if share <= 0:
         return None, f"nothing would get done: {offer.interruptions_per_hour} interruptions an hour end every turn"
-    return Fraction(offer.usd_per_hour) * hours / share, None
-
-
-def _needed_ns(offer: Offer, hours: Fraction | None, age_s: Fraction | None) -> Fraction:
-    """Device time at an offer, with what interruptions lose; 0 where it is not known."""
-    share = Fraction(1)
-    if offer.interruptions_per_hour:
-        share = Fraction(0) if age_s is None else spot_useful_share(Fraction(offer.interruptions_per_hour), age_s)
-    return Fraction(0) if hours is None or share <= 0 else hours * NS_PER_HOUR / share
+    return hours / share, None
 
 
 def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, measured: bool) -> str:
@@ -265,7 +236,7 @@ def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, mea
 
 
 def _age_s(turns: Sequence[Row], placement: str) -> Fraction | None:
-    """E[L^2] / (2 E[L]) of completed turns, seconds; those elsewhere where there are none of the placement."""
+    """Return E[L^2] / (2 E[L]) of completed turns, seconds; of those elsewhere where the placement has none."""
     own = [row for row in turns if row["placement"] == placement] or list(turns)
     ns = sum(int(row["ns"]) for row in own)
     return Fraction(sum(int(row["squared_ns"]) for row in own), 2 * ns * NS_PER_S) if ns else None

@@ -1,20 +1,19 @@
 """What lending costs serving, against time in which leases were withheld at random.
 
-Definitions [D]; a window is withheld or not by a draw that the ledger holds, and *lent time* is all that was drawn and
-not withheld, whether or not a lease was in force: a lease that was taken back still belongs to what lending does, and
-so does the wash-out of a withheld window.
+[D] The ledger holds the draw that withheld a window or not. *Lent time* is every drawn window that was not withheld,
+leased or not: a lease taken back early, and the wash-out of a withheld window, belong to what lending does.
 
-- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld: dollars C of N requests. One
-  that misses a budget costs the penalty, one that keeps them what the book's curve says of its latency.
+- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld, for dollars C of N requests: the
+  penalty for a missed budget, else what the book's curve says of the latency.
 - *Prefix cache* = (cached share withheld - lent) * prompt tokens lent, at serving's price of an input token.
 - *Interference* = (busy time for a token lent - withheld) * tokens lent, at the book's price of a device-hour.
 
-A ledger without such windows cannot tell lending from the load that leases follow: its figures are confounded.
+Without withheld windows lending cannot be told from the load that leases follow: the figures are confounded.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -40,14 +39,12 @@ _INTERFERENCE = "interference_usd_per_device_hour"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harm:
-    """What can be told of a run. `confounded` says why nothing can; everything else is then empty."""
+    """What is known of a run. `confounded` says why nothing is; everything else is then empty."""
 
     confounded: str | None = None
-    #: How many windows were drawn, and how many of them withheld.
     windows: int = 0
     withheld: int = 0
-    #: Rows of `holdout_sums`, and the strata of each measure of `holdout_clusters`; a measure of which too few withheld
-    #: windows have any is left out.
+    #: Rows of the queries of these names, and the strata of each measure with enough withheld windows.
     sums: Sequence[Row] = ()
     clusters: Sequence[Row] = ()
     strata: Mapping[str, Mapping[str, Stratum]] = field(default_factory=dict)
@@ -56,7 +53,7 @@ class Harm:
 def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
     """Compare a run's withheld windows with the rest. `run_id` and `price_changes` are set; `lease_spans` was read.
 
-    `lending` are the prices of each stretch; without any, nothing costs anything, and late requests are compared alone.
+    `lending` are the prices of each stretch; without any, only late requests are compared.
     """
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     harm = Harm(confounded=_confounded(drawn), windows=drawn["windows"], withheld=drawn["withheld"])
@@ -87,39 +84,28 @@ def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -
 def _confounded(drawn: Row) -> str | None:
     if not drawn["withheld"]:
         return _NEVER
+    otherwise, lent, shared = (f"{drawn[name]:,}" for name in ("drawn_otherwise", "lent_windows", "shared_devices"))
+    windows, withheld, why = f"{drawn['windows']:,}", f"{drawn['withheld']:,}", None
     if drawn["drawn_otherwise"]:
-        return (
-            f"confounded: {drawn['drawn_otherwise']:,} of {drawn['windows']:,} windows are not as their seed draws "
-            "them, so they were not withheld at random"
-        )
-    if len(drawn["settings"]) > 1:
-        return (
-            "confounded: the holdout changed within the run, and load may have changed with it: "
-            f"{'; '.join(drawn['settings'])}"
-        )
-    if drawn["lent_windows"]:
-        return (
-            f"confounded: a lease was in force in {drawn['lent_windows']:,} of {drawn['withheld']:,} windows in which "
-            "leases were to be withheld"
-        )
-    if drawn["shared_devices"]:
-        return (
-            f"confounded: other runs borrowed {drawn['shared_devices']:,} of the run's devices in its time there, and "
-            "which of them a request met was not drawn"
-        )
-    return None
-
-
-# What missed budgets and latency came to -----------------------------------------------------------------------------
+        why = f"{otherwise} of {windows} windows are not as their seed draws them, so they were not withheld at random"
+    elif len(drawn["settings"]) > 1:
+        why = f"the holdout changed within the run, and load may have changed with it: {'; '.join(drawn['settings'])}"
+    elif drawn["lent_windows"]:
+        why = f"a lease was in force in {lent} of {withheld} windows in which leases were to be withheld"
+    elif drawn["shared_devices"]:
+        met = "which of them a request met was not drawn"
+        why = f"other runs borrowed {shared} of the run's devices in its time there, and {met}"
+    return why and f"confounded: {why}"
 
 
 def realised(harm: Harm, stretches: Stretches) -> Term:
-    """Dollars of missed budgets and of latency within them, beyond those of withheld windows; not clipped at zero."""
+    """Return the dollars of missed budgets and latency beyond those of withheld windows, not clipped at zero."""
     compared, lending = harm.strata["cost"], stretches.lending
     # No point of the curve is above the penalty.
     most = max(entry.violation_usd for entry in lending)
-    extra = sum((beyond for _, beyond in _beyond(harm, "cost", "misses", "requests")), Fraction(0))
-    counted = sum(row["requests"] for row, _ in _beyond(harm, "cost", "misses", "requests"))
+    missed = list(_beyond(harm, "cost", "misses", "requests"))
+    extra = sum((beyond for _, beyond in missed), Fraction(0))
+    counted = sum(row["requests"] for row, _ in missed)
     apart = sum(row["requests"] for row in harm.sums if row["withheld"] is None)
     rates = in_turn(f"${float(entry.violation_usd):g}" for entry in lending)
     curve = ", latency within the budget by the book's curve" if any(entry.latency_usd for entry in lending) else ""
@@ -135,10 +121,7 @@ def realised(harm: Harm, stretches: Stretches) -> Term:
 
 
 def late(harm: Harm) -> tuple[int, int, Estimate] | None:
-    """Requests of lent time that are compared, how many of them missed a budget, and how many of those lending made.
-
-    None where that cannot be told.
-    """
+    """Return compared requests of lent time, those that missed a budget, and those that did so because of lending."""
     if (compared := harm.strata.get("misses")) is None:
         return None
     requests, misses = (round(sum(getattr(part.lent, axis) for part in compared.values())) for axis in "xy")
@@ -146,18 +129,15 @@ def late(harm: Harm) -> tuple[int, int, Estimate] | None:
 
 
 def realised_by_day(harm: Harm) -> dict[date, Fraction]:
-    """The dollars of `realised` by the UTC day on which the requests arrived."""
+    """Return the dollars of `realised` by the UTC day on which the requests arrived."""
     by_day: dict[date, Fraction] = defaultdict(Fraction)
     for row, beyond in _beyond(harm, "cost", "cost_nano", "requests"):
         by_day[row["day"]] += beyond / NANO_USD_PER_USD
     return dict(by_day)
 
 
-# What else it does to serving ----------------------------------------------------------------------------------------
-
-
 def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
-    """Prompt tokens that serving computed again because rollouts displaced its prefix cache, at its own price."""
+    """Return what serving paid to compute prompt tokens again because rollouts displaced its prefix cache."""
     if harm.confounded is not None:
         return absent(harm.confounded)
     if (compared := harm.strata.get("cache")) is None:
@@ -182,10 +162,9 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
-    """Time that serving works longer because rollouts share its device, at the book's price; `lent` are rows of
-    `lent_time`.
+    """Return the price of serving's longer work because rollouts share its device. `lent` are rows of `lent_time`.
 
-    Without withheld windows half of the time that both worked is assumed, which is how the slices divide it.
+    Without withheld windows half of the time that both worked is assumed, as the slices divide it.
     """
     if (compared := harm.strata.get("busy")) is None:
         overlap_ns: dict[int, int] = defaultdict(int)
@@ -203,8 +182,8 @@ def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
         )
         if term.unknown:
             return term
-        assumed = "serving's own slowdown is assumed, not measured"
-        return replace(term, basis="assumed", interval=None, no_interval=assumed)
+        why = "serving's own slowdown is assumed, not measured"
+        return replace(term, basis="assumed", interval=None, no_interval=why)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
     lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
     # It is not known in which stretch serving worked longer: an hour costs the mean rate.
@@ -225,22 +204,21 @@ def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
-    """Rows of lent time with what they have of `y` beyond as much `x` in withheld windows of their stratum."""
+    """Yield rows of lent time with their `y` beyond that of as much `x` in withheld windows of their stratum."""
     keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
-    withheld: dict[str, tuple[int, int]] = {}
-    for row in harm.sums:
-        if row["withheld"] and row["device_id"] in keys:
-            sum_x, sum_y = withheld.get(keys[row["device_id"]], (0, 0))
-            withheld[keys[row["device_id"]]] = (sum_x + row[x], sum_y + row[y])
-    for row in harm.sums:
-        if row["withheld"] is False and row["device_id"] in keys:
-            sum_x, sum_y = withheld[keys[row["device_id"]]]
-            yield row, row[y] - Fraction(sum_y, sum_x) * row[x]
+    of_strata = [(keys[row["device_id"]], row) for row in harm.sums if row["device_id"] in keys]
+    sum_x, sum_y = Counter[str](), Counter[str]()
+    for key, row in of_strata:
+        if row["withheld"]:
+            sum_x[key] += row[x]
+            sum_y[key] += row[y]
+    for key, row in of_strata:
+        if row["withheld"] is False:
+            yield row, row[y] - Fraction(sum_y[key], sum_x[key]) * row[x]
 
 
 def _dollars(
     compared: Mapping[str, Stratum], bound: float | None, price: Fraction, entries: Sequence[Entry]
 ) -> Interval | None:
-    """Interval of an effect in dollars, widened by the book's own range; None where nothing varies."""
     estimate = holdout.effect(compared, bound).times(float(price)).widened(*range_of(entries))
     return None if estimate.low == estimate.high else total([estimate])

@@ -1,7 +1,8 @@
-"""What devices made of rollout time: the tokens, what is billed for the time, and how long the work took."""
+"""What devices made of rollout time: tokens, billed dollars, and how long the work took."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,76 +11,55 @@ import polars as pl
 
 from rose.pricing.charges import Charges
 from rose.pricing.charges.measured import shared
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S
+from rose.pricing.money import NANO_USD_PER_USD
 
-_WASTED = ("stale", "lost")
 _USEFUL = ("accepted", "rejected", "open")
+#: Fates that each count of `Made` sums.
+_FATES = {"generated": (*_USEFUL, "stale", "lost"), "useful": _USEFUL, "stale": ("stale",)}
+_EXACT = ("measured_ns", "hardware_ns", "usd", "unshared_usd")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """What some devices made: rollout time, its amortized dollars, and tokens."""
-
-    #: What is billed of it.
     rollout_ns: int
-    #: What the run measured, more where others held the device as well.
+    #: Time that the run measured; more than billed where other runs held the device too.
     measured_ns: Fraction
-    #: What that is of the hardware's own time, less where others worked on it at once.
+    #: The part of it that the hardware worked for this run; less than measured on a device worked on by several.
     hardware_ns: Fraction
     usd: Fraction
-    #: What `hardware_ns` would cost a run that shares with none.
+    #: Price of `hardware_ns` on a device of one's own.
     unshared_usd: Fraction
     generated: int
     useful: int
     stale: int
 
-    @property
-    def wasted_share(self) -> Fraction | None:
-        return 1 - Fraction(self.useful, self.generated) if self.generated else None
-
-    @property
-    def tokens_per_s(self) -> Fraction | None:
-        """tau: tokens, useful or not, for each second of rollout work."""
-        return self.generated * NS_PER_S / self.measured_ns if self.measured_ns else None
-
 
 def made(charges: Charges) -> dict[tuple[str, str], Made]:
-    """By (pool, device class), the rollout time of a run's charges."""
+    """Return the rollout time of a run's charges by (pool, device class)."""
+    tokens = (pl.col("tokens").filter(pl.col("fate").is_in(fates)).sum().alias(name) for name, fates in _FATES.items())
     rollout = charges.frame.filter((pl.col("kind") == "capacity") & (pl.col("bucket") == "rollout"))
-    summed = rollout.group_by("pool", "device_class", "fate").agg(pl.col("ns", "cost_nano", "tokens").sum())
-    fates: dict[tuple[str, str], dict[str, tuple[int, int, int]]] = {}
-    for pool, device_class, fate, ns, nano, tokens in summed.iter_rows():
-        fates.setdefault((pool, device_class), {})[fate] = (ns, nano, tokens)
-    beyond: dict[tuple[str, str], list[Fraction]] = {key: [Fraction(0)] * 3 for key in fates}
+    summed = rollout.group_by("pool", "device_class").agg(pl.col("ns", "cost_nano").sum(), *tokens)
+    beyond: dict[tuple[str, str], list[Fraction]] = defaultdict(lambda: [Fraction(0)] * 3)
     for time in shared(charges):
         if time.bucket == "rollout":
             more = time.others_ns, (time.hardware_share - 1) * time.ns, (time.hardware_share - 1) * time.cost_nano
-            sums = beyond[time.pool, time.device_class]
-            sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
-    return {
-        key: Made(
-            rollout_ns=(ns := sum(ns for ns, _, _ in by_fate.values())),
-            measured_ns=ns + beyond[key][0],
-            hardware_ns=ns + beyond[key][1],
-            usd=Fraction(nano := sum(nano for _, nano, _ in by_fate.values()), NANO_USD_PER_USD),
-            unshared_usd=(nano + beyond[key][2]) / NANO_USD_PER_USD,
-            generated=sum(by_fate[fate][2] for fate in (*_USEFUL, *_WASTED) if fate in by_fate),
-            useful=sum(by_fate[fate][2] for fate in _USEFUL if fate in by_fate),
-            stale=by_fate.get("stale", (0, 0, 0))[2],
+            key = time.pool, time.device_class
+            beyond[key] = [one + other for one, other in zip(beyond[key], more, strict=True)]
+    by_class = {}
+    for pool, device_class, ns, nano, *counts in summed.sort("pool", "device_class").iter_rows():
+        others_ns, hardware_ns, hardware_nano = beyond[pool, device_class]
+        by_class[pool, device_class] = Made(
+            rollout_ns=ns,
+            measured_ns=ns + others_ns,
+            hardware_ns=ns + hardware_ns,
+            usd=Fraction(nano, NANO_USD_PER_USD),
+            unshared_usd=(nano + hardware_nano) / NANO_USD_PER_USD,
+            **dict(zip(_FATES, counts, strict=True)),
         )
-        for key, by_fate in sorted(fates.items())
-    }
+    return by_class
 
 
 def together(parts: Sequence[Made]) -> Made:
-    """The sum of several."""
-    return Made(
-        rollout_ns=sum(part.rollout_ns for part in parts),
-        **{
-            name: sum((getattr(part, name) for part in parts), Fraction(0))
-            for name in ("measured_ns", "hardware_ns", "usd", "unshared_usd")
-        },
-        generated=sum(part.generated for part in parts),
-        useful=sum(part.useful for part in parts),
-        stale=sum(part.stale for part in parts),
-    )
+    """Return the sum of several."""
+    sums = {name: sum(getattr(part, name) for part in parts) for name in Made.__slots__}
+    return Made(**sums | {name: Fraction(sums[name]) for name in _EXACT})

@@ -1,23 +1,22 @@
 """What the borrow added to the bill: energy, transfer, scheduler, recomputed KV cache, provision.
 
 [D] m = dP * PUE * tariff / 3.6e6 + transfer_GB * $/GB / borrowed_s + scheduler + KV recompute + provision, in dollars
-per borrowed device-second. A borrowed device-second is a second of rollout work on a serving device (`rollout_ns`).
-Each term is kept as a total in dollars, an exact fraction, so that terms and leases add up before anything is rounded.
-Where a price changes during a run, each side is charged at its own.
+per borrowed device-second: a second of rollout work on a serving device (`rollout_ns`). Each term is an exact total in
+dollars, so that terms and leases add up before rounding. Each side of a price change has its own price.
 
 m is a decision figure and does not sum to the bill. It holds only if the fleet would have existed without the leases
-(the idle-anyway gate), which the price book gives a probability P (`idle_anyway`). Where it would not, device time was
-there to be avoided, and is charged on top of m at its amortized price, for the run's part of hours that it shared:
+(the idle-anyway gate), which the price book gives a probability P (`idle_anyway`). Where it would not, avoidable device
+time is charged on top of m at its amortized price, for the run's part of hours that it shared:
 
 - (1 - P) of borrowed device time;
-- P of all leased time of a span in which the device would have been given back (`scale_down`): without the lease none
-  of that time would have been paid for.
+- P of all leased time of a span in which the device would have been given back (`scale_down`).
 
-Where the book states no P, m is conditional on it (`unstated_usd` is what hangs on it), and is charged as if P were 1.
+Where the book states no P, m is charged as if P were 1, and `unstated_usd` depends on it.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -49,7 +48,7 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Estimate, total
-from rose.pricing.table import Section, Table, columns
+from rose.pricing.table import Section, Table, report_table
 
 if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
@@ -58,7 +57,6 @@ _BYTES_PER_GB = 10**9
 _MILLION = 10**6
 _GIB = 1 << 30
 NO_BORROW = "not enough data: no rollout ran on a serving device"
-#: Rows below the terms.
 TOTAL, AVOIDABLE, CHARGED, BORROWED = "m", "avoidable device time", "charged", "borrowed time"
 
 
@@ -68,46 +66,37 @@ class Marginal:
 
     terms: Mapping[str, Term]
     borrowed_ns: int
-    #: Lowest probability that the price book states for the fleet to have existed without the leases; None where, for
-    #: part of the time at least, it states none.
+    #: Lowest stated probability that the fleet had existed without the leases; None if unstated for part of the time.
     idle_anyway: Fraction | None
-    #: Device time that would not have been paid for without the leases, at its amortized price, dollars.
+    #: Amortized price of device time that would not have been paid for without the leases.
     avoidable_usd: Fraction = Fraction(0)
-    #: 95% of it, by the range of the stated probability.
     avoidable_interval: Interval | None = None
-    #: Amortized price of the borrowed time for which the book states no probability: charged on top of m, were the
-    #: fleet there for lending alone.
+    #: Amortized price of the borrowed time without a stated probability; charged on top of m if it were 0.
     unstated_usd: Fraction = Fraction(0)
-    #: What was not paid for dedicated devices that were given up because there was borrowing, by recorded decisions.
+    #: Price of dedicated devices given up because of borrowing, by recorded decisions.
     let_go_usd: Fraction = Fraction(0)
-    #: Whether the run shares a fleet, whose run has what was given up.
+    #: Whether the run shares a fleet; the fleet's run then has what was given up.
     on_fleet: bool = False
     #: Whether decisions to keep a device for lending are recorded, and charged as avoidable.
     kept: bool = False
-    #: What withheld windows say, or why lending cannot be told from load.
     harm: Harm = field(default_factory=Harm)
-    #: Time for which serving devices were leased.
     leased_ns: int = 0
-    #: Weights sent to serving devices.
     sent_bytes: int = 0
-    #: What the power meters said, by device class.
     metered: Mapping[str, Metered] = field(default_factory=dict)
     #: Borrowed time by (device class, stretch between price changes).
     borrowed_by_stretch: Mapping[tuple[str, int], Fraction] = field(default_factory=dict)
 
     @property
     def usd(self) -> Fraction:
-        """What the borrow added to the bill, if the gate holds."""
         return sum((term.usd for term in self.terms.values()), Fraction(0))
 
     @property
     def nano_usd(self) -> dict[str, int]:
-        """Whole nano-dollars of each term; they sum to the rounded `usd`, by largest remainder."""
+        """Whole nano-dollars of each term, by largest remainder; they sum to the rounded `usd`."""
         return nano_by_key({name: term.usd for name, term in self.terms.items()})
 
     @property
     def charged_usd(self) -> Fraction:
-        """What the borrow is to be charged: m, and the device time that it kept from being avoided."""
         return self.usd + self.avoidable_usd
 
     @property
@@ -115,75 +104,58 @@ class Marginal:
         """`charged_usd` and its 95%; None where `no_interval` says why."""
         if (m := self.estimate) is None:
             return None
-        if self.avoidable_interval is None or self.avoidable_interval.high is None:
+        if (avoidable := Estimate.between(self.avoidable_usd, self.avoidable_interval)) is None:
             return m.plus(float(self.avoidable_usd))
-        ends = self.avoidable_interval.low, self.avoidable_interval.high
-        spread = total([m, Estimate(float(self.avoidable_usd), *ends)])
-        assert spread is not None and spread.high is not None  # noqa: PT018 - two estimates have a sum
-        return Estimate(float(self.charged_usd), spread.low, spread.high)
+        return Estimate.between(self.charged_usd, total([m, avoidable]))
 
     @property
     def charged_interval(self) -> Interval | None:
-        """95% of `charged_usd`; None where it is known exactly, or `no_interval` says why there is none."""
-        estimate = self.charged_estimate
-        if estimate is None or estimate.low == estimate.high:
-            return None
-        return Interval(low=estimate.low, high=estimate.high)
+        return None if self.charged_estimate is None else self.charged_estimate.interval
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Terms with not enough data, which the sums are without."""
+        """Terms with not enough data, which the sums leave out."""
         return tuple(name for name, term in self.terms.items() if term.missing is not None)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Terms that were neither measured nor have a price in the book, which the sums are without."""
+        """Terms neither measured nor priced, which the sums leave out."""
         return tuple(name for name, term in self.terms.items() if term.basis == "absent")
 
     @property
     def basis(self) -> Basis:
-        """What the sum rests on. A term that the price book sets to nothing weighs nothing."""
+        """What the sum rests on; a term that the price book sets to nothing weighs nothing."""
         return basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
 
     @property
     def no_interval(self) -> str | None:
-        """Why no honest interval of `usd` can be given: what every term without one says; None where one can."""
+        """Why `usd` has no interval: the reason of every term without one. None where it has one."""
         reasons = {
-            name: term.no_interval or (None if term.missing is None else "it is not known")
+            plain(name): term.no_interval or ("it is not known" if term.missing else None)
             for name, term in self.terms.items()
         }
-        return "; ".join(f"{name.replace('_', ' ')}: {why}" for name, why in reasons.items() if why) or None
+        return "; ".join(f"{name}: {why}" for name, why in reasons.items() if why) or None
 
     @property
     def estimate(self) -> Estimate | None:
-        """`usd` and its 95%, the terms taken as independent; ends equal to it where all is known exactly.
-
-        None where `no_interval` says why.
-        """
+        """`usd` and its 95%, the terms taken as independent; None where `no_interval` says why."""
         if self.no_interval:
             return None
-        uncertain = [
-            Estimate(float(term.usd), term.interval.low, term.interval.high)
-            for term in self.terms.values()
-            if term.interval is not None and term.interval.high is not None
-        ]
-        spread = total(uncertain)
+        ranged = [Estimate.between(term.usd, term.interval) for term in self.terms.values()]
+        uncertain = [part for part in ranged if part is not None]
         known = float(self.usd) - sum(part.value for part in uncertain)
-        if spread is None or spread.high is None:
+        ends = total(uncertain)
+        if ends is None or ends.high is None:
             return Estimate(known, known, known)
-        return Estimate(float(self.usd), spread.low + known, spread.high + known)
+        return Estimate(float(self.usd), ends.low + known, ends.high + known)
 
     @property
     def interval(self) -> Interval | None:
-        """95% interval of `usd`; None where it is known exactly, or `no_interval` says why there is none."""
-        estimate = self.estimate
-        if estimate is None or estimate.low == estimate.high:
-            return None
-        return Interval(low=estimate.low, high=estimate.high)
+        return None if self.estimate is None else self.estimate.interval
 
 
 def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """The marginal cost of a run's borrow. The connection has a snapshot.
+    """Return the marginal cost of a run's borrow. The connection has a snapshot.
 
     Raises PriceBookError for a route, a device's power or any other price that the book lacks.
     """
@@ -207,11 +179,10 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
     harmed = harm.measure(connection, stretches.lending)
     amounts = rows(connection, "borrowing/rated_amounts")
     syncs, recomputed = ([row for row in amounts if row["what"] == what] for what in ("sync", "recomputed"))
-    borrowed: dict[tuple[str, int], Fraction] = {}
+    borrowed: dict[tuple[str, int], Fraction] = defaultdict(Fraction)
     for row in lent:
         for segment, times in stretches.divide(row, "rollout_ns"):
-            key = (row["device_class"], segment)
-            borrowed[key] = borrowed.get(key, Fraction(0)) + times["rollout_ns"]
+            borrowed[row["device_class"], segment] += times["rollout_ns"]
     gate, billed = Gate.over(stretches), scale_down.billed(lent, shared, stretches)
     avoidable, *ends = (
         scale_down.avoidable_usd(billed, kept, stretches, shares, pieces)
@@ -266,21 +237,15 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
 
 
 def _transfer(syncs: Sequence[Row], stretches: Stretches) -> Term:
-    """All bytes sent to a serving device; those of failed syncs were sent all the same."""
-    sizes: dict[str, int] = {}
-    usd: dict[str, Fraction] = {}
-    routes = {row["route"] for row in syncs}
-    prices = {route: stretches.prices(partial(stretches.book.transfer_at, route)) for route in routes}
+    """Return the price of all bytes sent to serving devices, by failed syncs too."""
+    sizes, usd = Counter[str](), defaultdict[str, Fraction](Fraction)
+    prices = {row["route"]: stretches.prices(partial(stretches.book.transfer_at, row["route"])) for row in syncs}
     for row in syncs:
         route, size = row["route"], row["wire_bytes"]
-        sizes[route] = sizes.get(route, 0) + size
-        price = Fraction(prices[route][row["segment"]].usd_per_gb) * size / _BYTES_PER_GB
-        usd[route] = usd.get(route, Fraction(0)) + price
-    sent = ", ".join(
-        f"{size / _BYTES_PER_GB:,.3f} GB {route} at "
-        + in_turn(f"${float(price.usd_per_gb):g}/GB" for price in prices[route])
-        for route, size in sorted(sizes.items())
-    )
+        sizes[route] += size
+        usd[route] += Fraction(prices[route][row["segment"]].usd_per_gb) * size / _BYTES_PER_GB
+    rates = {route: in_turn(f"${float(price.usd_per_gb):g}/GB" for price in prices[route]) for route in prices}
+    sent = ", ".join(f"{sizes[route] / _BYTES_PER_GB:,.3f} GB {route} at {rates[route]}" for route in sorted(sizes))
     return Term(
         usd=sum(usd.values(), Fraction(0)),
         basis="measured",
@@ -290,7 +255,6 @@ def _transfer(syncs: Sequence[Row], stretches: Stretches) -> Term:
 
 
 def _held_memory(held: Iterable[Row], stretches: Stretches) -> Term:
-    """KV memory that rollout engines hold on serving devices while nothing is lent; rows of `held_memory`."""
     sizes = [(row["segment"], row["byte_ns"]) for row in held]
     term = by_rate(
         stretches,
@@ -303,37 +267,34 @@ def _held_memory(held: Iterable[Row], stretches: Stretches) -> Term:
     return term
 
 
-# As tables -----------------------------------------------------------------------------------------------------------
-
-
 def price(run: PricedRun) -> Section:
     """Return what borrowing added to the bill, and what the power meters said."""
     parts = {"terms": terms_table(run.make, run.borrow)}
     if run.borrow.metered:
-        parts["meters"] = Table(
-            title="Power meters",
+        parts["meters"] = report_table(
+            run.stamp,
+            "Power meters",
+            "class | extra watts while lent | metered | anyway | extra",
+            ((name, *_meter(run.make, meter)) for name, meter in run.borrow.metered.items()),
             view="counts",
-            stamp=run.stamp,
-            columns=columns("class", "extra watts while lent", "metered", "anyway", "extra"),
-            rows=tuple((name, *_meter(run.make, meter)) for name, meter in run.borrow.metered.items()),
         )
     return Section(parts)
 
 
 def terms_table(make: Figures, m: Marginal) -> Table:
-    """The terms of m over the run and for a borrowed device-hour, and what the borrow is charged."""
+    """Return the terms of m over the run and per borrowed device-hour, and what the borrow is charged."""
     nano, avoidable = m.nano_usd, nano_usd_of(m.avoidable_usd)
-    whole = sum(nano.values())
-    charged = make.amount(whole + avoidable, MARGINAL, basis=m.basis, interval=m.charged_interval)
-    return Table(
-        title="What borrowing added to the bill (m)",
-        view=MARGINAL,
-        stamp=make.stamp,
-        columns=columns("term", "in all", "per device-hour", "rests on", text=("rests on",)),
-        rows=tuple(
+    charged = make.amount(sum(nano.values()) + avoidable, MARGINAL, basis=m.basis, interval=m.charged_interval)
+    return report_table(
+        make.stamp,
+        "What borrowing added to the bill (m)",
+        "term | in all | per device-hour | rests on",
+        (
             (plain(name), in_all(make, term, nano[name]), per_device_hour(make, m, name), term.explained)
             for name, term in m.terms.items()
         ),
+        view=MARGINAL,
+        text=("rests on",),
         footer=(
             (TOTAL, added(make, m), per_device_hour(make, m), _without(m)),
             (AVOIDABLE, make.amount(avoidable, AMORTIZED), None, "amortized"),
@@ -345,14 +306,14 @@ def terms_table(make: Figures, m: Marginal) -> Table:
 
 
 def added(make: Figures, m: Marginal) -> Figure:
-    """m over the run: the sum of the terms, each rounded so that they add up."""
+    """Return m over the run: the sum of the terms, each rounded so that they add up."""
     return make.amount(
         sum(m.nano_usd.values()), MARGINAL, basis=m.basis, interval=m.interval, no_interval=m.no_interval
     )
 
 
 def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figure:
-    """m, or a term of it, for a borrowed device-hour."""
+    """Return m, or a term of it, per borrowed device-hour."""
     term, unknown = (m, None) if name is None else (m.terms[name], m.terms[name].unknown)
     hours, interval = Fraction(m.borrowed_ns, NS_PER_HOUR), term.interval
     return make.money(
@@ -379,20 +340,17 @@ def in_all(make: Figures, term: Term, nano: int | None = None) -> Figure:
 
 
 def plain(name: str) -> str:
-    """The name of a term as people read it."""
     return name.replace("_", " ")
 
 
 def _without(m: Marginal) -> str:
-    """Which terms the sum leaves out."""
-    parts = [f"leaves out {' and '.join(map(plain, m.missing))}: not enough data"] if m.missing else []
-    if m.absent:
-        parts.append(f"leaves out {', '.join(map(plain, m.absent))}: neither measured nor priced")
-    return "; ".join(parts)
+    missing, absent = " and ".join(map(plain, m.missing)), ", ".join(map(plain, m.absent))
+    parts = ((missing, "not enough data"), (absent, "neither measured nor priced"))
+    return "; ".join(f"leaves out {terms}: {why}" for terms, why in parts if terms)
 
 
 def _gate(m: Marginal) -> str:
-    """Whether the fleet would have been there anyway, on whose word, and what is charged if not."""
+    """Return whether the fleet would have been there anyway, by whose word, and what is charged if not."""
     if m.idle_anyway is None:
         return (
             "m holds if the fleet would have existed without the leases, which the price book does not say. If not, "
@@ -408,15 +366,12 @@ def _gate(m: Marginal) -> str:
         )
     stated = "The price book states that the fleet would have existed without the leases."
     if m.kept:
-        return (
-            f"{stated} In the spans recorded it would not: leased time in them is charged its amortized price on top "
-            "of m."
-        )
+        charge = "leased time in them is charged its amortized price on top of m."
+        return f"{stated} In the spans recorded it would not: {charge}"
     return f"{stated} No decision to keep a device for lending is recorded; `rose borrow --decisions` records them."
 
 
 def _meter(make: Figures, meter: Metered) -> tuple[Figure, ...]:
-    """Extra watts, then energies in whole milliwatt-nanoseconds; anyway + extra = metered."""
     energies = (meter.energy_mw_ns, meter.baseline_mw_ns, meter.extra_mw_ns)
     watts = None if meter.interval is None else meter.interval.over(1000)
     power_w = make.measure(float(meter.delta_mw) / 1000, "W", interval=watts, no_interval=power.TOO_SHORT)

@@ -1,9 +1,9 @@
-"""What lending drew in electricity: metered where power was read, from the price book's curve where it was not.
+"""What lending drew in electricity: metered where power was read, else from the price book's curve.
 
-[D] dP is the mean power while lent less the mean power while not lent, within the same fifth of serving load, the
-fifths weighted by their lent time. It is charged for all leased time. Where nothing can be compared, the extra power of
-a slice is the book's curve at the load with rollouts less the curve at the load without them. A device whose price
-includes its energy is charged none.
+[D] dP is the mean power while lent less the mean while not lent, within the same fifth of serving load, the fifths
+weighted by their lent time. It is charged for all leased time. Where nothing can be compared, the extra power of a
+slice is the curve at the load with rollouts less the curve without them. A device whose price includes its energy is
+charged none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from rose.pricing.borrowing.terms import Basis, Row, Stretches, Term, basis_of, in_turn, range_of
 from rose.pricing.money import NS_PER_S
@@ -20,9 +21,8 @@ from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Clusters, Estimate, mean, ratio_variance, total
 
 _J_PER_KWH = 3_600_000
-_MW_NS_PER_J = 1000 * NS_PER_S
 #: Milliwatt-nanoseconds in a kilowatt-hour.
-MW_NS_PER_KWH = _J_PER_KWH * _MW_NS_PER_J
+MW_NS_PER_KWH = _J_PER_KWH * 1000 * NS_PER_S
 
 #: Stretches of five minutes on each side of each fifth of load that an interval takes.
 STRETCHES_MIN = 3
@@ -31,10 +31,10 @@ TOO_SHORT = "read for too short a time: it takes fifteen minutes on each side of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metered:
-    """Power readings of a device class on serving devices.
+    """Power readings of a device class on serving devices, in whole milliwatt-nanoseconds.
 
-    Baseline is what the devices would have drawn all the same: everything while not lent, and while lent the mean of
-    the same load not lent. `extra` is the rest. Energies are whole milliwatt-nanoseconds.
+    The baseline is what the devices would have drawn anyway: all while not lent, and while lent the mean of the same
+    load not lent. `extra` is the rest.
     """
 
     device_class: str
@@ -53,8 +53,7 @@ def measure(device_class: str, readings: Iterable[Row]) -> Metered | None:
     """Compare readings within load bins; None if no bin has both sides.
 
     `readings` have `load_bin`, `lent`, `energy_mw_ns`, `duration_ns` and, for the interval, the columns of `Clusters`
-    (energy in milliwatt-seconds, time in seconds). Lent time of a bin that has no other side is taken to draw the mean
-    dP of the others.
+    (energy in milliwatt-seconds, time in seconds). Lent time in a bin with one side gets the mean dP of the others.
     """
     by_bin: dict[int, dict[bool, Row]] = defaultdict(dict)
     for row in readings:
@@ -84,7 +83,7 @@ def measure(device_class: str, readings: Iterable[Row]) -> Metered | None:
 
 
 def metered(readings: Iterable[Row]) -> dict[str, Metered]:
-    """`measure` for each device class that can be compared."""
+    """Return `measure` for each device class that can be compared."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -93,12 +92,12 @@ def metered(readings: Iterable[Row]) -> dict[str, Metered]:
 
 
 def load_points(book: PriceBook) -> list[float]:
-    """Loads strictly between 0 and 1 at which some power curve of the book bends."""
+    """Return the loads strictly between 0 and 1 at which a power curve of the book bends."""
     return sorted({float(load) for figure in book.power for load, _ in figure.points if 0 < load < 1})
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """The energy term. `lent` and `leased` are rows of `lent_time` and `lease_spans`.
+    """Return the energy term. `lent` and `leased` are rows of `lent_time` and `lease_spans`.
 
     Raises PriceBookError for a class that must be assumed and has no power in the book.
     """
@@ -112,7 +111,7 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
     tariffs = stretches.prices(book.electricity_at)
     tariff = range_of(tariffs)
     for device_class in sorted(drawing | {row["device_class"] for row in leased if row["device_class"] is not None}):
-        rates = [_usd_per_joule(book, device_class, from_ns) for from_ns, _ in stretches.spans]
+        rates = stretches.prices(partial(_usd_per_joule, book, device_class))
         if None in rates:
             whole = all(rate is None for rate in rates)
             part = "" if whole else " part of the time"
@@ -122,15 +121,14 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
                 continue
         if (measured := readings.get(device_class)) is not None:
             own = [row for row in leased if row["device_class"] == device_class]
-            usd_per_w = sum(
-                (Fraction(row["leased_ns"], NS_PER_S) * (rates[row["segment"]] or 0) for row in own), Fraction(0)
-            )
+            charges = (Fraction(row["leased_ns"], NS_PER_S) * (rates[row["segment"]] or 0) for row in own)
+            usd_per_w = sum(charges, Fraction(0))
             usd += measured.delta_mw / 1000 * usd_per_w
-            estimate = _scaled(measured, usd_per_w / 1000)
-            if estimate is None:
+            delta = Estimate.between(measured.delta_mw, measured.interval)
+            if delta is None:
                 no_interval.append(f"power of {device_class}: {TOO_SHORT}")
             else:
-                estimates.append(estimate.widened(*tariff))
+                estimates.append(delta.times(float(usd_per_w / 1000)).widened(*tariff))
             bases.append("measured")
             how.append(_explained(measured))
             continue
@@ -146,7 +144,8 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
             no_interval.append(f"power of {device_class} is assumed, and the price book gives no range for it")
         bases.append("assumed")
         how.append(f"{device_class}: {figure.load_w - figure.idle_w} W from idle to full load, assumed")
-        how += _unexplained(device_class, lent)
+        if unknown_ns := sum(row["unexplained_ns"] for row in lent if row["device_class"] == device_class):
+            how.append(f"whose engine started for {unknown_ns / NS_PER_S:,.1f} s of it is unknown")
     drawn = "; ".join(how) or "nothing was lent"
     return Term(
         usd=usd,
@@ -157,16 +156,8 @@ def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Me
     )
 
 
-def _unexplained(device_class: str, lent: Iterable[Row]) -> list[str]:
-    ns = sum(row["unexplained_ns"] for row in lent if row["device_class"] == device_class)
-    return [f"whose engine started for {ns / NS_PER_S:,.1f} s of it is unknown"] if ns else []
-
-
 def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:
-    """What the curve draws at the busy load less what it draws at the base load, over summed slices of one piece.
-
-    A curve is straight within a piece, so the sum over slices is the line at their summed times, exactly.
-    """
+    """Return the curve at the busy load less that at the base load, exact over summed slices of one straight piece."""
     edges = [Fraction(0), *(Fraction(str(point)) for point in points), Fraction(1)]
 
     def drawn(piece: int, working_ns: Fraction) -> Fraction:
@@ -178,13 +169,11 @@ def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: 
 
 
 def _energy_beyond(lent: Row, unlent: Row) -> Fraction:
-    """Milliwatt-nanoseconds that lent readings have beyond the mean of unlent ones."""
     mean_mw = Fraction(int(unlent["energy_mw_ns"]), int(unlent["duration_ns"]))
     return int(lent["energy_mw_ns"]) - mean_mw * int(lent["duration_ns"])
 
 
 def _interval(both: Sequence[Mapping[bool, Row]], compared_ns: int) -> Interval | None:
-    """Means of stretches of five minutes, each bin and side by itself, weighted as dP weighs them."""
     delta, variances = 0.0, []
     for sides in both:
         weight = int(sides[True]["duration_ns"]) / compared_ns
@@ -201,15 +190,8 @@ def _interval(both: Sequence[Mapping[bool, Row]], compared_ns: int) -> Interval 
     return total([mean(delta, variances)])
 
 
-def _scaled(measured: Metered, usd_per_mw: Fraction) -> Estimate | None:
-    if measured.interval is None or measured.interval.high is None:
-        return None
-    delta = Estimate(float(measured.delta_mw), measured.interval.low, measured.interval.high)
-    return delta.times(float(usd_per_mw))
-
-
 def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction | None:
-    """Tariff and PUE on one joule of a serving device; None where the device's price covers its energy."""
+    """Return tariff times PUE for a serving device; None where its price covers its energy."""
     if book.device_at(device_class, "serving", at_ns).energy_included:
         return None
     electricity = book.electricity_at(at_ns)

@@ -3,21 +3,19 @@
 Definitions [D]; a window is `HORIZON_NS` long, a load bin a fifth of serving load.
 
 - *Burst*: windows of a device in the top fifth in a row, after one in a lower fifth.
-- *h(b)*: bursts that began right after a window of bin b, over the time in windows of bin b that another one follows.
-  So it is the rate at which, from bin b, load rises to the top fifth within one horizon.
-- *E[extra | b]*: mean missed budgets of a burst that began from bin b on a lent device, less the same on one not lent.
-- *provision(b)* = h(b) * E[extra | b] * penalty, for each lent device-second in bin b. In the top fifth nothing is
-  accrued: the burst is already there, and what it costs is realised.
-- *Realised* = what lending cost serving, against time in which leases were withheld at random: see `harm`. Without such
-  time it is confounded, and what is shown is the sum over b of N_b * (v_b lent - v_b not lent) * penalty.
+- *h(b)*: bursts right after a window of bin b, over the time in such windows that another one follows.
+- *E[extra | b]*: mean missed budgets of a burst from bin b on a lent device, less the same on one not lent.
+- *provision(b)* = h(b) * E[extra | b] * penalty, per lent device-second in bin b; none in the top fifth, whose cost is
+  realised.
+- *Realised* = what lending cost serving, against time in which leases were withheld at random (`harm`). Without such
+  time the figure is confounded: the sum over b of N_b * (v_b lent - v_b not lent) * penalty.
 
-A bin with too few windows or bursts takes the figure of all bins together; where that is too little as well there is
-not enough data, and nothing is accrued or booked.
+A bin with too few windows or bursts takes the figure of all bins; if that has too few as well, nothing is accrued.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -36,7 +34,7 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import wilson
 from rose.pricing.table import Row as Cells
-from rose.pricing.table import Section, Table, columns
+from rose.pricing.table import Section, report_table
 
 if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
@@ -52,8 +50,8 @@ NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; sta
 _NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived while its device was not lent"
 _NOTHING_LENT = "nothing was lent"
 _NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
-#: Two break-evens of the provision for a borrowed device-hour, by what it breaks even against: the device time of the
-#: same work at the amortized price of dedicated devices, and what that work would have added to the bill.
+#: The provision per borrowed device-hour that equals the amortized dedicated device time of the same work, or what
+#: that work would have added to the bill.
 BREAK_EVEN_TIME = "break-even provision against device time"
 BREAK_EVEN_CASH = "break-even provision against cash"
 ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
@@ -63,10 +61,7 @@ ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a loa
 
 
 def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
-    """What missed budgets, and latency within them, came to; see `rose.pricing.borrowing.harm`.
-
-    Where that is confounded: the misses alone, against unlent time of the same load, without an interval.
-    """
+    """Return what missed budgets, and latency within them, cost (`harm`), or the misses where that is confounded."""
     if not any(penalties(stretches)):
         return absent(NO_PENALTY)
     if measured.confounded is None:
@@ -77,18 +72,17 @@ def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: S
 def realised_by_day(
     measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches
 ) -> dict[date, Fraction]:
-    """The same dollars by the UTC day on which the requests arrived."""
+    """Return the dollars of `realised` by the UTC day on which the requests arrived."""
     if measured.confounded is None:
         return harm.realised_by_day(measured)
     return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches)
 
 
 def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
-    """[D] Sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero, without an interval.
+    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero.
 
-    `bins` are rows of `violations_by_load`. Lent and unlent time differ in more than lending: leases follow load, and
-    requests that a lease made late may arrive when it is gone. Requests in a bin that has no unlent ones to compare
-    with are left out of the figure, and the explanation says how many.
+    `bins` are rows of `violations_by_load`. It has no interval: leases follow load, and requests that a lease made late
+    may arrive after it. Requests in a bin without unlent ones are left out; the explanation counts them.
     """
     compared = _compared(bins)
     counted = sum(row["requests"] for row, _ in compared)
@@ -106,7 +100,6 @@ def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
 
 
 def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, Fraction]:
-    """The dollars of `confounded` by the UTC day on which the requests arrived."""
     per_miss = penalties(stretches)
     by_day = {row["day"]: Fraction(0) for row in bins}
     for row, beyond in _compared(bins):
@@ -115,24 +108,22 @@ def confounded_by_day(bins: Sequence[Row], stretches: Stretches) -> dict[date, F
 
 
 def _compared(bins: Sequence[Row]) -> list[tuple[Row, Fraction]]:
-    """Rows of lent requests with their misses beyond those of as many unlent requests of the same load."""
-    unlent: dict[int, tuple[int, int]] = {}
+    """Return rows of lent requests with their misses beyond those of as many unlent requests of the same load."""
+    requests, misses = Counter[int](), Counter[int]()
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:
-            requests, misses = unlent.get(row["load_bin"], (0, 0))
-            unlent[row["load_bin"]] = (requests + row["requests"], misses + row["violations"])
+            requests[row["load_bin"]] += row["requests"]
+            misses[row["load_bin"]] += row["violations"]
+    missed_share = {load_bin: Fraction(misses[load_bin], requests[load_bin]) for load_bin in requests}
     return [
-        (
-            row,
-            int(row["violations"]) - Fraction(unlent[row["load_bin"]][1], unlent[row["load_bin"]][0]) * row["requests"],
-        )
+        (row, int(row["violations"]) - missed_share[row["load_bin"]] * row["requests"])
         for row in bins
-        if row["lent"] and row["load_bin"] in unlent
+        if row["lent"] and row["load_bin"] in missed_share
     ]
 
 
 def penalties(stretches: Stretches) -> list[Fraction]:
-    """Dollars of a missed budget in each stretch; 0 where none is set."""
+    """Return the dollars of a missed budget in each stretch; 0 where none is set."""
     return [Fraction(entry.violation_usd) for entry in stretches.lending]
 
 
@@ -146,7 +137,7 @@ class Rate:
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
     extra: Fraction | None
-    #: The figures that are of all bins together, since the bin's own data were too few.
+    #: Figures taken from all bins, since the bin's own data were too few.
     pooled: tuple[str, ...]
     windows: int
     bursts: int
@@ -154,12 +145,11 @@ class Rate:
 
     @property
     def misses_per_s(self) -> Fraction | None:
-        """h(b) * E[extra | b]: missed budgets to expect from each lent device-second."""
+        """h(b) * E[extra | b]: expected missed budgets per lent device-second."""
         return None if self.hazard_per_s is None or self.extra is None else self.hazard_per_s * self.extra
 
 
 def rates(risk: Sequence[Row], bursts: Sequence[Row]) -> dict[int, Rate]:
-    """Hazard and extra misses of each calm bin, from rows `risk` and `burst` of `bursts`."""
     return {load_bin: _rate_of(load_bin, risk, bursts) for load_bin in CALM_BINS}
 
 
@@ -180,7 +170,7 @@ def _rate_of(load_bin: int, risk: Sequence[Row], bursts: Sequence[Row]) -> Rate:
 
 
 def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
-    """Bursts over time at risk, for a second; its interval is Wilson's for the share of windows."""
+    """Return bursts per second at risk, with Wilson's interval of the share of windows."""
     windows, begun = (sum(row[name] for row in risk) for name in ("windows", "bursts"))
     if windows < WINDOWS_MIN:
         return None
@@ -190,7 +180,7 @@ def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
 
 
 def _extra(bursts: Sequence[Row]) -> Fraction | None:
-    """Mean misses of a burst, lent less not lent. Leases follow load, so no interval of it would be honest."""
+    """Return the mean misses of a burst, lent less not lent. Leases follow load, so no interval would be honest."""
     counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
         for name in ("bursts", "misses")
@@ -206,31 +196,30 @@ def _why(hazard: object, extra: object, risk: Sequence[Row], bursts: Sequence[Ro
         return f"not enough data: need {WINDOWS_MIN} windows below the top fifth of load, have {windows}"
     if extra is None:
         lent, unlent = (sum(row["bursts"] for row in bursts if row["lent"] == side) for side in (True, False))
-        return (
-            f"not enough data: need {BURSTS_MIN} bursts that began on lent devices and as many on others, have {lent} "
-            f"and {unlent}"
-        )
+        need = f"need {BURSTS_MIN} bursts that began on lent devices and as many on others"
+        return f"not enough data: {need}, have {lent} and {unlent}"
     return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accrual:
-    """What was provided for on one UTC day, in exact dollars; None where there is not enough data."""
+    """The provision of one UTC day, in exact dollars; None where there is not enough data."""
 
     day: date
     usd: Fraction | None
     why: str | None
-    #: Lent time in windows whose load is not known, for which nothing can be provided.
+    #: Lent time at an unknown load, for which nothing can be provided.
     unknown_ns: int
-    #: Whether the rates are of earlier days only; if not, those were too few and the day itself is in them.
+    #: Whether the rates are of earlier days only; if not, the day itself is in them.
     from_earlier_days: bool
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
-    """Provision for every UTC day with lent time, in order, from the rows `lent`, `risk` and `burst` of `bursts`.
+    """Return the provision for every UTC day with lent time, in order, from the rows `lent`, `risk` and `burst` of
+    `bursts`.
 
-    Rates are those that were known when the day began; while earlier days hold too little, the day itself is counted
-    in. So no later day changes what was accrued.
+    Rates are those known when the day began; while earlier days hold too little, the day itself counts too. So no later
+    day changes what was accrued.
     """
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
@@ -244,13 +233,10 @@ def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stre
             next_day = day + timedelta(days=1)
             known = rates(_until(risk, next_day), _until(bursts, next_day))
         penalty = per_miss[stretches.of_day(day)]
-        # A day at no penalty among others that have one costs nothing; without any, nobody knows what it costs.
+        # A day without a penalty among others with one costs nothing; without any penalty the cost is unknown.
         why = NO_PENALTY if not any(per_miss) else known[0].why if penalty else None
-        misses = sum(
-            (Fraction(row["lent_ns"], NS_PER_S) * (known[row["bin"]].misses_per_s or 0))
-            for row in own
-            if row["bin"] in known
-        )
+        lent_s = ((known[row["bin"]], Fraction(row["lent_ns"], NS_PER_S)) for row in own if row["bin"] in known)
+        misses = sum((seconds * (rate.misses_per_s or 0) for rate, seconds in lent_s), Fraction(0))
         accruals.append(
             Accrual(
                 day=day,
@@ -270,7 +256,7 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
 # How the balance moves -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Balance:
     """One UTC day of the provision, whole nano-dollars; None before the first day with enough data to accrue."""
 
@@ -281,44 +267,29 @@ class Balance:
     released: int | None
     closing: int | None
 
-    def __post_init__(self) -> None:
-        if self.opening is not None and self.accrued is not None and self.released is not None:
-            assert self.closing == formulas.provision_closing(self.opening, self.accrued, self.realised, self.released)
-
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
-    """[D] Opening + accrued - realised - released = closing, day after day, exactly.
+    """[D] Return opening + accrued - realised - released = closing, day after day, exactly.
 
-    A day's provision is held to the end of the next day, long after its horizon: what no burst used by then is
-    released. What was realised beyond the balance stays as a debt. Days before the first accrual have no balance.
-    Raises ValueError for a day without an accrual after one that has it.
+    A day's provision is held to the end of the next day; what no burst used by then is released. What was realised
+    beyond the balance stays as a debt. Days before the first accrual have no balance. Raises ValueError for a day
+    without an accrual after a day with one.
     """
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
     balances: list[Balance] = []
-    opening: int | None = None
+    closing: int | None = None
     for day in days:
-        if accrued.get(day, Fraction(0)) is None or (opening is None and day not in accrued_nano):
-            if opening is not None:
+        opening = new = released = None
+        if accrued.get(day, Fraction(0)) is None or (closing is None and day not in accrued_nano):
+            if closing is not None:
                 raise ValueError(f"{day} has no accrual, and a day before it has")
-            balances.append(
-                Balance(day=day, opening=None, accrued=None, realised=realised_nano[day], released=None, closing=None)
-            )
-            continue
-        start = opening or 0
-        released = max(0, start - realised_nano[day])
-        opening = formulas.provision_closing(start, accrued_nano.get(day, 0), realised_nano[day], released)
-        balances.append(
-            Balance(
-                day=day,
-                opening=start,
-                accrued=accrued_nano.get(day, 0),
-                realised=realised_nano[day],
-                released=released,
-                closing=opening,
-            )
-        )
+        else:
+            opening, new = closing or 0, accrued_nano.get(day, 0)
+            released = max(0, opening - realised_nano[day])
+            closing = formulas.provision_closing(opening, new, realised_nano[day], released)
+        balances.append(Balance(day, opening, new, realised_nano[day], released, closing))
     return balances
 
 
@@ -326,7 +297,7 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
 
 
 def provision(run: PricedRun) -> Section:
-    """Return the provision of a run: its rates, what was accrued and realised, and the balance day by day."""
+    """Return the provision of a run: its rates, what was accrued and realised, and the balance by day."""
     from rose.pricing.borrowing.marginal import in_all, per_device_hour
 
     make, term = run.make, run.borrow.terms["provision"]
@@ -346,33 +317,24 @@ def provision(run: PricedRun) -> Section:
     unknown_ns = sum(one.unknown_ns for one in accruals.values())
     return Section(
         {
-            "rates": Table(
-                title="Bursts, by fifth of serving load",
+            "rates": report_table(
+                run.stamp,
+                "Bursts, by fifth of serving load",
+                "load | windows | bursts | bursts an hour | extra misses of a burst | misses a lent device-hour | "
+                "provision a lent device-hour | pooled",
+                (_rate(make, load_bin, rate, penalty) for load_bin, rate in rates(risk, bursts).items()),
                 view=MARGINAL,
-                stamp=run.stamp,
-                columns=columns(
-                    "load",
-                    "windows",
-                    "bursts",
-                    "bursts an hour",
-                    "extra misses of a burst",
-                    "misses a lent device-hour",
-                    "provision a lent device-hour",
-                    "pooled",
-                    text=("pooled",),
-                ),
-                rows=tuple(_rate(make, load_bin, rate, penalty) for load_bin, rate in rates(risk, bursts).items()),
+                text=("pooled",),
                 notes=(
                     f"A burst is a rise into the top fifth, between windows of {HORIZON_NS // NS_PER_S} s. Pooled: "
                     "figures of all fifths, since its own are too few.",
                 ),
             ),
-            "totals": Table(
-                title="Provided for, and what it came to",
-                view=MARGINAL,
-                stamp=run.stamp,
-                columns=columns("what", "value", "rests on", text=("rests on",)),
-                rows=(
+            "totals": report_table(
+                run.stamp,
+                "Provided for, and what it came to",
+                "what | value | rests on",
+                (
                     (
                         ACCRUED,
                         make.amount(sum(known) if known else None, MARGINAL, why=why),
@@ -384,16 +346,17 @@ def provision(run: PricedRun) -> Section:
                     (NOT_PROVIDED, make.number(unknown_ns, "ns"), "nothing is provided for"),
                     (PENALTY, per_penalty, "price book"),
                 ),
+                view=MARGINAL,
+                text=("rests on",),
                 notes=(f"The {BREAK_EVEN_CASH} is another figure: the comparison with dedicated devices has it.",),
             ),
-            "days": Table(
-                title="Roll-forward by UTC day",
+            "days": report_table(
+                run.stamp,
+                "Roll-forward by UTC day",
+                "day | opening | accrued | realised | released | closing | rates of",
+                (_day(make, balance, accruals.get(balance.day), term.unknown) for balance in balances),
                 view=MARGINAL,
-                stamp=run.stamp,
-                columns=columns(
-                    "day", "opening", "accrued", "realised", "released", "closing", "rates of", text=("rates of",)
-                ),
-                rows=tuple(_day(make, balance, accruals.get(balance.day), term.unknown) for balance in balances),
+                text=("rates of",),
                 notes=(
                     "Opening + accrued - realised - released = closing. A day's provision is held to the end of the "
                     "next.",
@@ -404,7 +367,6 @@ def provision(run: PricedRun) -> Section:
 
 
 def _rate(make: Figures, load_bin: int, rate: Rate, penalty: Fraction | None) -> Cells:
-    """How often a burst follows at a load, what it costs, and what to provide for a lent hour."""
     hourly, extra, misses = (
         None if value is None else value * scale
         for value, scale in ((rate.hazard_per_s, 3600), (rate.extra, 1), (rate.misses_per_s, 3600))
@@ -424,7 +386,6 @@ def _rate(make: Figures, load_bin: int, rate: Rate, penalty: Fraction | None) ->
 
 
 def _day(make: Figures, balance: Balance, accrual: Accrual | None, missing: str | None) -> Cells:
-    """Without anything realised to set against it, no balance but the accrual itself can be told."""
     why = accrual.why if accrual is not None and accrual.why else missing or "not enough data up to this day"
 
     def moved(nano: int | None) -> Figure:
@@ -446,7 +407,7 @@ def _day(make: Figures, balance: Balance, accrual: Accrual | None, missing: str 
 
 
 def _break_even(run: PricedRun) -> Figure:
-    """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m without provision, per borrowed device-hour."""
+    """[D] Return p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m without provision, per borrowed device-hour."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
     own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
     own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]

@@ -1,4 +1,4 @@
-"""What borrowing costs, question by question, as tables and sentences of one run of a ledger.
+"""Tables and sentences on what borrowing cost in one run, question by question.
 
 The same ledger and price book give the same tables.
 """
@@ -14,23 +14,20 @@ from rose.pricing import formulas
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.marginal import Marginal, price
 from rose.pricing.borrowing.provision import BREAK_EVEN_CASH, BREAK_EVEN_TIME, provision
-from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Bought, Saving
+from rose.pricing.borrowing.savings import LOADED, NOTHING, Alternative, Bought, Saving
 from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_ns, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.table import Paragraph, Row, Section, Table, columns
+from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
 
 if TYPE_CHECKING:
     from rose.ledger.examine import Seen
     from rose.pricing.run.priced import PricedRun
 
-#: The questions, in the order in which they are answered.
 QUESTIONS = ("risk", "price", "provision", "compare", "spikes")
 NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
-#: What cash saved depends on where the price book is silent.
 WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not"
-#: Rows of the savings.
 CAPACITY, CASH, ADDED, ADDED_THERE = (
     "capacity avoided",
     "cash saved",
@@ -38,7 +35,6 @@ CAPACITY, CASH, ADDED, ADDED_THERE = (
     "added on dedicated devices",
 )
 NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
-#: Names of what is moved until borrowing stops paying, beside the provision.
 PER_MILLION, PER_HOUR, WASTED = "charge for a million useful tokens", "charge for a device-hour", "wasted share"
 PER_GB = "price of a GB sent"
 _NOT_BOTH = "not enough data: need useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
@@ -46,7 +42,6 @@ _MILLION = 10**6
 
 
 def sections(run: PricedRun, only: str | None = None) -> dict[str, Section]:
-    """Return the answers to QUESTIONS, or to one of them, by name."""
     from rose.pricing.borrowing.risk import risk
     from rose.pricing.borrowing.spikes import spikes
 
@@ -76,30 +71,22 @@ def saved_in_run(
 
 
 def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
-    """Cash saved and capacity avoided against dedicated devices, each with what it rests on; they are never added.
-
-    Where the price book does not say whether the fleet would have been there anyway, cash saved has a row for each.
-    """
+    """Return cash saved and capacity avoided against dedicated devices, each with what it rests on; never add them."""
     way = compared.way
     bought, cash = (None, None) if way is None else (way.bought, way.cash)
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])
     there = "measured" if way is None else way.basis
-    capacity = (
-        None
-        if way is None or way.usd is None
-        else Saving(usd=way.usd, interval=way.interval, no_interval=way.no_interval)
-    )
-    rests_on = NO_TOKENS
+    capacity, rests_on = None, NO_TOKENS
+    if way is not None and way.usd is not None:
+        capacity = Saving(usd=way.usd, interval=way.interval, no_interval=way.no_interval)
     if bought is not None:
-        rests_on = f"{purchase(bought)}; {_let_go(m)}; less {_usd(m.charged_usd)} that borrowing added to the bill"
-        rests_on += condition(m)
+        less = f"less {_usd(m.charged_usd)} that borrowing added to the bill{condition(m)}"
+        rests_on = f"{purchase(bought)}; {_let_go(m)}; {less}"
     rows: list[Row] = [(CASH, _cash_figure(make, cash, m, basis, NO_TOKENS), rests_on)]
     if cash is not None and m.unstated_usd:
         far = Saving(usd=cash.usd - m.unstated_usd, no_interval="it is the far end of what is possible")
-        rows += [
-            (f"{CASH} {WOULD}", _saving(make, cash, MARGINAL, basis), ""),
-            (f"{CASH} {WOULD_NOT}", _saving(make, far, MARGINAL, basis), ""),
-        ]
+        ends = (WOULD, cash), (WOULD_NOT, far)
+        rows += [(f"{CASH} {end}", _saving(make, saving, MARGINAL, basis), "") for end, saving in ends]
     added_there = make.money(None if way is None else way.added_usd, MARGINAL, basis=there, why=NO_TOKENS)
     rows += [
         (CAPACITY, _saving(make, capacity, AMORTIZED, there, NO_TOKENS), _capacity(way)),
@@ -109,12 +96,13 @@ def savings_table(make: Figures, compared: Comparison, m: Marginal) -> Table:
         (IDLE, make.number(None if bought is None else bought.idle_ns, "ns", why=NO_TOKENS), ""),
         ("useful tokens borrowed", make.number(compared.borrowed.useful, "tokens"), ""),
     ]
-    return Table(
-        title="What borrowing saved; the two figures are never added",
+    return report_table(
+        make.stamp,
+        "What borrowing saved; the two figures are never added",
+        "what | value | rests on",
+        rows,
         view="marginal, but capacity avoided amortized and hypothetical",
-        stamp=make.stamp,
-        columns=columns("what", "value", "rests on", text=("rests on",)),
-        rows=tuple(rows),
+        text=("rests on",),
     )
 
 
@@ -122,8 +110,9 @@ def comparison(run: PricedRun) -> Section:
     """Return the borrow against its alternatives: was it worth it, and what would change that."""
     m, make, compared = run.borrow, run.make, compare(run)
     tokens, ways = compared.borrowed.useful, compared.alternatives
-    title = f"The same {tokens:,} useful tokens otherwise"
+    title, bought = f"The same {tokens:,} useful tokens otherwise", compared.way and compared.way.bought
     borrowed_usd = compared.borrowed.usd
+    borrowed_per_million = _per_million(make, borrowed_usd, tokens, AMORTIZED, "measured")
     parts: dict[str, Table | Paragraph] = {
         "savings": savings_table(make, compared, m),
         "bill": Table(
@@ -143,53 +132,42 @@ def comparison(run: PricedRun) -> Section:
             footer=(("borrowed", _charged(make, m), None),),
             notes=(f"Borrowed: what borrowing added to the bill{condition(m)}.",),
         ),
-        "device_time": Table(
-            title=f"{title}: device time",
+        "device_time": report_table(
+            run.stamp,
+            f"{title}: device time",
+            "way | cost | per million | less by borrowing",
+            (_device_time(make, way, tokens) for way in ways if way.name != NOTHING),
             view="amortized; hypothetical but for what was borrowed",
-            stamp=run.stamp,
-            columns=columns("way", "cost", "per million", "less by borrowing"),
-            rows=tuple(_device_time(make, way, tokens) for way in ways if way.name != NOTHING),
-            footer=(
-                (
-                    "borrowed",
-                    make.money(borrowed_usd, AMORTIZED),
-                    _per_million(make, borrowed_usd, tokens, AMORTIZED, "measured"),
-                    None,
-                ),
-            ),
+            footer=(("borrowed", make.money(borrowed_usd, AMORTIZED), borrowed_per_million, None),),
             notes=("The first row is the capacity avoided; it is no saving.",),
         ),
-        "how": Table(
-            title="How each was worked out",
-            view="both views",
-            stamp=run.stamp,
-            columns=columns("way", "how", text=("how",)),
-            rows=tuple(
-                (
-                    way.name,
-                    f"{way.explained}; {purchase(way.bought)}"
-                    if way.bought is not None and way.name == DEDICATED
-                    else way.explained,
-                )
+        "how": report_table(
+            run.stamp,
+            "How each was worked out",
+            "way | how",
+            (
+                (way.name, f"{way.explained}; {purchase(bought)}" if bought and way is compared.way else way.explained)
                 for way in ways
             ),
+            view="both views",
+            text=("how",),
         ),
-        "multiplier": Table(
-            title="M = (1 + cost ratio) / throughput gain",
+        "multiplier": report_table(
+            run.stamp,
+            "M = (1 + cost ratio) / throughput gain",
+            "what | value",
+            multiplier(make, tokens, compared.dedicated.useful, m.charged_usd, compared.dedicated.usd),
             view="ratios",
-            stamp=run.stamp,
-            columns=columns("what", "value"),
-            rows=multiplier(make, tokens, compared.dedicated.useful, m.charged_usd, compared.dedicated.usd),
         ),
         "says": Paragraph(in_short(compared, m)),
     }
     if flips := _flips(make, m, compared):
-        parts["flips"] = Table(
-            title="Where borrowing stops paying: break-even against cash",
+        parts["flips"] = report_table(
+            run.stamp,
+            "Where borrowing stops paying: break-even against cash",
+            "what | now | stops paying at",
+            flips,
             view=MARGINAL,
-            stamp=run.stamp,
-            columns=columns("what", "now", "stops paying at"),
-            rows=flips,
             notes=(
                 "Each moved alone until cash saved is nothing. Device time that would not have been bought otherwise "
                 f"is nothing here; in the {BREAK_EVEN_TIME} it has its amortized price.",
@@ -201,20 +179,16 @@ def comparison(run: PricedRun) -> Section:
 def multiplier(
     make: Figures, borrowed_useful: int, dedicated_useful: int, charged_usd: Fraction, dedicated_usd: Fraction
 ) -> tuple[Row, ...]:
-    """M of a run with its two factors: x is all useful tokens over the dedicated ones.
-
-    No figures without both kinds of tokens, or where the bill fell.
-    """
+    """Return M of a run with its factors; without both kinds of tokens, or where the bill fell, none has a value."""
     gain = ratio = m = None
     if borrowed_useful and dedicated_useful and charged_usd >= 0 and dedicated_usd > 0:
         gain, ratio = Fraction(borrowed_useful + dedicated_useful, dedicated_useful), charged_usd / dedicated_usd
         m = formulas.cost_multiplier(float(gain), float(ratio))
-    known = {"throughput gain": gain, "cost ratio": ratio, "M": m}
-    return tuple((name, make.measure(value, why=_NOT_BOTH)) for name, value in known.items())
+    factors = {"throughput gain": gain, "cost ratio": ratio, "M": m}
+    return tuple((name, make.measure(value, why=_NOT_BOTH)) for name, value in factors.items())
 
 
 def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
-    """Amortized, but fully loaded for `LOADED`: the borrow is compared with a way in the same view."""
     view = FULLY_LOADED if way.name == LOADED else AMORTIZED
     return (
         way.name,
@@ -225,20 +199,17 @@ def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
 
 
 def _flips(make: Figures, m: Marginal, compared: Comparison) -> tuple[Row, ...]:
-    """Each figure as it is, and where borrowing would add as much to the bill as dedicated devices.
-
-    One is changed at a time. None where that is not known.
-    """
+    """Return each figure, and the value that would make borrowing add as much to the bill as dedicated devices."""
     borrowed, way = compared.borrowed, compared.way
     if way is None or (there := way.added_usd) is None or not m.borrowed_ns or not borrowed.useful:
         return ()
     charged, hours = m.charged_usd, Fraction(m.borrowed_ns, NS_PER_HOUR)
     spare, sent_gb = there - charged, Fraction(m.sent_bytes, 10**9)
     # With waste w the borrow makes generated * (1 - w) useful tokens, worth the way's price of one each.
-    wasted = 1 - charged * borrowed.useful / (borrowed.generated * there) if there else None
-    wasted = wasted if wasted is not None and 0 <= wasted < 1 else None
-    sent_usd, provision_term = m.terms["transfer"].usd, m.terms["provision"]
-    per_gb = (sent_usd + spare) / sent_gb if sent_gb else None
+    wasted = 1 - charged * borrowed.useful / (borrowed.generated * there) if there else Fraction(1)
+    sent_usd, provided = m.terms["transfer"].usd, m.terms["provision"]
+    gb_usd = sent_usd / sent_gb if sent_gb else None
+    per_gb = gb_usd + spare / sent_gb if gb_usd is not None else Fraction(-1)
 
     def money(usd: Fraction | None, per: str, why: str | None = None) -> Figure:
         return make.money(usd, MARGINAL, per=per, basis=m.basis, why=why)
@@ -251,20 +222,20 @@ def _flips(make: Figures, m: Marginal, compared: Comparison) -> tuple[Row, ...]:
             money(there * _MILLION / borrowed.useful, "million useful tokens"),
         ),
         (PER_HOUR, money(charged / hours, "device-hour"), money(there / hours, "device-hour")),
-        (WASTED, make.part(borrowed.wasted_share), make.part(wasted, why="no share of waste by itself")),
+        (
+            WASTED,
+            make.part(borrowed.generated - borrowed.useful, borrowed.generated),
+            make.part(wasted if 0 <= wasted < 1 else None, why="no share of waste by itself"),
+        ),
         (
             PER_GB,
-            money(sent_usd / sent_gb if sent_gb else None, "GB", unsent),
-            money(None if per_gb is None or per_gb < 0 else per_gb, "GB", unsent or "no price of a GB by itself"),
+            money(gb_usd, "GB", unsent),
+            money(per_gb if per_gb >= 0 else None, "GB", unsent or "no price of a GB by itself"),
         ),
         (
             f"{BREAK_EVEN_CASH}, a device-hour",
-            money(
-                None if provision_term.unknown else provision_term.usd / hours,
-                "device-hour",
-                provision_term.missing or NOT_SET,
-            ),
-            money((provision_term.usd + spare) / hours, "device-hour"),
+            money(None if provided.unknown else provided.usd / hours, "device-hour", provided.missing or NOT_SET),
+            money((provided.usd + spare) / hours, "device-hour"),
         ),
     )
 
@@ -275,12 +246,10 @@ def _per_million(make: Figures, usd: Fraction | None, tokens: int, view: str, ba
 
 
 def _charged(make: Figures, m: Marginal) -> Figure:
-    """What borrowing added to the bill, with the device time that it kept from being avoided."""
     return make.money(m.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval)
 
 
 def _cash_figure(make: Figures, cash: Saving | None, m: Marginal, basis: str, why: str | None) -> Figure:
-    """Cash saved; where it has two ends no figure, but why."""
     return _saving(make, None if m.unstated_usd else cash, MARGINAL, basis, both_ends(cash, m) or why)
 
 
@@ -290,11 +259,8 @@ def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: st
     return make.money(saving.usd, view, basis=basis, interval=saving.interval, no_interval=saving.no_interval)
 
 
-# In words ------------------------------------------------------------------------------------------------------------
-
-
 def in_short(compared: Comparison, m: Marginal) -> str:
-    """Whether borrowing saved cash against dedicated devices, in a sentence, and in another what that leaves out."""
+    """Return whether borrowing saved cash against dedicated devices, and what that leaves out, in two sentences."""
     way = compared.way
     if way is None or way.cash is None:
         return f"Whether borrowing saves is not known: {NO_TOKENS.removeprefix('not enough data: ')}."
@@ -310,7 +276,7 @@ def in_short(compared: Comparison, m: Marginal) -> str:
 
 
 def _judged(cash: Saving, m: Marginal) -> str:
-    """The verdict, said only where the interval, or both ends, exclude the other one."""
+    """Return the verdict; it names a side only where the interval, or both ends, exclude the other."""
     if m.unstated_usd:
         if cash.usd - m.unstated_usd > 0:
             return "borrowing came out cheaper whether or not the fleet would have been there anyway"
@@ -329,7 +295,7 @@ def _judged(cash: Saving, m: Marginal) -> str:
 
 
 def both_ends(cash: Saving | None, m: Marginal) -> str | None:
-    """Why cash saved is no single figure, with its ends; None where it is one."""
+    """Return both ends of cash saved and why it has two; None where it is one figure."""
     if cash is None or not m.unstated_usd:
         return None
     ends = f"{_usd(cash.usd)} {WOULD}, {_usd(cash.usd - m.unstated_usd)} {WOULD_NOT}"
@@ -337,7 +303,7 @@ def both_ends(cash: Saving | None, m: Marginal) -> str | None:
 
 
 def condition(m: Marginal) -> str:
-    """What the charge of the borrow holds under, as the end of a sentence."""
+    """Return what the charge of the borrow assumes about the fleet, as the end of a sentence."""
     if m.idle_anyway is None:
         return f", {WOULD}: the price book does not say"
     if m.idle_anyway == 1:
@@ -346,7 +312,7 @@ def condition(m: Marginal) -> str:
 
 
 def purchase(bought: Bought) -> str:
-    """What the tokens would have made the fleet buy, in words."""
+    """Return what the tokens would have made the fleet buy, in words."""
     needed, idle, beyond = (format_ns(round(ns)) for ns in (bought.needed_ns, bought.idle_ns, bought.beyond_ns))
     text = f"dedicated devices would have taken {needed} and sat idle for {idle}"
     if not bought.bought_ns:

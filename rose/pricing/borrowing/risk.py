@@ -1,8 +1,8 @@
-"""Whether borrowing harms serving, and whether it really saves, of one run: both in a sentence, and the evidence.
+"""Whether borrowing harms serving, and whether it saves, in one run: a sentence each, and the evidence.
 
-Cash saved is linear in what dedicated devices would have added to the bill, in every term of m, and in the probability
-that the fleet would have been there anyway [D]. Each is moved alone to either end of its own range: the 95% interval of
-what was measured, or the price book's range. Where the book states no such probability, it runs from all to none.
+Cash saved is linear in the bill of dedicated devices, in every term of m, and in the probability that the fleet would
+have been there anyway [D]. Each is moved alone to either end of its range: its 95% interval or the price book's range,
+or 0 to 1 for a probability that the book does not state.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.stats.bootstrap import Interval
-from rose.pricing.table import Paragraph, Section, Table, columns, notes, values
+from rose.pricing.table import Paragraph, Section, Table, notes, report_table, values
 
 if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
 
 _CONFOUNDED = "confounded: "
-#: Rows of the harm.
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
 LATE, LATE_WITHOUT, HARMED = "late with lending", "late without lending", "late because of lending"
-#: What is varied besides the terms of m.
 OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
 
 
@@ -53,15 +51,15 @@ def risk(run: PricedRun) -> Section:
     cash, basis = way.cash.usd, basis_of([way.basis, m.basis])
     unknown = [plain(name) for name, term in m.terms.items() if term.unknown]
     assumed = [plain(name) for name, term in m.terms.items() if term.no_interval and not term.unknown]
-    parts["depends"] = Table(
-        title="What cash saved depends on",
-        view=MARGINAL,
-        stamp=run.stamp,
-        columns=columns("what", "at its worse end", "as it is", "at its better end"),
-        rows=tuple(
+    parts["depends"] = report_table(
+        run.stamp,
+        "What cash saved depends on",
+        "what | at its worse end | as it is | at its better end",
+        (
             (plain(name), *(make.money(usd, MARGINAL, basis=basis, why=NO_TOKENS) for usd in (worse, cash, better)))
             for name, worse, better in moved
         ),
+        view=MARGINAL,
         notes=notes(
             "Against dedicated devices, each moved alone. Ranges: 95% intervals, and those of the price book.",
             f"As it is {WOULD}." if m.unstated_usd else "",
@@ -73,9 +71,9 @@ def risk(run: PricedRun) -> Section:
 
 
 def without_prices(root: Path, run_id: str) -> Harm:
-    """Return what withheld windows say of a run, which takes no price book.
+    """Return what withheld windows say of a run, without a price book.
 
-    Raises PricingError for an unknown run, one of mixed provenance, and one of which events were archived.
+    Raises PricingError for an unknown run, one of mixed provenance, and one whose events were archived.
     """
     from rose.pricing.run.priced import run_facts
 
@@ -90,13 +88,13 @@ def without_prices(root: Path, run_id: str) -> Harm:
 
 
 def harmful(measured: Harm) -> bool | None:
-    """Return whether lending makes serving late; False where chance may explain it, None where it is not known."""
+    """Return whether lending makes serving late; False where chance may explain it, None if unknown."""
     late = harm.late(measured)
     return None if late is None else late[2].low > 0
 
 
 def harm_table(make: Figures, measured: Harm) -> Table:
-    """Requests of lent time that missed a budget, and as many had leases been withheld."""
+    """Return requests of lent time that missed a budget, and how many would have had leases been withheld."""
     requests = late = without = harmed = None
     intervals: tuple[Interval | None, Interval | None] = (None, None)
     if (compared := harm.late(measured)) is not None:
@@ -118,7 +116,6 @@ def harm_table(make: Figures, measured: Harm) -> Table:
 
 
 def says(measured: Harm) -> str:
-    """Return whether lending harms serving, in a sentence."""
     if (compared := harm.late(measured)) is None:
         return f"Whether lending harms serving is not known: {(measured.confounded or '').removeprefix(_CONFOUNDED)}."
     requests, late, added = compared
@@ -137,14 +134,10 @@ def says(measured: Harm) -> str:
 
 
 def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """What moves cash saved against a way, in dollars at its worse and at its better end, the furthest first.
-
-    Empty where cash saved is not known.
-    """
+    """Return (name, worse, better) of what moves cash saved, dollars, the widest first; empty if it is unknown."""
     if way.cash is None or way.added_usd is None:
         return ()
     cash = way.cash.usd
-    # What borrowing is charged: more of it saves less.
     costs = [(name, term.usd, term.interval) for name, term in m.terms.items() if term.unknown is None]
     moved: list[tuple[str, Fraction, Fraction]] = []
     if m.unstated_usd:
@@ -154,7 +147,7 @@ def swings(way: Alternative, m: Marginal) -> tuple[tuple[str, Fraction, Fraction
     for name, usd, interval in costs:
         if interval is not None and interval.high is not None:
             moved.append((name, cash + usd - Fraction(interval.high), cash + usd - Fraction(interval.low)))
-    if (there := way.added_interval) is not None and there.high is not None:
-        low, high = (cash + Fraction(end) - way.added_usd for end in (there.low, there.high))
+    if (added := way.added_interval) is not None and added.high is not None:
+        low, high = (cash + Fraction(end) - way.added_usd for end in (added.low, added.high))
         moved.append((OTHERWISE, low, high))
     return tuple(sorted((swing for swing in moved if swing[1] != swing[2]), key=lambda one: (one[1] - one[2], one[0])))

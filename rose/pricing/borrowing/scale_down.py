@@ -1,12 +1,8 @@
-"""What whoever sizes the fleet decided about its devices because of lending, and what that is worth.
+"""Decisions about the fleet's size that lending caused, and what they are worth.
 
 A serving device was *kept* where it would have been given back to its owner, had it not been lent; a dedicated one was
-*let go* where it was given up because there was borrowing. The runtime sees neither: both are recorded in the ledger
-from a CSV file. Times are UTC, such as 2026-06-01T00:00:00Z, and `to` is the first instant after a span.
-
-Would the fleet have existed without the leases? The price book states a probability P by stretch between price changes;
-of a span in which a device was kept it is known that it would not. Device time that could have been avoided is charged
-at its amortized price: (1 - P) of borrowed time, and P of all leased time of such a span.
+*let go* where it was given up because of borrowing. The runtime sees neither: both enter the ledger from a CSV file.
+Times are UTC, such as 2026-06-01T00:00:00Z, and `to` is the first instant after a span. For the gate see `marginal`.
 """
 
 from __future__ import annotations
@@ -31,9 +27,8 @@ from rose.pricing.charges.measured import SharedTime
 from rose.pricing.money import NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 
-#: Of a file of decisions; only the last may be empty.
+#: Columns of a file of decisions; only the last may be empty.
 COLUMNS = ("device_id", "device_class", "decision", "from", "to", "decided_by", "reason")
-#: Name of the ledger's writer of decisions.
 WRITER = "scale-down"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,15 +46,13 @@ class Span:
 
 
 def decisions(path: Path) -> tuple[ScaleDown, ...]:
-    """Decisions of a file, in its order. Raises PricingError, naming file and line, for one that cannot be used."""
-    read = []
+    """Return a file's decisions, in order. Raises PricingError, naming file and line, for one that cannot be used."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file)
             if tuple(lines.fieldnames or ()) != COLUMNS:
                 raise PricingError(f"{path}: line 1 must be `{','.join(COLUMNS)}`, got {lines.fieldnames}")
-            for line in lines:
-                read.append(_decision(f"{path}: line {lines.line_num}", line))
+            read = [_decision(f"{path}: line {lines.line_num}", line) for line in lines]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PricingError(f"cannot read {path}: {error}. Give a CSV file with columns {', '.join(COLUMNS)}.") from None
     spans = sorted(Span(str(one.device_id), one.t0_ns, one.t1_ns) for one in read)
@@ -103,8 +96,8 @@ def _utc_ns(where: str, name: str, value: str) -> int:
 def record(root: Path, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
     """Record decisions in the ledger at `root`; one that is recorded again counts once.
 
-    Raises LedgerError, and PricingError, with nothing recorded, for one that overlaps another of its device, or names
-    a class that the device, where the ledger knows it, never had.
+    Raises LedgerError, and PricingError, with nothing recorded, for a decision that overlaps another of its device, or
+    names a class that the device, where the ledger knows it, never had.
     """
     new = {one.event_id: one for one in decided}
     with LedgerWriter.open(root, WRITER, run_id, provenance) as ledger:
@@ -128,7 +121,6 @@ def record(root: Path, run_id: str, provenance: Provenance, decided: Iterable[Sc
 
 
 def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span], run_id: str) -> None:
-    """Raises PricingError for a decision that contradicts the ledger, or would count time of its device twice."""
     if classes is not None and one.device_class not in classes:
         raise PricingError(
             f"device_class {one.device_class!r} is not what device {one.device_id!r} is in the ledger: write "
@@ -143,10 +135,7 @@ def _refuse(one: ScaleDown, classes: Sequence[str] | None, before: Iterable[Span
 
 
 def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
-    """Spans in which devices were `kept` or `let_go`, of rows of `scale_downs`, and the class of each.
-
-    In order; time that several rows name is in one span, that of the first class.
-    """
+    """Return the spans, in order, of devices `kept` or `let_go`, with the class of the first row that names a time."""
     spans: list[tuple[Span, str]] = []
     named = sorted(
         (Span(row["device_id"], row["t0_ns"], row["t1_ns"]), str(row["device_class"]))
@@ -168,11 +157,11 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
 
 
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Dollars not paid within the run's period for dedicated devices that were given up because there was borrowing.
+    """Return the dollars not paid in the run's period for dedicated devices given up because of borrowing.
 
-    `decided` are rows of `scale_downs`; a device counts as a class that some run of the ledger had it as. Time in which
-    the device was in the fleet all the same is left out, and what of an absence is less than a unit of what can be
-    bought. Every time is priced at what the book says of it. Raises PriceBookError for a class without a price.
+    `decided` are rows of `scale_downs`; a device counts as a class that a run of the ledger had it as. Left out are
+    time in which the device was in the fleet all the same, and the part of an absence that is less than a unit of
+    purchase. Raises PriceBookError for a class without a price.
     """
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
@@ -195,7 +184,7 @@ def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) 
 
 
 def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What of a span is in none of those taken, in order."""
+    """Yield the parts of a span that are in none of those taken, in order."""
     t0_ns, t1_ns = span_ns
     for from_ns, to_ns in sorted(taken_ns):
         if t0_ns < min(from_ns, t1_ns):
@@ -215,7 +204,6 @@ class Gate:
     stated: list[Fraction]
     low: list[Fraction]
     high: list[Fraction]
-    #: Stretches for which the book states none.
     silent: frozenset[int]
 
     @classmethod
@@ -226,7 +214,7 @@ class Gate:
 
 
 def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
-    """The spans, cut at the hours in which others held the device as well, and the run's part of each piece."""
+    """Return the spans, cut at the hours in which others held the device too, and the run's part of each piece."""
     hours: dict[str, dict[int, Fraction]] = {}
     for time in shared:
         hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
@@ -244,21 +232,18 @@ def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span,
 
 
 def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
-    """Borrowed time that is billed to the run, `ns`, by class and stretch: all but what others pay for.
-
-    `lent` are rows of `lent_time`, `shared` the hours in which others held the devices as well.
-    """
-    borrowed: list[Row] = [
-        {"device_class": row["device_class"], "segment": segment, "ns": times["rollout_ns"]}
+    """Return borrowed time billed to the run, `ns`, by class and stretch; rows of `lent_time` less what others pay."""
+    times = [
+        (row["device_class"], segment, times["rollout_ns"])
         for row in lent
         for segment, times in stretches.divide(row, "rollout_ns")
     ]
-    by_others: list[Row] = [
-        {"device_class": time.device_class, "segment": stretches.number_at(time.hour_ns), "ns": -time.others_ns}
+    times += [
+        (time.device_class, stretches.number_at(time.hour_ns), -time.others_ns)
         for time in shared
         if time.bucket == "rollout"
     ]
-    return borrowed + by_others
+    return [{"device_class": name, "segment": segment, "ns": ns} for name, segment, ns in times]
 
 
 def avoidable_usd(
@@ -268,9 +253,9 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Amortized price of device time that could have been avoided without the leases.
+    """Return the amortized price of device time that could have been avoided without the leases.
 
-    `borrowed` is what `billed` gives, `kept` the rows of `lease_spans` within these `pieces` of spans.
+    `borrowed` is what `billed` returns, `kept` the rows of `lease_spans` within these `pieces` of spans.
     """
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
@@ -278,6 +263,6 @@ def avoidable_usd(
 
 
 def device_usd(row: Row, ns: Fraction, stretches: Stretches) -> Fraction:
-    """Amortized price of time of a serving device of the row's class, in the row's stretch."""
+    """Return the amortized price of time of a serving device of the row's class, in the row's stretch."""
     price = stretches.book.device_at(row["device_class"], "serving", stretches.spans[row["segment"]][0])
     return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR

@@ -1,17 +1,17 @@
 """What borrowing would cost if serving load and rollout demand rose together [D]. Everything here is simulated.
 
-Serving load S and rollout demand Q, both shares of the serving devices' time, are taken from the windows of a run and
-paired anew: a Gaussian copula of correlation r on their ranks, so that each keeps its own distribution. At r = 1 both
-are sorted, which is the exact worst case for every supermodular loss, such as max(S + Q - 1, 0).
+Serving load S and rollout demand Q, shares of the serving devices' time in the windows of a run, are paired anew by a
+Gaussian copula of correlation r on their ranks, so each keeps its own distribution. At r = 1 both are sorted, the exact
+worst case for every supermodular loss, such as max(S + Q - 1, 0).
 
-In a window, what does not fit, x = max(S + Q - 1, 0), is rollout time that is lost and serving that comes late:
+In a window, x = max(S + Q - 1, 0) does not fit: rollout time that is lost and serving that comes late.
 
 - attainment: share of windows with S + Q <= 1;
 - wasted: sum of x / sum of Q;
 - late requests: those of the window times min(1, x / S);
 - cost: Q at m without its provision, and the penalty for each late request;
 - c_O: cost over tau * (1 - w) * (Q - x), tokens of a rollout second that is not lost, w the stale share;
-- tail: the mean cost of the dearest hundredth of windows, for an hour (CVaR at 99%).
+- tail: the mean hourly cost of the most expensive hundredth of windows (CVaR at 99%).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ import numpy as np
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing.provision import NO_PENALTY
 from rose.pricing.borrowing.terms import Row
-from rose.pricing.figures import MARGINAL, Figures
+from rose.pricing.figures import MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_S
 from rose.pricing.query import rows, set_variables
 from rose.pricing.stats.bootstrap import Floats, Ints, rounded
-from rose.pricing.table import Paragraph, Section, Table, columns, values
+from rose.pricing.table import Paragraph, Section, Table, report_table, values
 from rose.pricing.table import Row as Cells
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ _TAIL = 0.01
 _DRAWS = (20, 200)
 _PAIRS = 2_000_000
 SIMULATED = "simulated"
-#: Rows beside the couplings.
 WINDOWS, WINDOW, OBSERVED, R_STAR = "windows", "length of a window", "r as observed", "r*"
 ON_DEDICATED, PENALTY = "a million useful tokens on dedicated devices", "a late request"
 _MILLION = 10**6
@@ -58,7 +57,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """What a window costs and yields. Prices in dollars; a device-second is one of the whole serving fleet's."""
+    """What a window costs and yields, in dollars; a device-second is one of the whole serving fleet's."""
 
     device_s_per_window: float
     window_s: int
@@ -70,7 +69,7 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coupled:
-    """The run as it would have been at one r. c_O is None where nothing of use would have been made."""
+    """The run as it would have been at one r; c_O is None where nothing useful would have been made."""
 
     r: float
     attainment: float
@@ -80,9 +79,9 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Each of COUPLINGS, the mean over seeded draws; the same draws for all.
+    """Return the run at each of COUPLINGS, the mean over the same seeded draws.
 
-    `load`, `demand` (shares of device time) and `requests` have one value for each window, shape (windows,).
+    `load`, `demand` (shares of device time) and `requests` have one value per window, shape (windows,).
     """
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
@@ -90,17 +89,14 @@ def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tup
 
 
 def pairing(r: float, size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Ranks (shape (size,) each) of two normals of correlation r."""
+    """Return ranks (shape (size,) each) of two normals of correlation r."""
     first, other = random.standard_normal((2, size))
     second = r * first + sqrt(1 - r * r) * other
     return np.argsort(np.argsort(first)), np.argsort(np.argsort(second))
 
 
 def observed(load: Floats, demand: Floats) -> float | None:
-    """The r at which a Gaussian copula has the rank correlation that was observed: 2 sin(pi * rho / 6).
-
-    None where one of them never changes.
-    """
+    """Return r of the observed rank correlation rho, 2 sin(pi * rho / 6); None where one never changes."""
     one, other = _mean_ranks(load), _mean_ranks(demand)
     if one.std() == 0 or other.std() == 0:
         return None
@@ -108,7 +104,7 @@ def observed(load: Floats, demand: Floats) -> float | None:
 
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
-    """r*: where c_O reaches a dedicated token's price, on straight lines between couplings; None if it nowhere does."""
+    """Return r*, where c_O reaches a dedicated token's price, linear between couplings; None if nowhere."""
     costs = [(point.r, point.usd_per_token) for point in points]
     for (low_r, low), (high_r, high) in pairwise(costs):
         if low is None or high is None:
@@ -146,7 +142,6 @@ def _at(r: float, s: Floats, served: Floats, q: Floats, fleet: Fleet) -> Coupled
 
 
 def _mean_ranks(values: Floats) -> Floats:
-    """Ranks, equal values sharing their mean."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     means: Floats = (ends - (counts - 1) / 2)[inverse]
@@ -154,7 +149,7 @@ def _mean_ranks(values: Floats) -> Floats:
 
 
 def spikes(run: PricedRun) -> Section:
-    """Return the windows of a run, coupled anew; with too few of them, why there is nothing to see."""
+    """Return the windows of a run, coupled anew; with too few of them, why there are no figures."""
     window_s, windows = _windows(run)
     fleet = _fleet(run, window_s, windows)
     load, demand, requests = (
@@ -162,7 +157,7 @@ def spikes(run: PricedRun) -> Section:
     )
     points = coupled(load, demand, requests, fleet) if fleet is not None and len(windows) >= WINDOWS_MIN else ()
     make = Figures(dataclasses.replace(run.stamp, provenance=SIMULATED))
-    dedicated = run.cost.by_line["dedicated"]
+    dedicated, penalty = run.cost.by_line["dedicated"], _penalty(run) or None
     r_star = None if dedicated is None else crossing(points, float(dedicated))
     if fleet is None:
         says = "not enough data: no token was made on borrowed devices"
@@ -180,21 +175,17 @@ def spikes(run: PricedRun) -> Section:
             per="million useful tokens",
             why="not enough data: no useful token was made on dedicated devices",
         ),
-        PENALTY: run.make.money(
-            _penalty(run) or None, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY
-        ),
+        PENALTY: run.make.money(penalty, MARGINAL, per="missed budget", basis="price book", why=NO_PENALTY),
         R_STAR: make.measure(r_star, basis=SIMULATED, why=says),
     }
     parts: dict[str, Table | Paragraph] = {"says": Paragraph(says)}
     if points:
-        parts["coupled"] = Table(
-            title="If serving load and rollout demand rose together",
+        parts["coupled"] = report_table(
+            make.stamp,
+            "If serving load and rollout demand rose together",
+            "r | fits | wasted | per million tokens | per M answer tokens (C3) | dearest 1%, an hour",
+            (_row(make, run, point) for point in points),
             view=MARGINAL,
-            stamp=make.stamp,
-            columns=columns(
-                "r", "fits", "wasted", "per million tokens", "per M answer tokens (C3)", "dearest 1%, an hour"
-            ),
-            rows=tuple(_row(make, run, point) for point in points),
             notes=("Simulated: the run's windows paired anew. Where no penalty is set, late requests cost nothing.",),
         )
     parts["windows"] = values("What the simulation rests on", figures, make.stamp, "counts and prices")
@@ -202,7 +193,7 @@ def spikes(run: PricedRun) -> Section:
 
 
 def _windows(run: PricedRun) -> tuple[int, Sequence[Row]]:
-    """The longest windows there are enough of, else the shortest. One that is hardly covered is left out."""
+    """Return the longest windows there are enough of, else the shortest, without those that are hardly covered."""
     kept: Sequence[Row] = ()
     for window_s in WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)
@@ -235,33 +226,24 @@ def _penalty(run: PricedRun) -> Fraction:
 
 
 def _row(make: Figures, run: PricedRun, point: Coupled) -> Cells:
-    """The run at one coupling; C3 is with rollouts at that price, the borrowed share held."""
     cost = None if point.usd_per_token is None else Fraction(point.usd_per_token)
-    c3 = _c3(run, cost)
+    per_million = None if cost is None else cost * _MILLION
+
+    def money(usd: Fraction | float | None, per: str, why: str = "") -> Figure:
+        return make.money(None if usd is None else Fraction(usd), MARGINAL, per=per, basis=SIMULATED, why=why)
+
     return (
         f"{point.r:g}",
         make.measure(point.attainment, "share", basis=SIMULATED),
         make.measure(point.wasted_share, "share", basis=SIMULATED),
-        make.money(
-            None if cost is None else cost * _MILLION,
-            MARGINAL,
-            per="million useful tokens",
-            basis=SIMULATED,
-            why="nothing of use would have been made",
-        ),
-        make.money(
-            None if c3 is None else Fraction(c3),
-            MARGINAL,
-            per="million answer tokens",
-            basis=SIMULATED,
-            why="not enough data: a factor of the formula is not known",
-        ),
-        make.money(Fraction(point.tail_usd_per_hour), MARGINAL, per="hour", basis=SIMULATED),
+        money(per_million, "million useful tokens", "nothing of use would have been made"),
+        money(_c3(run, cost), "million answer tokens", "not enough data: a factor of the formula is not known"),
+        money(point.tail_usd_per_hour, "hour"),
     )
 
 
 def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
-    """CPM * R * (1 + pi * rho) / alpha, pi with the borrowed tokens at this price."""
+    """Return CPM * R * (1 + pi * rho) / alpha, pi with the borrowed tokens at this price."""
     serving, dedicated = run.cost.by_line["serving"], run.cost.by_line["dedicated"]
     phi = run.cost.borrowed_share
     if opportunistic is None or not serving or phi is None or (dedicated is None and phi != 1):
@@ -275,8 +257,7 @@ def _says(points: Sequence[Coupled], dedicated: Fraction | None, r_star: float |
         return "not enough data: no useful token was made on dedicated devices to compare with"
     if r_star is not None:
         return f"borrowing stops being cheaper than dedicated devices at r = {r_star:.2f}"
-    first = points[0].usd_per_token
-    if first is None:
+    if (first := points[0].usd_per_token) is None:
         return "none in [0, 1]: nothing of use would have been made on borrowed devices"
     side = "cheaper" if first < dedicated else "dearer"
     return f"none in [0, 1]: borrowing is {side} than dedicated devices at every r"

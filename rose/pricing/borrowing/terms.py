@@ -1,6 +1,6 @@
-"""What the terms of m are made of: dollars and what they rest on, and the stretches between price changes.
+"""Terms of m in dollars with what they rest on, and the stretches of time between price changes.
 
-Dollars are kept as exact fractions until they are shown.
+Dollars are exact fractions until they are shown.
 """
 
 from __future__ import annotations
@@ -34,27 +34,23 @@ class Term:
     #: 95%, in dollars; None where the term is known exactly, or `no_interval` says why there is none.
     interval: Interval | None = None
     no_interval: str | None = None
-    #: Why there is not enough data for it: `usd` is then 0 in sums, and no figure may show that 0.
+    #: Why data is missing: sums then take 0, and no figure may show that 0.
     missing: str | None = None
 
     @property
     def unknown(self) -> str | None:
-        """Why there is no figure; None where there is one."""
         return self.explained if self.basis == "absent" else self.missing
 
 
 def absent(why: str) -> Term:
-    """A term that sums are without, and whose figure is unknown, never 0."""
+    """Return a term that sums leave out, and whose figure is unknown, never 0."""
     return Term(usd=Fraction(0), basis="absent", explained=why)
 
 
 def by_rate(
     stretches: Stretches, field: str, amounts: Iterable[tuple[int, Fraction]], says: Callable[[Fraction, str], str]
 ) -> Term:
-    """Amounts, each with the number of its stretch, at a rate of the book's [lending]; absent where it sets none.
-
-    `says` explains the sum of the amounts and the rates.
-    """
+    """Return amounts (stretch, amount) at a [lending] rate; absent where a stretch sets none. `says` explains them."""
     rates = [getattr(entry, field) for entry in stretches.lending]
     if None in rates:
         return absent(f"the price book sets no {field}")
@@ -69,7 +65,7 @@ def by_rate(
 
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
-    """What a sum rests on, by what its parts rest on; a price of nothing in the book weighs nothing."""
+    """Return what a sum rests on; parts whose price in the book is 0 weigh nothing."""
     kinds = set(bases) - {"absent"}
     if len(kinds - {"price book"}) == 1:
         return (kinds - {"price book"}).pop()
@@ -79,7 +75,7 @@ def basis_of(bases: Iterable[Basis]) -> Basis:
 
 
 def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
-    """The widest range that entries of a price book give, as shares of their figures; (1, 1) where none does."""
+    """Return the widest range of the entries, as shares of their figures; (1, 1) where none has a range."""
     low, high = 1.0, 1.0
     for entry in entries:
         if entry.low_share is not None and entry.high_share is not None:
@@ -88,7 +84,7 @@ def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
 
 
 def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
-    """Interval of costs that only the price book's own ranges make uncertain; None where it gives none."""
+    """Return the interval of costs that only the price book's ranges make uncertain; None without a range."""
     ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
     if all(low == high for _, (low, high) in ranged):
         return None
@@ -96,46 +92,45 @@ def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | Non
 
 
 def nano_by_key(parts: Mapping[K, Fraction]) -> dict[K, int]:
-    """Whole nano-dollars of each part, by largest remainder: they sum to the rounded sum of the parts."""
+    """Return whole nano-dollars of each part, by largest remainder: they sum to the rounded sum."""
     return rounded({key: usd * NANO_USD_PER_USD for key, usd in parts.items()}) if parts else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """A price book over consecutive spans inside which no price changes: those of `PriceBook.stretches`."""
+    """A price book over consecutive spans without a price change: those of `PriceBook.stretches`."""
 
     book: PriceBook
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
     def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Stretches:
-        """Those of a period. One without length, of a run that has tokens and no device time, has one too."""
+        """Return the stretches of a period; one of length 0 (a run with tokens but no device time) is one stretch."""
         return cls(book, tuple(book.stretches(*period_ns)) or (period_ns,))
 
     @property
     def changes_ns(self) -> list[int]:
-        """Where one stretch ends and the next begins; what the queries count as `segment`."""
+        """Return where each later stretch begins; queries count these as `segment`."""
         return [from_ns for from_ns, _ in self.spans[1:]]
 
     def prices(self, price_at: Callable[[int], E]) -> list[E]:
-        """The entry of each stretch, as `price_at` finds it for the instant at which the stretch begins."""
+        """Return the entry of each stretch, by `price_at` the instant it begins."""
         return [price_at(from_ns) for from_ns, _ in self.spans]
 
     @property
     def lending(self) -> list[Lending]:
-        """The prices of lending in each stretch."""
         return self.prices(self.book.lending_at)
 
     def of_day(self, day: date) -> int:
-        """Number of the stretch of a UTC day; prices change at midnight."""
+        """Return the number of a UTC day's stretch; prices change at midnight."""
         return self.number_at(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
 
     def number_at(self, at_ns: int) -> int:
-        """Number of the stretch that an instant lies in; the first or last for one outside them all."""
+        """Return the number of the stretch that holds an instant; the first or last for one outside."""
         return sum(change <= at_ns for change in self.changes_ns)
 
     def divide(self, row: Row, *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """The named times of a row by stretch. A slice that straddles changes is divided by the time on each side."""
+        """Yield the named times of a row by stretch; a slice across a change is divided by time."""
         if row["t0_ns"] is None:
             yield row["segment"], {name: Fraction(row[name]) for name in names}
             return
@@ -147,5 +142,4 @@ class Stretches:
 
 
 def in_turn(prices: Iterable[str]) -> str:
-    """Prices as they held one after another, each named once."""
     return " then ".join(dict.fromkeys(prices))

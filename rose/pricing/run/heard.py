@@ -1,7 +1,7 @@
-"""Whether a run that never said it was over still goes on: by when it was last heard of.
+"""Whether a run without an end in the ledger has gone silent.
 
-An RL run may have long steps that record nothing: while its fleet is heard of it goes on, since the fleet's controller
-ends a run that expired.
+Long steps of an RL run may record nothing: while its fleet is heard of it continues, since the fleet's controller ends
+a run that expired.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ UNKNOWN_S, LEAST_S = 86_400, 300
 
 
 def silent(*, status: str, provenance: str, heard_us: int, expires_s: float | None, now_us: int) -> bool:
-    """Whether a run has no end in the ledger, and was silent for longer than it may be, as was its fleet.
+    """Return whether a live run has no end, and neither it nor its fleet was heard of for longer than allowed.
 
     `heard_us` is the last event of either; instants are UTC microseconds.
-
-    Times of events that were simulated or replayed are no times at which somebody was heard: of them it is not known.
     """
     allowed_s = UNKNOWN_S if expires_s is None else max(expires_s, LEAST_S)
     return status == "running" and provenance == "live" and now_us - heard_us > allowed_s * 1_000_000

@@ -1,4 +1,4 @@
-"""One run of a ledger, verified, priced and counted: what the figures of a correct answer are worked out from."""
+"""One run of a ledger, verified, priced and counted: the source of the figures of a correct answer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot
-from rose.pricing.run import token_spread, tokens
-from rose.pricing.run.token_spread import Spread
-from rose.pricing.run.tokens import Tokens
+from rose.pricing.run import tokens
+from rose.pricing.run.tokens import Spread, Tokens
 
 #: What a report cannot do without: devices for what a run cost, verdicts for what a correct answer cost.
 Needs = Literal["device", "verdict"]
@@ -68,13 +67,10 @@ def priced(
 ) -> Iterator[PricedRun]:
     """Price one run of the ledger at `root`, the newest with events of the kind `needs` if `run_id` is None.
 
-    `seen` is for `verify`.
-
-    `price_book` None prices by the book that `choice.choose` gives.
-
-    Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
-    unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
-    PriceBookError for a book that cannot be used or lacks a price that the run needs.
+    `seen` is for `verify`; `price_book` None prices by the book that `choice.choose` returns. Raises PricingError for a
+    ledger that does not verify (unless `allow_unverified`, which marks every figure), an unknown run, a run of mixed
+    provenance, a period without device time, and device time that does not add up; PriceBookError for a book that
+    cannot be used or lacks a price that the run needs.
     """
     with closing(catalog.connect(root)) as connection:
         run_id = newest_run(connection, needs) if run_id is None else run_id
@@ -114,21 +110,17 @@ def priced(
 def _spreads(
     connection: duckdb.DuckDBPyConnection, charged: charges.Charges, period_ns: tuple[int, int]
 ) -> dict[str, Spread]:
-    """How well the price of a token is known, by placement."""
-    set_variables(connection, period_from_ns=period_ns[0], period_end_ns=period_ns[1], blocks=token_spread.BLOCKS)
+    set_variables(connection, period_from_ns=period_ns[0], period_end_ns=period_ns[1], blocks=tokens.BLOCKS)
     places: dict[tuple[str, str], list[Made]] = {}
     for (pool, device_class), part in made(charged).items():
         places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(part)
     sums = {key: together(parts) for key, parts in places.items()}
     usd_per_ns = {key: float(part.usd / part.rollout_ns) for key, part in sums.items() if part.rollout_ns}
-    return token_spread.spreads(rows(connection, "run/rollout_blocks"), usd_per_ns)
+    return tokens.spreads(rows(connection, "run/rollout_blocks"), usd_per_ns)
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -> str:
-    """Return the run that began last among those with events of the kind `needs`, else the one that began last.
-
-    Raises PricingError for a ledger without runs.
-    """
+    """Return the last run, of those with events `needs` if any. Raises PricingError for a ledger without runs."""
     set_variables(connection, needs=needs)
     runs = rows(connection, "run/newest")
     if not runs:

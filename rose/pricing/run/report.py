@@ -1,6 +1,6 @@
 """The cost report of one run: every figure with its unit, view, currency, period and provenance.
 
-The same ledger and the same price book give the same report, to the byte: nothing in it depends on when it is made.
+The same ledger and price book give the same report, to the byte, whenever it is made.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.tokens import FATES
-from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, columns, notes
+from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, columns, notes, report_table
 
 CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
 #: With fewer samples than this, a 99th percentile is the largest one measured.
 P99_SAMPLES = 100
 #: Of a run whose engines did without SGLang's compiled kernels.
 NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are shown, times and costs are not SGLang's"
-#: Rows of the figures at a glance.
 FLEET_COST, HARVEST, UNUSED = (
     "Fleet cost (amortized)",
     "Idle serving time put to work (harvest share)",
@@ -43,10 +42,8 @@ FLEET_COST, HARVEST, UNUSED = (
 RUN_COST = "This run's cost (amortized)"
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
-_NOT_RECORDED = "not recorded"
 _FLEETS_IDLE = "the idle time is that of the fleet, which it shares with others: the report of the fleet's run has it"
 _DEDICATED_MARGINAL = "not enough data: no borrowed token would have had to be made there"
-_POOLS = {"borrowed": ("serving",), "dedicated": ("rollout", "train")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,14 +55,14 @@ class Report:
     section: Section
 
     def elements(self) -> Iterator[Element]:
-        """What `rose report` shows, in order."""
+        """Yield what `rose report` shows, in order."""
         if self.run.native_kernels:
             yield Paragraph(NATIVE_KERNELS, alarm=True)
         yield heading(self.run, self.stamp, f"; serving traffic: {_traffic(self.run)}")
         yield from self.section.parts.values()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`; amounts are whole nano-dollars, times whole nanoseconds."""
+        """Return plain values for `json.dumps`; amounts are whole nano-dollars, times whole nanoseconds."""
         return to_json({"stamp": self.stamp, "run": self.run, "price_book": self.stamp.book, "report": self.section})
 
 
@@ -114,12 +111,7 @@ def _traffic(run: RunFacts) -> str:
 
 
 def _scales(run: RunFacts) -> str:
-    """By how much the trace was changed to fit the host: no latency is shown without it."""
-    scales = {
-        "prompts": run.trace_length_scale,
-        "outputs": run.trace_output_length_scale,
-        "gaps": run.trace_time_scale,
-    }
+    scales = {"prompts": run.trace_length_scale, "outputs": run.trace_output_length_scale, "gaps": run.trace_time_scale}
     return ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None) or "unscaled"
 
 
@@ -148,17 +140,12 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure) -> Tabl
     for name, step in (("first", steps[:1]), ("last", steps[-1:])):
         figures |= {f"{ACCEPTED}, {name} step": make.part(row["accepted"], row["judged"]) for row in step}
     return Table(
-        title="At a glance",
-        stamp=run.stamp,
-        columns=columns("what", "value"),
-        header=False,
-        rows=(*figures.items(),),
+        title="At a glance", stamp=run.stamp, columns=columns("what", "value"), header=False, rows=(*figures.items(),)
     )
 
 
 def _time(run: PricedRun) -> Table:
-    """Device time and dollars by bucket. Amortized and fully loaded both sum to the fleet's cost; of an RL run that
-    shares a fleet the fully loaded one has its part of the idle time too."""
+    """Return device time and dollars by bucket; fully loaded has an RL run's part of the fleet's idle time too."""
     make, bucket_ns = run.make, run.allocation.bucket_ns()
     amortized, loaded = run.allocation.amortized_nano_usd(), run.allocation.fully_loaded_nano_usd()
     whole_ns = sum(bucket_ns.values())
@@ -167,39 +154,31 @@ def _time(run: PricedRun) -> Table:
     marks: dict[int, Mark] = {
         number: "alarm" for number, bucket in enumerate(shown) if bucket == "unaccounted" and bucket_ns.get(bucket)
     }
-    return Table(
-        title="Where the fleet's time and money went",
+
+    def cells(name: str, ns: int | None, nano: int, loaded_nano: int | None) -> Row:
+        return (
+            name,
+            None if ns is None else make.number(ns, "ns"),
+            None if ns is None else make.part(ns, whole_ns),
+            make.amount(nano, AMORTIZED),
+            None if loaded_nano is None else make.amount(loaded_nano, FULLY_LOADED),
+            marginal if name == "rollout" else None,
+        )
+
+    return report_table(
+        run.stamp,
+        "Where the fleet's time and money went",
+        f"device time | time | share | {AMORTIZED} | {FULLY_LOADED} | {MARGINAL}",
+        (cells(bucket, bucket_ns.get(bucket), amortized[bucket], loaded.get(bucket)) for bucket in shown),
         view="three views, never added together",
-        stamp=run.stamp,
-        columns=columns("device time", "time", "share", AMORTIZED, FULLY_LOADED, MARGINAL),
-        rows=tuple(
-            (
-                bucket,
-                make.number(bucket_ns[bucket], "ns") if bucket in bucket_ns else None,
-                make.part(bucket_ns[bucket], whole_ns) if bucket in bucket_ns else None,
-                make.amount(amortized[bucket], AMORTIZED),
-                make.amount(loaded[bucket], FULLY_LOADED) if bucket in loaded else None,
-                marginal if bucket == "rollout" else None,
-            )
-            for bucket in shown
-        ),
-        footer=(
-            (
-                "fleet",
-                make.number(whole_ns, "ns"),
-                make.part(1),
-                make.amount(sum(amortized.values()), AMORTIZED),
-                make.amount(sum(loaded.values()), FULLY_LOADED),
-                None,
-            ),
-        ),
+        footer=(cells("fleet", whole_ns, sum(amortized.values()), sum(loaded.values())),),
         marks=marks,
         notes=("Marginal is what lending added to the bill; it does not sum to the bill.",),
     )
 
 
 def _runs(run: PricedRun) -> Table | None:
-    """The fleet's own run first, then the RL runs, the dearest first; None where one run has all."""
+    """Return the fleet's own run first, then the RL runs, the most expensive first; None where one run has all."""
     make, frame, fleet = run.make, run.charged.frame, run.run.run_id
     if run.charged.fleet is not None or (frame["run_id"] == fleet).all():
         return None
@@ -210,19 +189,16 @@ def _runs(run: PricedRun) -> Table | None:
     names = {row["run_id"]: (row["name"], row["team"]) for row in rows(run.connection, "run/names")}
 
     def cells(ns: int, nano: int, loaded_nano: int) -> Row:
-        return (
-            make.number(ns, "ns"),
-            make.amount(nano, AMORTIZED),
-            make.amount(loaded_nano, FULLY_LOADED),
-            make.part(nano, run.charged.total_nano),
-        )
+        amounts = make.amount(nano, AMORTIZED), make.amount(loaded_nano, FULLY_LOADED)
+        return make.number(ns, "ns"), *amounts, make.part(nano, run.charged.total_nano)
 
-    return Table(
-        title="Who shared the fleet",
+    return report_table(
+        run.stamp,
+        "Who shared the fleet",
+        f"run | name | team | device time | {AMORTIZED} | {FULLY_LOADED} | share",
+        ((run_id, *names.get(run_id, ("", None)), *cells(*sums)) for run_id, *sums in summed.iter_rows()),
         view="two views, never added together",
-        stamp=run.stamp,
-        columns=columns("run", "name", "team", "device time", AMORTIZED, FULLY_LOADED, "share", text=("name", "team")),
-        rows=tuple((run_id, *names.get(run_id, ("", None)), *cells(*sums)) for run_id, *sums in summed.iter_rows()),
+        text=("name", "team"),
         footer=(("fleet", "", "", *cells(*(int(summed[name].sum()) for name in ("ns", "cost_nano", "loaded_nano")))),),
         notes=(
             "An RL run has the rollouts, syncs, activations and headroom of the engines that it was assigned, and its "
@@ -232,10 +208,9 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Dollars per million useful tokens: rollout dollars of a placement in a view over its useful tokens.
+    """Return dollars per million useful tokens by placement and view.
 
-    A dedicated device is paid for whether it works or not, so at the margin its tokens cost what the borrowed ones
-    would have made the fleet buy.
+    At the margin dedicated tokens cost what the borrowed ones would have made the fleet buy.
     """
     make, way = run.make, compared.way
 
@@ -249,63 +224,50 @@ def _token_cost(run: PricedRun, compared: Comparison) -> Table:
             why=why or f"not enough data: no useful token was made on {placement} devices",
         )
 
-    there = per_million(
-        None if way is None else way.added_usd,
-        "borrowed",
-        MARGINAL,
-        "measured" if way is None else way.basis,
-        _DEDICATED_MARGINAL,
-    )
-    cells = []
-    for placement, pools in _POOLS.items():
-        devices, made = run.allocation.in_pools(*pools), run.tokens[placement]
+    added_usd, basis = (None, "measured") if way is None else (way.added_usd, way.basis)
+    marginal = {
+        "borrowed": per_million(run.borrow.usd, "borrowed", MARGINAL, run.borrow.basis),
+        "dedicated": per_million(added_usd, "borrowed", MARGINAL, basis, _DEDICATED_MARGINAL),
+    }
+
+    def cells(placement: str, *pools: str) -> Row:
+        devices, tokens = run.allocation.in_pools(*pools), run.tokens[placement]
         loaded_usd = Fraction(devices.fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
-        borrowed = per_million(run.borrow.usd, "borrowed", MARGINAL, run.borrow.basis)
-        cells.append(
-            (
-                f"{placement} devices",
-                make.number(made.useful, "tokens"),
-                make.part(made.wasted_share),
-                borrowed if placement == "borrowed" else there,
-                per_million(cost_per_correct.rollout_usd(devices), placement, AMORTIZED),
-                per_million(loaded_usd, placement, FULLY_LOADED),
-            )
+        return (
+            f"{placement} devices",
+            make.number(tokens.useful, "tokens"),
+            make.part(tokens.wasted_share),
+            marginal[placement],
+            per_million(cost_per_correct.rollout_usd(devices), placement, AMORTIZED),
+            per_million(loaded_usd, placement, FULLY_LOADED),
         )
-    return Table(
-        title="A million useful rollout tokens",
+
+    return report_table(
+        run.stamp,
+        "A million useful rollout tokens",
+        f"made on | useful tokens | wasted | {MARGINAL} | {AMORTIZED} | {FULLY_LOADED}",
+        (cells("borrowed", "serving"), cells("dedicated", "rollout", "train")),
         view="by view",
-        stamp=run.stamp,
-        columns=columns("made on", "useful tokens", "wasted", MARGINAL, AMORTIZED, FULLY_LOADED),
-        rows=tuple(cells),
         notes=("Marginal, dedicated: what the borrowed tokens would have added to the bill there.",),
     )
 
 
 def _fates(run: PricedRun) -> Table:
-    """A token counts once, where it was made: generated = accepted + rejected + stale + lost + open."""
-    make = run.make
+    """Return tokens by fate, each counted where it was made: generated = accepted + rejected + stale + lost + open."""
     lost = run.tokens["unallocated"].generated
-    return Table(
-        title="What became of the rollout tokens",
+    counts = {name: (made.generated, *(made.by_fate[fate] for fate in FATES)) for name, made in run.tokens.items()}
+    return report_table(
+        run.stamp,
+        "What became of the rollout tokens",
+        f"made on | generated | {' | '.join(FATES)}",
+        ((name, *(run.make.number(count, "tokens") for count in each)) for name, each in counts.items()),
         view="tokens",
-        stamp=run.stamp,
-        columns=columns("made on", "generated", *FATES),
-        rows=tuple(
-            (
-                placement,
-                make.number(made.generated, "tokens"),
-                *(make.number(made.by_fate[fate], "tokens") for fate in FATES),
-            )
-            for placement, made in run.tokens.items()
-        ),
-        notes=notes(
-            f"{lost:,} tokens were made on a device that the ledger does not know: not priced." if lost else ""
-        ),
+        notes=(f"{lost:,} tokens were made on a device that the ledger does not know: not priced.",) if lost else (),
     )
 
 
 def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
-    """Requests that arrived while the device was lent, while it was not, and all. A budget is one figure or none."""
+    """Return latency by whether the device was lent. A budget that differs between requests has no figure."""
     make = run.make
     by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
     by_name = {name: by_name.get(name, {"requests": 0}) for name in ("lent", "not lent", "all")}
@@ -325,18 +287,15 @@ def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
         differs = None if least == most else f"differs between requests: {least / 1e6:g} to {most / 1e6:g} ms"
         return make.number(None if differs else least or None, "ns", why=differs)
 
-    few = ", ".join(
-        name
-        for name, row in by_name.items()
-        if row["requests"] and min(row["ttft_samples"], row["tpot_samples"]) < P99_SAMPLES
-    )
+    samples = {name: min(row["ttft_samples"], row["tpot_samples"]) for name, row in by_name.items() if row["requests"]}
+    few = ", ".join(name for name, count in samples.items() if count < P99_SAMPLES)
     facts = run.run
-    return Table(
-        title="Serving latency",
+    return report_table(
+        run.stamp,
+        "Serving latency",
+        "device | requests | missed budget | TTFT p50 | TTFT p99 | TPOT p50 | TPOT p99",
+        (cells("lent"), cells("not lent")),
         view=f"trace {facts.trace}, {_scales(facts)}" if facts.trace else "no trace",
-        stamp=run.stamp,
-        columns=columns("device", "requests", "missed budget", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"),
-        rows=(cells("lent"), cells("not lent")),
         footer=(cells("all"), ("budget", None, None, None, budget("ttft"), None, budget("tpot"))),
         notes=notes(f"Fewer than {P99_SAMPLES} samples ({few}): p99 is the largest value measured." if few else ""),
     )
@@ -345,10 +304,7 @@ def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
 def _events(
     make: Figures, leases: Sequence[Mapping[str, Any]], syncs: Sequence[Mapping[str, Any]], leased_ns: int
 ) -> Table:
-    """Leases by closing, and syncs; bytes of failed ones count, since they were sent.
-
-    Raises PricingError for a closing that no lease can have.
-    """
+    """Return leases by closing, and syncs, failed ones too. Raises PricingError for an unknown closing."""
     counts = dict.fromkeys(CLOSINGS, 0) | {row["name"]: row["number"] for row in leases}
     if unknown := counts.keys() - CLOSINGS:
         raise PricingError(f"leases closed by {', '.join(sorted(unknown))}, which is not one of {', '.join(CLOSINGS)}")
@@ -366,57 +322,45 @@ def _events(
         "dense over sent": make.part(int(good["dense_bytes"]), int(good["wire_bytes"]), unit="ratio"),
         "paused for syncs": make.number(good["ns"] + bad["ns"], "ns"),
     }
-    return Table(
-        title="Leases and weight syncs",
+    return report_table(
+        make.stamp,
+        "Leases and weight syncs",
+        "what | how many",
+        (*figures.items(),),
         view="counts",
-        stamp=make.stamp,
-        columns=columns("what", "how many"),
-        rows=(*figures.items(),),
         notes=("Dense over sent: of syncs that succeeded.",),
     )
 
 
 def _preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Table:
-    """By action, the three that exist always there."""
-    by_action = {row["name"]: row for row in totals}
     units = {"number": "count", "ns": "ns", "requests": "count", "tokens_kept": "tokens", "tokens_lost": "tokens"}
-    return Table(
-        title="What serving took back",
+    by_action = {action: dict.fromkeys(units, 0) for action in ("yield", "cut", "revoke")}
+    by_action |= {row["name"]: row for row in totals}
+
+    def cells(row: Mapping[str, Any]) -> Row:
+        return tuple(make.number(row[name], unit, why="not recorded") for name, unit in units.items())
+
+    return report_table(
+        make.stamp,
+        "What serving took back",
+        "action | how many | waited | requests | tokens kept | tokens lost",
+        ((action, *cells(by_action[action])) for action in ("yield", "cut", "revoke")),
         view="counts",
-        stamp=make.stamp,
-        columns=columns("action", "how many", "waited", "requests", "tokens kept", "tokens lost"),
-        rows=tuple(
-            (
-                action,
-                *(
-                    make.number(by_action.get(action, {name: 0})[name], unit, why=_NOT_RECORDED)
-                    for name, unit in units.items()
-                ),
-            )
-            for action in ("yield", "cut", "revoke")
-        ),
     )
 
 
 def _engines(stamp: Stamp, ends: Sequence[Mapping[str, Any]]) -> Table:
-    """Engines that ended although nobody stopped them, in the order in which they did."""
-
-    def when(ns: int | None, never: str) -> str:
-        return never if ns is None else utc(ns)
+    def cells(engine_id: str, ended_ns: int | None, restarted_ns: int | None, reason: str) -> Row:
+        died = "not seen" if ended_ns is None else utc(ended_ns)
+        return engine_id, died, "not started again" if restarted_ns is None else utc(restarted_ns), reason
 
     restarted = sum(row["restarted_ns"] is not None for row in ends)
-    return Table(
-        title=f"Engines that died: {len(ends):,}, of which {restarted:,} were started again",
+    names = ("engine_id", "ended_ns", "restarted_ns", "reason")
+    return report_table(
+        stamp,
+        f"Engines that died: {len(ends):,}, of which {restarted:,} were started again",
+        "engine | died | back | reason",
+        (cells(*(row[name] for name in names)) for row in ends),
         view="counts",
-        stamp=stamp,
-        columns=columns("engine", "died", "back", "reason", text=("died", "back", "reason")),
-        rows=tuple(
-            (
-                row["engine_id"],
-                when(row["ended_ns"], "not seen"),
-                when(row["restarted_ns"], "not started again"),
-                row["reason"],
-            )
-            for row in ends
-        ),
+        text=("died", "back", "reason"),
     )

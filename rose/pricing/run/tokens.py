@@ -1,29 +1,41 @@
-"""Rollout tokens by where they were made and what became of them.
+"""Rollout tokens by where they were made and what became of them, and how well the price of a token is known.
 
 A token counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Useful tokens
-are those that reached the trainer or still may: accepted, rejected and open. Stale and lost ones are waste.
+reached the trainer or still may: accepted, rejected and open. Stale and lost ones are waste.
+
+[D] The price is dollars over tokens. The run's time is cut into equal blocks, taken as independent (batch means: Law,
+Simulation Modeling and Analysis, ch. 9); the variance of a ratio of their sums is that of cluster sampling, with
+Student's t. The dollars of a block are its rollout time at the mean price of each device class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import sqrt
+from typing import Any
 
 import duckdb
+import numpy as np
 
 from rose.pricing.query import rows, set_variables
+from rose.pricing.stats.bootstrap import RESAMPLES, Floats
+from rose.pricing.stats.uncertainty import Clusters, ratio_variance
 
 FATES: tuple[str, ...] = ("accepted", "rejected", "stale", "lost", "open")
 #: `borrowed`: made on serving devices; `dedicated`: on rollout or train devices; `unallocated`: on a device that the
 #: ledger does not know, so that no price applies.
 PLACEMENTS: tuple[str, ...] = ("borrowed", "dedicated", "unallocated")
+BLOCKS = 10
+#: Blocks with work in them below which nothing is known of the spread.
+BLOCKS_MIN = 5
+UNKNOWN = f"rollouts ran in too few stretches of the run to tell how steady a token's price was: it takes {BLOCKS_MIN}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens made in one placement, by fate."""
-
     by_fate: Mapping[str, int]
 
     @property
@@ -45,7 +57,48 @@ class Tokens:
 
 
 def count(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Tokens]:
-    """Tokens of each placement of a run."""
+    """Return the tokens of each placement of a run."""
     set_variables(connection, run_id=run_id)
     counts = {(row["placement"], row["fate"]): int(row["tokens"]) for row in rows(connection, "run/token_fates")}
     return {placement: Tokens({fate: counts.get((placement, fate), 0) for fate in FATES}) for placement in PLACEMENTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Standard error of a token's price over the price itself, and its degrees of freedom."""
+
+    relative: float
+    freedom: int
+
+    def draws(self, seed: int) -> Floats:
+        """Return factors around 1, as many as a bootstrap has resamples."""
+        return 1 + self.relative * np.random.default_rng(seed).standard_t(self.freedom, RESAMPLES)
+
+
+def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
+    """Return spreads by placement: `borrowed`, `dedicated`, and `loaded` for all time of the dedicated devices.
+
+    `blocks` are rows of `rollout_blocks`, `usd_per_ns` the mean price by (placement, device class). A placement without
+    tokens, or with work in fewer than `BLOCKS_MIN` blocks, is left out.
+    """
+    sums: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
+    for row in blocks:
+        price = usd_per_ns.get((row["placement"], row["device_class"]), 0.0)
+        times = {row["placement"]: row["rollout_ns"]}
+        if row["placement"] == "dedicated":
+            times["loaded"] = row["ns"]
+        for name, ns in times.items():
+            block = sums[name][row["block"]]
+            block[0] += ns * price
+            block[1] += row["tokens"]
+    made = {name: _spread([(y, x) for y, x in of_blocks.values() if y or x]) for name, of_blocks in sums.items()}
+    return {name: spread for name, spread in made.items() if spread is not None}
+
+
+def _spread(pairs: list[tuple[float, float]]) -> Spread | None:
+    y, x = (sum(column) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    if len(pairs) < BLOCKS_MIN or not y or not x:
+        return None
+    variance = ratio_variance(y, x, Clusters.of(pairs))
+    assert variance is not None
+    return Spread(sqrt(variance) * x / y, len(pairs) - 1)

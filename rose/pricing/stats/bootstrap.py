@@ -1,10 +1,9 @@
 """The bootstrap: how far a figure would have moved with other groups, or other probes, of the same kind.
 
-Units (groups, probes) are drawn with replacement, as many as there are, again and again, and their integer columns
-summed; a figure worked out of each draw's sums spreads as the figure itself does. The draws of few units spread too
-little, by sqrt((n - 1) / n), and a normal's tails are too short for them: the ends of an interval are taken further
-out, at the share of a normal beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015, "expanded percentiles"). Seeded, and
-summed in integers in an order of its own: the same units give the same sums on any machine, in whatever order.
+Units (groups, probes) are drawn with replacement, as many as there are, and their integer columns summed; a figure of
+each draw's sums spreads as the figure itself does. Few units spread too little, by sqrt((n - 1) / n), with too short
+tails: the ends of an interval are taken at the share of a normal beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015,
+"expanded percentiles"). Seeded, and summed in a fixed order: the same units give the same sums on any machine.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ Ints = npt.NDArray[np.int64]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-#: Units below which an interval does not cover what it claims, and none is given.
+#: Fewer units give no interval: it would not cover what it claims.
 UNITS_MIN = 8
 TOO_FEW = f"too few groups, steps or probes for an interval: it takes {UNITS_MIN}"
 
 _SEED = 0
-#: Units drawn at a time: bounds the memory of a long run, and stays near the processor's cache.
+#: Units drawn at a time, which bounds the memory of a long run.
 _DRAWS_AT_ONCE = 500_000
-#: Draws of so few units are kept: a table of a thousand steps asks for the same few sizes again and again.
+#: Draws of up to so many units are kept: a table of a thousand steps asks for the same few sizes.
 _KEPT_UNITS = 256
 #: Significant digits of what is worked out of the sums. Logarithms differ in the last digit between processors.
 _DIGITS = 12
@@ -37,41 +36,38 @@ _DIGITS = 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A 95% interval; `high` is None where too many resamples had nothing to divide by, and so no bound."""
+    """A 95% interval; `high` is None, unbounded, where too many resamples had nothing to divide by."""
 
     low: float
     high: float | None
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies in it, ends included."""
+        """Return whether a value lies in it, ends included."""
         return self.low <= value and (self.high is None or value <= self.high)
 
     def over(self, divisor: float) -> Interval:
-        """The interval of a quotient, for a divisor above 0 that is known exactly."""
+        """Return the interval of a quotient, for an exact divisor above 0."""
         return Interval(low=self.low / divisor, high=None if self.high is None else self.high / divisor)
 
 
 def sums(columns: Ints) -> Floats | None:
-    """Sums of integer columns over resampled units: (units, columns) to (RESAMPLES, columns).
-
-    None for fewer than two units: one unit drawn again is itself. The order of the units makes no difference.
-    """
+    """Return sums of columns over resampled units: (units, columns) to (RESAMPLES, columns); None for one unit."""
     size = len(columns)
     if size < 2:
         return None
-    # Floats multiply much faster, and hold whole numbers up to 2^53, past any sum here, without loss in any order.
+    # Floats multiply much faster, and hold whole numbers up to 2^53 exactly.
     assert int(np.abs(columns).max(initial=0)) * size < 2**53
     ordered = columns[np.lexsort(columns.T[::-1])].astype(np.float64)
     return np.concatenate([np.asarray(drawn @ ordered, dtype=np.float64) for drawn in _drawn(size)])
 
 
 def drawn_clusters(places: int) -> Ints:
-    """Which cluster is at each place of each draw: (RESAMPLES, places)."""
+    """Return which cluster is at each place of each draw: (RESAMPLES, places)."""
     return np.random.default_rng(_SEED).integers(places, size=(RESAMPLES, places))
 
 
 def interval(values: Floats, units: int) -> Interval | None:
-    """The middle 95% of resampled values, expanded for the number of units that were drawn.
+    """Return the middle 95% of resampled values, expanded for the number of units that were drawn.
 
     Undefined values (nothing to divide by) count as the highest. None for fewer than `UNITS_MIN` units.
     """
@@ -89,19 +85,19 @@ def interval(values: Floats, units: int) -> Interval | None:
 
 @functools.lru_cache(maxsize=4096)
 def student(freedom: float) -> float:
-    """Quantile of Student's t of a two-sided 95%."""
+    """Return the quantile of Student's t of a two-sided 95%."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def rounded(value: float) -> float:
-    """To as many digits as are the same on any machine."""
+    """Return a value with as many digits as are the same on any machine."""
     return float(f"{value:.{_DIGITS}g}")
 
 
 def _drawn(size: int) -> Iterator[Floats]:
-    """How often each unit is drawn, in blocks of resamples: (resamples, size)."""
+    """Yield how often each unit is drawn, in blocks of resamples: (resamples, size)."""
     if size <= _KEPT_UNITS:
         yield _kept(size)
         return

@@ -2,11 +2,10 @@
 
 [D] For a measure y over x (dollars over requests, cached tokens over prompt tokens), lent time being all that was not
 withheld: effect = Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. A stratum is a device with enough
-withheld windows of its own; the other devices are one together. Windows are what was randomised, so they are the
-clusters: the variance of the withheld ratio is that of cluster sampling, with Student's t by Welch and Satterthwaite
-for as few of them as there are. Where y / x has a bound (a request costs at most the penalty) that ratio has Wilson's
-interval at its effective number of trials, which stays sound where nothing was missed; else the plain one of Student.
-Strata are combined by the recovery of variances.
+withheld windows; the other devices are one together. Windows were randomised, so they are the clusters: the withheld
+ratio has the variance of cluster sampling, with Student's t by Welch and Satterthwaite. Where y / x has a bound (a
+request costs at most the penalty) the ratio has Wilson's interval at its effective trials, sound where nothing was
+missed; else Student's. Strata are combined by the recovery of variances.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ Row = Mapping[str, Any]
 WINDOWS_MIN = 8
 #: How much of a withheld rate's variance is taken from lent windows; by simulation, see `benchmarks.coverage`.
 LENT_SHARE = 1 / 3
-#: The stratum of devices without one of their own.
 TOGETHER = ""
 
 
@@ -41,7 +39,7 @@ class Side:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Row]) -> Side:
-        """From rows with the columns `x`, `y`, `squares`, `clusters`, `yy`, `yx` and `xx`."""
+        """Sum rows with the columns `x`, `y`, `squares`, `clusters`, `yy`, `yx` and `xx`."""
         parts = list(rows)
 
         def added(name: str) -> float:
@@ -53,30 +51,26 @@ class Side:
 
     @property
     def variance(self) -> float:
-        """Of y / x; 0 where a single window says nothing of it."""
+        """Variance of y / x; 0 where a single window says nothing of it."""
         return ratio_variance(self.y, self.x, self.clusters) or 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """Devices that are compared with their own withheld windows."""
-
     lent: Side
     withheld: Side
 
     @property
     def variance(self) -> float:
-        """Of the effect."""
         return self.lent.x**2 * self.withheld.variance * (1 + self.withheld.x / self.lent.x)
 
     @property
     def effect(self) -> float:
-        """What lending added to y in all."""
         return self.lent.y - self.lent.x * self.withheld.y / self.withheld.x
 
 
 def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
-    """The stratum of each device that has rows, from the same rows as `strata`."""
+    """Return the stratum of each device that has rows, from the same rows as `strata`."""
     windows = {row["device_id"]: int(row["clusters"]) for row in rows if row["withheld"]}
     devices = sorted({str(row["device_id"]) for row in rows})
     own = {device for device in devices if windows.get(device, 0) >= WINDOWS_MIN}
@@ -87,7 +81,7 @@ def key_of(rows: Sequence[Row]) -> Mapping[str, str]:
 
 
 def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
-    """Strata of one measure, by key; None where there are too few withheld windows, or nothing was lent."""
+    """Return the strata of one measure, by key; None with too few withheld windows, or nothing lent."""
     keys = key_of(rows)
     sides: dict[tuple[str, bool], list[Row]] = {}
     for row in rows:
@@ -103,10 +97,10 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
 
 
 def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
-    """What lending added to y over all strata, with its 95% interval; `bound` is the most that y / x can be.
+    """Return what lending added to y over all strata, with its 95% interval; `bound` is the most that y / x can be.
 
-    What lent windows had is known; what they would have had is a rate of the withheld ones, and no better known for
-    them than for as many others: its variance is that of the rate times 1 + X_withheld / X_lent.
+    What lent windows had is known; what they would have had is a rate of the withheld ones, whose variance for them is
+    that of the rate times 1 + X_withheld / X_lent.
     """
     parts = list(compared.values())
     value = sum(part.effect for part in parts)
@@ -125,7 +119,7 @@ def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
 
 
 def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, float]:
-    """Ends of the rate that lent windows would have had: Wilson's for it as a share of its bound, and wider."""
+    """Return the ends of the rate that lent windows would have had: Wilson's for a share of its bound, widened."""
     side = part.withheld
     rate = side.y / side.x
     wider = sqrt(1 + side.x / part.lent.x)
@@ -134,10 +128,10 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Yes-or-no trials that would tell as much of the share as the withheld windows do.
+    """Return the yes-or-no trials that would tell as much of the share as the withheld windows do.
 
-    Where nothing varies each window is one. Few windows look more alike than they are, most of all calm ones, and lent
-    windows are many: a share of the variance is what events that hang together as they do there would have.
+    Where nothing varies each window is one. Few windows look more alike than they are and lent windows are many, so a
+    share of the variance is that of events correlated as they are there.
     """
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
@@ -150,7 +144,7 @@ def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
 
 
 def _trials_by_lent(part: Stratum, bound: float) -> float | None:
-    """Trials by the spread of single events and their correlation inside windows, both as lent windows have them."""
+    """Return trials by the spread of single events and their correlation inside windows, both as in lent windows."""
     lent, withheld = part.lent, part.withheld
     if lent.squares is None:
         return None

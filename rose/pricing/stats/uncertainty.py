@@ -1,13 +1,14 @@
 """Intervals of rates and means over events that come together: misses of a burst, power readings in a row.
 
-All are at 95%. Clusters (five or ten minutes of a device) are taken as independent of each other, events within one are
-not. Few clusters widen an interval: their spread is itself a guess.
+All are at 95%. Clusters (five or ten minutes of a device) are taken as independent, events within one are not. Few
+clusters widen an interval: their spread is itself a guess.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import sqrt
 from typing import Any
 
@@ -29,13 +30,18 @@ class Clusters:
     xx: float
 
     @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]]) -> Clusters:
+        """Sum the (y, x) of each cluster."""
+        return cls(len(pairs), sum(y * y for y, _ in pairs), sum(y * x for y, x in pairs), sum(x * x for _, x in pairs))
+
+    @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Clusters:
-        """From the columns `clusters`, `yy`, `yx` and `xx`."""
+        """Read the columns `clusters`, `yy`, `yx` and `xx`."""
         return cls(int(row["clusters"]), float(row["yy"]), float(row["yx"]), float(row["xx"]))
 
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
-    """Variance of y / x, both summed over clusters: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2.
+    """Return the variance of y / x, both summed over clusters: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2.
 
     The textbook estimator for a ratio under cluster sampling. None for fewer than two clusters.
     """
@@ -47,11 +53,10 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Independent trials that would tell as much: trials over the design effect, which is taken as at least 1.
+    """Return the independent trials that would tell as much: trials over the design effect, which is at least 1.
 
-    The effect is that of the clusters times (t / z)^2, with a degree of freedom less than there are clusters, or with
-    those of the sum that the rate is part of (Korn and Graubard, 1998). Where nothing or everything succeeded it cannot
-    be seen, and each cluster counts as one trial.
+    The effect is that of the clusters times (t / z)^2, with one degree of freedom less than there are clusters, or with
+    `freedom` (Korn and Graubard, 1998). Where nothing or everything succeeded each cluster counts as one trial.
     """
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
@@ -64,27 +69,44 @@ def effective_trials(successes: float, trials: float, clusters: Clusters, freedo
 
 
 def wilson(rate: float, trials: float) -> tuple[float, float]:
-    """Wilson's score interval of a rate; never empty, and sound where nothing or everything succeeded."""
+    """Return Wilson's score interval of a rate; sound where nothing or everything succeeded."""
     centre = (rate + Z * Z / (2 * trials)) / (1 + Z * Z / trials)
     half = Z / (1 + Z * Z / trials) * sqrt(rate * (1 - rate) / trials + Z * Z / (4 * trials * trials))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def share_interval(successes: float, trials: float, clusters: Clusters) -> tuple[float, float]:
+    """Return the ends of Wilson's interval of a share; trials that are a cluster each count in full."""
+    effective = float(trials) if trials == clusters.count else effective_trials(successes, trials, clusters)
+    low, high = wilson(successes / trials, effective)
+    return rounded(low), rounded(high)
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with the ends of its own interval; equal to them where it is known exactly."""
+    """A value with the ends of its interval; equal to them where it is known exactly."""
 
     value: float
     low: float
     high: float
 
+    @classmethod
+    def between(cls, value: Fraction | float, interval: Interval | None) -> Estimate | None:
+        """Return a value with its interval; None without an interval, or where it is unbounded."""
+        if interval is None or interval.high is None:
+            return None
+        return cls(float(value), interval.low, interval.high)
+
+    @property
+    def interval(self) -> Interval | None:
+        return None if self.low == self.high else Interval(low=self.low, high=self.high)
+
     def times(self, factor: float) -> Estimate:
-        """Scaled; a negative factor turns the interval round."""
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(self.value * factor, low, high)
 
     def widened(self, low_share: float, high_share: float) -> Estimate:
-        """Times a factor that is 1 and may be anything between two shares of it, independent of the value."""
+        """Return the estimate times an independent factor of 1 that may lie anywhere between two shares."""
         below, above = sorted((self.value * low_share, self.value * high_share))
         return Estimate(
             self.value,
@@ -93,15 +115,15 @@ class Estimate:
         )
 
     def plus(self, known: float) -> Estimate:
-        """With something on top that is known exactly."""
+        """Return the estimate plus an exact value."""
         return Estimate(self.value + known, self.low + known, self.high + known)
 
     def draws(self, seed: int) -> Floats:
-        """Values it may have, as many as a bootstrap has resamples: a normal of its own on each side."""
+        """Return as many values as a bootstrap has resamples, from a normal of its own on each side."""
         return self._at(np.random.default_rng(seed).standard_normal(RESAMPLES))
 
     def draws_like(self, resampled: Floats) -> Floats:
-        """The same in the order of other values: each in the place that its resample has among the others."""
+        """Return such values ordered as `resampled`: each has the rank that its resample has."""
         from scipy.special import ndtri
 
         place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
@@ -112,7 +134,7 @@ class Estimate:
 
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:
-    """Interval of a sum of independent estimates, from theirs (the method of variance estimates recovery, MOVER).
+    """Return the interval of a sum of independent estimates (the method of variance estimates recovery, MOVER).
 
     low = sum - sqrt(sum of (value - low)^2), and the same upwards. With Wilson's intervals of two rates, one negated,
     this is Newcombe's interval of their difference. None for no estimates.
@@ -127,15 +149,14 @@ def total(estimates: Iterable[Estimate]) -> Interval | None:
 
 
 def welch(variances: Iterable[tuple[float, int]]) -> float | None:
-    """Degrees of freedom of a sum of independent means, by Welch and Satterthwaite: from the variance of each and its
-    own degrees of freedom. None where nothing varies."""
+    """Return Welch and Satterthwaite's freedom of a sum of (variance, freedom); None where nothing varies."""
     parts = list(variances)
     squares = sum(variance**2 / freedom for variance, freedom in parts)
     return sum(variance for variance, _ in parts) ** 2 / squares if squares else None
 
 
 def mean(value: float, variances: Sequence[tuple[float, int]]) -> Estimate:
-    """A sum of independent means with its interval by Student's t, from the variance of each and its freedom."""
+    """Return a sum of independent means with its interval by Student's t, from the variance and freedom of each."""
     freedom = welch(variances)
     if freedom is None:
         return Estimate(value, value, value)

@@ -1,13 +1,13 @@
 """Budgets of teams for months, and what a month will cost: the fleet and every team, with a budget or without.
 
-What is spent is exact to the nano-dollar. A charge counts in the month whose hours it charges; a correction too,
-whenever it was posted.
+Spending is exact to the nano-dollar. A charge, or a correction whenever it was posted, counts in the month whose hours
+it charges.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -21,7 +21,7 @@ from rose.clock import utc_us
 from rose.errors import did_you_mean
 from rose.ledger import layout
 from rose.pricing.closing import records, store
-from rose.pricing.closing.bill import Bill, bill
+from rose.pricing.closing.bill import bill
 from rose.pricing.closing.close import user
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
 from rose.pricing.closing.records import Budget
@@ -49,14 +49,12 @@ class TeamBudget:
     left: Figure
     forecast: Figure
     over: Figure
-    #: False where no charge that was read names the team: its zeros are true, its name may be wrong, and it has no
-    #: forecast.
-    known: bool
+    #: False where no charge names the team: its zeros are true, its name may be wrong, and it has no forecast.
+    has_charges: bool
 
     def to_json(self) -> dict[str, Any]:
-        figures = ("budget", "spent", "closed", "open", "left", "forecast", "over")
-        named = {"team": self.team, "month": self.month, "has_charges": self.known}
-        return {**named, **self.spent.stamp.to_json(), **{name: getattr(self, name).to_json() for name in figures}}
+        names = ("budget", "spent", "closed", "open", "left", "forecast", "over")
+        return _json(self, names, team=self.team, month=self.month, has_charges=self.has_charges)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,13 +67,15 @@ class Expected:
     forecast: Figure
 
     def to_json(self) -> dict[str, Any]:
-        named = {"team": self.team, "month": self.month}
-        amounts = {"spent": self.spent.to_json(), "forecast": self.forecast.to_json()}
-        return {**named, **self.spent.stamp.to_json(), **amounts}
+        return _json(self, ("spent", "forecast"), team=self.team, month=self.month)
+
+
+def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> dict[str, Any]:
+    return {**head, **row.spent.stamp.to_json(), **{name: getattr(row, name).to_json() for name in figures}}
 
 
 def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
-    """Set a team's budget for a month; returns nano-dollars. Earlier budgets stay in the ledger, the last one holds.
+    """Set a team's budget for a month and return nano-dollars. Earlier budgets stay in the ledger, the last one holds.
 
     Raises PricingError for an amount that is none, or a team without a name; LedgerError.
     """
@@ -87,16 +87,16 @@ def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None
         raise PricingError(f"budget {usd!r} is no amount; write dollars such as 12000 or 12000.50") from None
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
-    root = layout.check(root)
+    root, name = layout.check(root), month.label
     with store.lock(root):
-        now_us, who = utc_us(), by or user()
-        given = Budget(team=team, month=month.label, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=who)
-        store.record_budget(root, given)
+        now_us, user_name = utc_us(), by or user()
+        budget = Budget(team=team, month=name, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=user_name)
+        store.record_budget(root, budget)
     return int(nano)
 
 
 def budgets(root: Path, month: Period) -> dict[str, int]:
-    """Nano-dollars of each team that has a budget for the month. Raises LedgerError."""
+    """Return nano-dollars of each team that has a budget for the month. Raises LedgerError."""
     # A later budget of a team replaces the one before.
     return {budget.team: budget.budget_nano for budget in records.budgets(root) if budget.month == month.label}
 
@@ -110,7 +110,7 @@ def show(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Every team with a budget for the month; `book` prices the hours that are not closed, as for `bill`.
+    """Return every team with a budget for the month; `book` prices the hours that are not closed, as for `bill`.
 
     Raises PricingError where no budget is set for the month, or its charges cannot be priced.
     """
@@ -119,12 +119,8 @@ def show(
         raise PricingError(
             f"no budget is set for {month.label}; set one with `rose books budget TEAM USD --month {month.label}`"
         )
-    now_ns = 1000 * (utc_us() if now_us is None else now_us)
-    charged, stamp, unread = _charged(
-        root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified
-    )
-    hours = charged.hours
-    return [_team(hours, stamp, team, nano, month, now_ns, unread) for team, nano in sorted(budgets_nano.items())]
+    costs = _Costs.read(root, month, book, now_us, provenance=provenance, allow_unverified=allow_unverified)
+    return [_team_budget(costs, team, nano) for team, nano in sorted(budgets_nano.items())]
 
 
 def expected(
@@ -137,138 +133,124 @@ def expected(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """The fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
+    """Return the fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
 
     Raises PricingError for a team that no charge names, a month that has not begun, or charges that cannot be priced.
     """
-    now_ns = 1000 * (utc_us() if now_us is None else now_us)
-    charged, stamp, unread = _charged(
-        root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified
-    )
-    hours = charged.hours
-    teams = sorted(hours["team"].unique())
+    costs = _Costs.read(root, month, book, now_us, provenance=provenance, allow_unverified=allow_unverified)
+    teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
         raise PricingError(f"no charge of the time read names team {team!r}{did_you_mean(team, teams)}")
-    make, left = Figures(stamp), _left(month, now_ns)
     rows = []
     for name in (None, *teams) if team is None else (team,):
-        spent, _ = _spent(hours, name, month)
-        made = forecast(_history(hours, name, now_ns), spent, left)
-        made = dataclasses.replace(made, method=made.method + unread)
-        rows.append(
-            Expected(
-                team=name,
-                month=month.label,
-                spent=make.amount(spent, AMORTIZED),
-                forecast=_forecast_figure(stamp, made),
-            )
-        )
+        spent_nano, _ = costs.spent(name)
+        estimate = costs.forecast(name)
+        spent = Figures(costs.stamp).amount(spent_nano, AMORTIZED)
+        rows.append(Expected(team=name, month=month.label, spent=spent, forecast=_figure(costs.stamp, estimate)))
     return rows
 
 
-def _charged(
-    root: Path,
-    month: Period,
-    book: PriceBook | str | None,
-    now_ns: int,
-    *,
-    provenance: str | None,
-    allow_unverified: bool,
-) -> tuple[Bill, Stamp, str]:
-    """The charges of the month so far and of the days that a forecast is fitted to, and the stamp of the month.
-
-    And why days before the month are missing, in words; empty if none are.
-    """
-    if now_ns < month.from_ns:
-        raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
-    so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
-
-    def billed(period: Period) -> Bill:
-        return bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
-
-    charged, unread = None, ""
-    if now_ns < month.to_ns:
-        try:
-            charged = billed(Period(of_day(day_of(now_ns)).from_ns - HISTORY_DAYS * NS_PER_DAY, so_far.to_ns))
-        except PricingError as error:
-            # The forecast is then fitted to the days of the month.
-            unread = f"; the days before {month.label} cannot be priced: {error}"
-    charged = charged or billed(so_far)
-    return charged, dataclasses.replace(charged.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns), unread
-
-
 def current_month(now_us: int | None = None) -> Period:
-    """The UTC month that runs."""
     return month_at(1000 * (utc_us() if now_us is None else now_us))
 
 
-def _team(
-    hours: pl.DataFrame, stamp: Stamp, team: str, budget_nano: int, month: Period, now_ns: int, unread: str
-) -> TeamBudget:
-    make = Figures(stamp)
-    spent, closed = _spent(hours, team, month)
-    known = team in hours["team"]
-    made = Forecast(method=_NO_CHARGE)
-    if known:
-        made = forecast(_history(hours, team, now_ns), spent, _left(month, now_ns), budget_nano)
-        made = dataclasses.replace(made, method=made.method + unread)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Costs:
+    """Charges by hour of a month so far, and of the days that its forecast is fitted to; the stamp is the month's."""
+
+    hours: pl.DataFrame
+    stamp: Stamp
+    month: Period
+    now_ns: int
+    #: Why days before the month are missing; empty if none are.
+    unread: str
+
+    @classmethod
+    def read(
+        cls, root: Path, month: Period, book: PriceBook | str | None, now_us: int | None, **options: Any
+    ) -> _Costs:
+        """Read the charges; `options` are those of `bill`."""
+        now_ns = 1000 * (utc_us() if now_us is None else now_us)
+        if now_ns < month.from_ns:
+            raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
+        so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
+        charges, unread = None, ""
+        if now_ns < month.to_ns:
+            fitted = Period(of_day(day_of(now_ns)).from_ns - HISTORY_DAYS * NS_PER_DAY, so_far.to_ns)
+            try:
+                charges = bill(root, fitted, book, **options)
+            except PricingError as error:
+                # The forecast is then fitted to the days of the month.
+                unread = f"; the days before {month.label} cannot be priced: {error}"
+        charges = charges or bill(root, so_far, book, **options)
+        stamp = dataclasses.replace(charges.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns)
+        return cls(hours=charges.hours, stamp=stamp, month=month, now_ns=now_ns, unread=unread)
+
+    def spent(self, team: str | None) -> tuple[int, int]:
+        """Return nano-dollars of a team (None: of all) in the month, and those of them that are closed."""
+        begin, end = naive(self.month.from_ns), naive(self.month.to_ns)
+        hours = _of_team(self.hours, team).filter(pl.col("hour").is_between(begin, end, closed="left"))
+        return int(hours["cost_nano"].sum()), int(hours.filter(pl.col("closed"))["cost_nano"].sum())
+
+    def forecast(self, team: str | None, budget_nano: int | None = None) -> Forecast:
+        estimate = forecast(self._history(team), self.spent(team)[0], _left(self.month, self.now_ns), budget_nano)
+        return dataclasses.replace(estimate, method=estimate.method + self.unread)
+
+    def _history(self, team: str | None) -> Mapping[date, int]:
+        """Return what the team cost on each past day, from the fleet's first whole one on; 0 without a charge."""
+        day = pl.col("hour").dt.date().alias("day")
+        past = self.hours.filter(pl.col("hour") < naive(of_day(day_of(self.now_ns)).from_ns))
+        if past.is_empty():
+            return {}
+        first_hour, last = past["hour"].min(), day_of(self.now_ns) - timedelta(days=1)
+        assert isinstance(first_hour, datetime)
+        first = first_hour.date() + timedelta(days=first_hour.hour > 0)
+        cost = dict(_of_team(past, team).group_by(day).agg(pl.col("cost_nano").sum()).iter_rows())
+        days = (first + timedelta(days=n) for n in range((last - first).days + 1))
+        return {when: int(cost.get(when, 0)) for when in days}
+
+
+def _team_budget(costs: _Costs, team: str, budget_nano: int) -> TeamBudget:
+    make, (spent, closed) = Figures(costs.stamp), costs.spent(team)
+    has_charges = team in costs.hours["team"]
+    estimate = costs.forecast(team, budget_nano) if has_charges else Forecast(method=_NO_CHARGE)
     return TeamBudget(
         team=team,
-        month=month.label,
-        budget=Figure(value=budget_nano, unit="nano_usd", view=AMORTIZED, stamp=stamp, basis="budget"),
+        month=costs.month.label,
+        budget=make.amount(budget_nano, AMORTIZED, basis="budget"),
         spent=make.amount(spent, AMORTIZED),
         closed=make.amount(closed, AMORTIZED),
         open=make.amount(spent - closed, AMORTIZED),
         left=make.amount(budget_nano - spent, AMORTIZED),
-        forecast=_forecast_figure(stamp, made),
-        over=make.part(None if made.over_share is None else Fraction(made.over_share), why=made.method),
-        known=known,
+        forecast=_figure(costs.stamp, estimate),
+        over=make.measure(estimate.over_share, "share", why=estimate.method),
+        has_charges=has_charges,
     )
 
 
-def _spent(hours: pl.DataFrame, team: str | None, month: Period) -> tuple[int, int]:
-    """Nano-dollars of a team (None: of all) in the month, and those of them that are closed."""
-    own = _own(hours, team).filter(pl.col("hour").is_between(naive(month.from_ns), naive(month.to_ns), closed="left"))
-    return int(own["cost_nano"].sum()), int(own.filter(pl.col("closed"))["cost_nano"].sum())
+def _of_team(hours: pl.DataFrame, team: str | None) -> pl.DataFrame:
+    return hours if team is None else hours.filter(pl.col("team") == team)
 
 
-def _own(frame: pl.DataFrame, team: str | None) -> pl.DataFrame:
-    return frame if team is None else frame.filter(pl.col("team") == team)
-
-
-def _forecast_figure(stamp: Stamp, made: Forecast) -> Figure:
+def _figure(stamp: Stamp, estimate: Forecast) -> Figure:
     return Figure(
-        value=made.expected_nano,
+        value=estimate.expected_nano,
         unit="nano_usd",
         view=AMORTIZED,
         stamp=stamp,
-        basis=f"estimated: {made.method}",
-        why=made.method if made.expected_nano is None else None,
-        low=made.low_nano,
-        high=made.high_nano,
+        basis=f"estimated: {estimate.method}",
+        why=estimate.method if estimate.expected_nano is None else None,
+        low=estimate.low_nano,
+        high=estimate.high_nano,
     )
 
 
-def _history(hours: pl.DataFrame, team: str | None, now_ns: int) -> Mapping[date, int]:
-    """What the team cost on each day that is over, from the fleet's first whole one on; 0 where nothing is charged."""
-    day = pl.col("hour").dt.date().alias("day")
-    over = hours.filter(pl.col("hour") < naive(of_day(day_of(now_ns)).from_ns))
-    if over.is_empty():
-        return {}
-    began, last = over["hour"].min(), day_of(now_ns) - timedelta(days=1)
-    assert isinstance(began, datetime)
-    first = began.date() + timedelta(days=began.hour > 0)
-    cost = dict(_own(over, team).group_by(day).agg(pl.col("cost_nano").sum()).iter_rows())
-    days = (first + timedelta(days=n) for n in range((last - first).days + 1))
-    return {when: int(cost.get(when, 0)) for when in days}
-
-
 def _left(month: Period, now_ns: int) -> list[tuple[date, Fraction]]:
-    """Days of the month that are not over, with the share of each that is left."""
+    """Return the days of the month that are not over, with the share of each that is left."""
     begin_ns = max(month.from_ns, now_ns)
-    left = []
+    days = []
     while begin_ns < month.to_ns:
         end_ns = min(of_day(day_of(begin_ns)).to_ns, month.to_ns)
-        left.append((day_of(begin_ns), Fraction(end_ns - begin_ns, NS_PER_DAY)))
+        days.append((day_of(begin_ns), Fraction(end_ns - begin_ns, NS_PER_DAY)))
         begin_ns = end_ns
-    return left
+    return days

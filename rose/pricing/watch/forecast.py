@@ -1,15 +1,13 @@
-"""What a month will have cost when it is over: what is spent, and the days that are left drawn from a fitted model.
+"""What a month will have cost when it is over: what is spent, and the remaining days drawn from a fitted model.
 
 [D] Cost of a day = level + trend + weekday + error, and each error keeps a share r of the one before (a first-order
-autoregression). In logarithms where every day cost something, so that growth is a percentage; else, or where some day
-cost less than a twentieth of the middle one, in dollars. For each r between -0.9 and 0.99 the rest is fitted by
-generalised least squares (statsmodels' GLS); r is weighted by its restricted likelihood, the prior being uniform, and
-the other parameters are drawn from what the fit leaves open (the usual flat prior). So the interval holds what is not
-known of the parameters too. The source is Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
+autoregression), in logarithms, or in dollars where some day cost less than a twentieth of the middle one. For each r
+between -0.9 and 0.99 the rest is fitted by generalised least squares (statsmodels' GLS); r is weighted by its
+restricted likelihood, with a uniform prior, and the other parameters are drawn from what the fit leaves open (the usual
+flat prior). Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
 
-The forecast is the middle of the draws, the interval their middle 95%, the chance of going over the share of draws
-above the budget. The current day counts by the hours that are left of it. The trend is taken to go on, and the fleet as
-it was: a run that is planned and has not begun is not in it.
+The forecast is the middle of the draws, the interval their middle 95%, the chance of going over the share above the
+budget. The current day counts by the hours left of it. A planned run that has not begun is not in it.
 """
 
 from __future__ import annotations
@@ -52,15 +50,12 @@ class Forecast:
 
 
 def forecast(
-    history: Mapping[date, int],
-    spent_nano: int,
-    left: Sequence[tuple[date, Fraction]],
-    budget_nano: int | None = None,
+    history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Forecast from whole days.
+    """Forecast the month from whole days.
 
-    `history` is the cost of each day that is over, nano-dollars, without a gap, days without a charge as 0; `left` is
-    each later day of the month, with the share of it that is left.
+    `history` is the cost of each past day, nano-dollars, without a gap, 0 without a charge; `left` is each later day of
+    the month, with the share of it that is left.
     """
     if not left:
         return Forecast(
@@ -92,7 +87,7 @@ def forecast(
 
 
 def _draws(history: Mapping[date, int], left: Sequence[tuple[date, Fraction]]) -> tuple[Floats, str]:
-    """Nano-dollars of the days that are left, drawn again and again, and what the model is in."""
+    """Return nano-dollars of the remaining days, drawn again and again, and what the model is in."""
     first, days = min(history), len(history)
     costs = np.array([history[day] for day in sorted(history)], np.float64)
     logs = bool(costs.min() > np.median(costs) * _LEAST_SHARE)
@@ -122,7 +117,7 @@ def _draws(history: Mapping[date, int], left: Sequence[tuple[date, Fraction]]) -
 
 
 def _design(first: date, days: int, more: int) -> Floats:
-    """Level, trend, and six contrasts of weekdays for each day from the first known one on: (days + more, 8)."""
+    """Return level, trend, and six contrasts of weekdays for each day from the first known one on: (days + more, 8)."""
     number = np.arange(days + more)
     weekday = np.array([(first + timedelta(days=int(n))).weekday() for n in number])
     contrasts = [(weekday == day) * 1.0 - (weekday == 6) for day in range(6)]
@@ -131,8 +126,7 @@ def _design(first: date, days: int, more: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """Everything but r fitted: the coefficients, a root of their covariance over the error's variance, and the sum of
-    squares that is left, with its degrees of freedom."""
+    """The fit for one r: coefficients, a root of their covariance over the error's variance, and squares left."""
 
     carried: float
     coefficients: Floats

@@ -12,8 +12,8 @@ from rose.pricing.watch.budget import Expected, TeamBudget
 def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
     """Budgets of a month beside what was spent, and the forecast."""
     alarms: dict[int, Mark] = {number: "alarm" for number, row in enumerate(rows) if int(row.left.value or 0) < 0}
-    unknown = [row.team for row in rows if not row.known]
-    reasons = sorted({row.forecast.why or row.forecast.basis for row in rows if row.known})
+    unknown = [row.team for row in rows if not row.has_charges]
+    reasons = sorted({row.forecast.why or row.forecast.basis for row in rows if row.has_charges})
     yield Table(
         title=f"Budgets of {rows[0].month}",
         view=AMORTIZED,

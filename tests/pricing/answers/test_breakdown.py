@@ -16,10 +16,10 @@ from rose.pricing.answers.cost_per_correct import TokenCost
 from rose.pricing.money import nano_usd_of
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run import tokens
-from rose.pricing.run.token_spread import Spread
 from rose.pricing.stats.uncertainty import Estimate
 from tests.long_form import usual
 from tests.pricing import random_ledger
+from tests.pricing.answers.conftest import token_cost
 
 parts_of_groups = st.lists(
     st.fixed_dictionaries(
@@ -37,17 +37,9 @@ parts_of_groups = st.lists(
 
 def cost_of(borrowed: Fraction, dedicated: Fraction) -> TokenCost:
     """100 useful tokens of each placement, their prices known exactly."""
-    paid = {"borrowed": borrowed, "dedicated": dedicated}
-    lines = {"serving": Fraction(1), "dedicated": dedicated / 100, "opportunistic": borrowed / 100}
-    return TokenCost(
-        by_line={**lines, "blended": (borrowed + dedicated) / 200},
-        paid=paid,
-        borrowed_share=Fraction(1, 2),
-        useful=200,
-        borrow=Estimate(float(borrowed), float(borrowed), float(borrowed)),
-        no_borrow_interval=None,
-        spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
-    )
+    by_line = (1, dedicated / 100, borrowed / 100, (borrowed + dedicated) / 200)
+    known = Estimate(*[float(borrowed)] * 3)
+    return token_cost(by_line, 0.5, 200, paid={"borrowed": borrowed, "dedicated": dedicated}, borrow=known)
 
 
 usd = st.fractions(-5, 5, max_denominator=10**12)
@@ -76,9 +68,7 @@ def test_dollars_follow_the_tokens_of_each_placement() -> None:
     assert (rest.key, rest.cost_nano_usd, rest.usd_per_accepted) == (UNALLOCATED, 2 * 10**9, None)
     assert first.interval is None  # one group tells nothing
     assert second.interval is None  # and two do not tell enough
-
-
-def test_dollars_without_a_token_belong_to_none() -> None:
+    # Dollars without a token belong to none.
     group_parts = [{"part": "1", "group_id": "g0", "accepted": 1, "borrowed_tokens": 0, "dedicated_tokens": 10}]
     first, rest = breakdown.parts(group_parts, cost_of(Fraction(3), Fraction(4)))
     assert (first.cost_nano_usd, rest.cost_nano_usd) == (4 * 10**9, 3 * 10**9)
@@ -104,13 +94,8 @@ def test_the_sample_by_hand(sample_kept: Path, way: breakdown.By) -> None:
     # 100 tokens that a preemption threw away belong to none; no trajectory of the sample has a policy version.
     keys = {"version": [None], "task": ["t", None], "step": ["1", "2", None]}[way]
     assert list(dict.fromkeys(row["part"] for row in group_parts)) == keys
-    assert group_parts[-1] == {
-        "part": None,
-        "group_id": None,
-        "accepted": 0,
-        "borrowed_tokens": 100,
-        "dedicated_tokens": 0,
-    }
+    nobodys = {"part": None, "group_id": None, "accepted": 0, "borrowed_tokens": 100, "dedicated_tokens": 0}
+    assert group_parts[-1] == nobodys
     by_group = {(row["part"], row["group_id"]): row for row in group_parts}
     part = {"version": None, "task": "t", "step": "1"}[way]
     g0 = by_group[part, "g0"]

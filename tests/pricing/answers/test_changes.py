@@ -50,14 +50,11 @@ def test_a_lower_accept_rate_is_told_from_slower_devices() -> None:
     assert driven(fewer_accepted) == {"tokens per accepted token": 1000}
     slower = compared(rollout(10), rollout(20))
     assert driven(slower) == {"device time per token": 1000}
-
-
-def test_without_accepted_tokens_the_volume_is_not_taken_apart() -> None:
+    # Without accepted tokens the volume is not taken apart.
     assert driven(compared(rollout(10, accepted=0), rollout(20, accepted=0))) == {"volume": 1000}
-
-
-def test_a_new_price_is_price() -> None:
     assert driven(compared(rollout(10), rollout(10, rate=130))) == {"price": 300}
+    nothing = compared(rollout(10), rollout(10))
+    assert (driven(nothing), nothing.groups[0].change_nano) == ({}, 0)
 
 
 def test_work_that_moves_to_borrowed_devices_is_share_borrowed() -> None:
@@ -68,22 +65,16 @@ def test_work_that_moves_to_borrowed_devices_is_share_borrowed() -> None:
     # A pool that comes anew, where there were dedicated devices only.
     new = compared(rollout(10, tokens=2000, accepted=1000), split(5, 5))
     assert driven(new) == {"share borrowed": 5 * 40 - 5 * 100}
-
-
-def test_what_moves_between_device_classes_is_mix() -> None:
-    def split(cheap: int, dear: int) -> pl.DataFrame:
-        return pl.concat([rollout(cheap, 100), rollout(dear, 300, device_class="h200")])
-
-    assert driven(compared(split(5, 5), split(4, 6))) == {"mix": 200}
+    # What moves between device classes is mix.
+    even, dearer = (pl.concat([rollout(n, 100), rollout(10 - n, 300, device_class="h200")]) for n in (5, 4))
+    assert driven(compared(even, dearer)) == {"mix": 200}
 
 
 def test_a_run_that_is_new_has_the_rate_of_its_devices() -> None:
     made = compared(rollout(10, run_id="a"), rollout(10, rate=150, run_id="b"), by="run")
     assert driven(made) == {"price": 500}
     assert {group.name: group.change_nano for group in made.groups} == {"a": -1000, "b": 1500}
-
-
-def test_what_has_no_device_time_is_volume() -> None:
+    # What has no device time is volume.
     energy = charges_of([{"bucket": "energy", "kind": "energy", "cost_nano": 70}])
     made = compared(rollout(10), pl.concat([rollout(10), energy]), by="bucket")
     assert driven(made) == {"volume": 70}
@@ -115,12 +106,6 @@ def test_an_effect_is_the_same_by_every_dimension(before: pl.DataFrame, now: pl.
         return sums
 
     assert len({tuple(total(by).items()) for by in BY}) == 1
-
-
-def test_nothing_changes_where_nothing_changed() -> None:
-    made = compared(rollout(10), rollout(10))
-    assert driven(made) == {}
-    assert made.groups[0].change_nano == 0
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

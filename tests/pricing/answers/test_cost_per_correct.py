@@ -1,50 +1,33 @@
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rose.ledger import catalog
-from rose.pricing import charges, formulas
+from rose.pricing import formulas
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.answers.cost_per_correct import Groups, Resamples, TokenCost
-from rose.pricing.borrowing.marginal import marginal
-from rose.pricing.charges.allocation import allocate
 from rose.pricing.price_books import pricebook
-from rose.pricing.query import snapshot
-from rose.pricing.run import tokens
-from rose.pricing.run.token_spread import UNKNOWN, Spread
-from rose.pricing.run.tokens import Tokens
+from rose.pricing.run.priced import PricedRun
+from rose.pricing.run.tokens import UNKNOWN, Spread, Tokens
 from rose.pricing.stats import bootstrap
-from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Estimate
 from tests.pricing import reference
+from tests.pricing.answers.conftest import EXACT, ends, token_cost, width
 
 BOOK = pricebook.load("example")
 
 SampleCosts = tuple[Groups, TokenCost, dict[str, Tokens]]
 
-
-#: Prices of a token that are known exactly.
-EXACT = {"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)}
 #: Midnight UTC at which the sample's run begins.
 RUN_NS = 1_780_272_000 * 10**9
-KNOWN = Spread(0, 1)
 
 
 @pytest.fixture(scope="module")
-def sample_costs(sample_kept: Path) -> SampleCosts:
-    allocation = allocate(charges.price(sample_kept, BOOK, run_id="run"))
-    with closing(catalog.connect(sample_kept)) as connection:
-        snapshot(connection, sample_kept, "run")
-        made = tokens.count(connection, "run")
-        borrow = marginal(connection, "run", allocation, BOOK)
-        cost = cost_per_correct.token_cost(allocation, made, borrow, EXACT)
-        return cost_per_correct.groups(connection, "run"), cost, made
+def sample_costs(priced_sample: PricedRun) -> SampleCosts:
+    return priced_sample.groups, replace(priced_sample.cost, spreads=EXACT), dict(priced_sample.tokens)
 
 
 #: What the sample's borrow added to the bill; tests/pricing/borrowing/test_marginal.py has it by hand.
@@ -82,16 +65,12 @@ def test_token_prices_of_the_sample(sample_costs: SampleCosts) -> None:
     assert float(cost.pi("blended") or 0) == pytest.approx(pi)
 
 
-def test_cost_per_accepted_is_a_sum_over_a_sum(sample_costs: SampleCosts) -> None:
+def test_cost_per_accepted_is_a_sum_over_a_sum_and_the_formula_has_each_line(sample_costs: SampleCosts) -> None:
     groups, cost, _ = sample_costs
     measured = cost_per_correct.measured(cost, groups)
     assert measured["blended"] == (Fraction(141, 100) + BORROW_USD) / 3
     assert measured["dedicated"] == Fraction(141, 100) / 5600 * 7000 / 3
     assert cost_per_correct.measured(cost, replace(groups, accepted=0))["blended"] is None
-
-
-def test_the_formula_at_each_line(sample_costs: SampleCosts) -> None:
-    groups, cost, _ = sample_costs
     r = Fraction(4)
     assert cost_per_correct.formula(2.0, r, groups, Fraction(1)) == pytest.approx(2 * 4 * 3 / (2 / 3))
     pi = cost.pi("opportunistic")
@@ -105,16 +84,13 @@ def test_the_formula_at_each_line(sample_costs: SampleCosts) -> None:
 def test_the_interval_is_seeded_and_holds_the_figure(sample_costs: SampleCosts) -> None:
     groups, cost, made = sample_costs
     many = replace(groups, rows=[*groups.rows] * 30)
-    interval, over_ppv = cost_per_correct.measured_interval(
-        cost, made, many, cost_per_correct.resample(many), "blended"
-    )
-    assert interval is not None
-    assert interval.high is not None
+    drawn = cost_per_correct.resample(many)
+    interval, over_ppv = cost_per_correct.measured_interval(cost, made, many, drawn, "blended")
+    low, high = ends(interval)
     figure = float(cost_per_correct.measured(cost, groups)["blended"] or 0)
     # Thirty copies of the groups: a thirtieth of each dollar, over the accepted of one copy.
-    assert interval.low < figure / 30 < interval.high
-    assert over_ppv is not None
-    assert over_ppv.low < 2 * figure / 30
+    assert low < figure / 30 < high
+    assert ends(over_ppv)[0] < 2 * figure / 30
     again = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "blended")
     assert again == (interval, over_ppv)
     assert cost_per_correct.resample(replace(groups, rows=groups.rows[:1])) is None
@@ -141,13 +117,11 @@ def test_the_bootstrap_agrees_with_theory(sample_costs: SampleCosts) -> None:
     ]
     many = replace(groups, rows=group_rows)
     interval, _ = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "dedicated")
-    assert interval is not None
-    assert interval.high is not None
     # Every group costs the same, so the ratio spreads as one over the mean of the accepted does.
     dollars = float((cost.by_line["dedicated"] or 0) * made["dedicated"].useful)
     mean, error = accepted.mean(), accepted.std() / 20
-    assert interval.low == pytest.approx(dollars / 400 / (mean + 1.96 * error), rel=0.01)
-    assert interval.high == pytest.approx(dollars / 400 / (mean - 1.96 * error), rel=0.01)
+    expected = [dollars / 400 / (mean + side * 1.96 * error) for side in (1, -1)]
+    assert ends(interval) == pytest.approx(expected, rel=0.01)
 
 
 def test_each_group_has_its_tokens_and_they_are_those_of_the_run(sample_costs: SampleCosts) -> None:
@@ -168,20 +142,6 @@ def one_draw(**sums: float) -> Resamples:
     return Resamples(**{name: np.array([float(sums.get(name, 0))]) for name in names}, units=100)
 
 
-def golden_cost() -> TokenCost:
-    lines: dict[str, Fraction | None] = {"serving": Fraction(2), "dedicated": Fraction(2)}
-    lines |= {"opportunistic": Fraction(1, 5), "blended": Fraction(1)}
-    return TokenCost(
-        by_line=lines,
-        paid={},
-        borrowed_share=Fraction(1, 2),
-        useful=100,
-        borrow=Estimate(2.0, 2.0, 2.0),
-        no_borrow_interval=None,
-        spreads=EXACT,
-    )
-
-
 @pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
 def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, cost: float) -> None:
     drawn = one_draw(
@@ -194,26 +154,25 @@ def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, c
         dedicated_useful=100 - 100 * phi,
         ppv=0.25,
     )
-    interval, over_ppv = cost_per_correct.formula_interval(2.0, golden_cost(), drawn, "blended")
-    assert interval == Interval(low=pytest.approx(cost), high=pytest.approx(cost))
-    assert over_ppv == Interval(low=pytest.approx(4 * cost), high=pytest.approx(4 * cost))
+    golden = token_cost((2, 2, "1/5", 1), 0.5, 100)
+    interval, over_ppv = cost_per_correct.formula_interval(2.0, golden, drawn, "blended")
+    assert ends(interval) == pytest.approx((cost, cost))
+    assert ends(over_ppv) == pytest.approx((4 * cost, 4 * cost))
     # On a line of one price, pi is that price over serving's, whatever was borrowed.
-    fixed, _ = cost_per_correct.formula_interval(2.0, golden_cost(), drawn, "opportunistic")
-    assert fixed == Interval(low=pytest.approx(100), high=pytest.approx(100))
+    fixed, _ = cost_per_correct.formula_interval(2.0, golden, drawn, "opportunistic")
+    assert ends(fixed) == pytest.approx((100, 100))
 
 
 def test_the_order_of_the_groups_moves_no_interval(sample_costs: SampleCosts) -> None:
     groups, cost, made = sample_costs
     group_rows = [*groups.rows] * 5
     for line in cost_per_correct.LINES:
-        once, again = (
-            (
-                cost_per_correct.measured_interval(cost, made, order, cost_per_correct.resample(order), line),
-                cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(order), line),
-            )
-            for order in (replace(groups, rows=group_rows), replace(groups, rows=group_rows[::-1]))
-        )
-        assert once == again
+        intervals = []
+        for order in (replace(groups, rows=group_rows), replace(groups, rows=group_rows[::-1])):
+            drawn = cost_per_correct.resample(order)
+            intervals.append(cost_per_correct.measured_interval(cost, made, order, drawn, line))
+            intervals.append(cost_per_correct.formula_interval(2.0, cost, drawn, line))
+        assert intervals[:2] == intervals[2:]
 
 
 def test_a_borrow_that_lowered_the_bill_has_no_formula(sample_costs: SampleCosts) -> None:
@@ -242,14 +201,11 @@ def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_inte
     many = replace(groups, rows=[*groups.rows] * 30)
     drawn = cost_per_correct.resample(many)
 
-    def width(price: TokenCost) -> float:
-        interval, _ = cost_per_correct.measured_interval(price, made, many, drawn, "dedicated")
-        assert interval is not None
-        assert interval.high is not None
-        return interval.high - interval.low
+    def spread(price: TokenCost) -> float:
+        return width(cost_per_correct.measured_interval(price, made, many, drawn, "dedicated")[0])
 
     moving = replace(cost, spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0.5, 9)})
-    assert width(moving) > 1.5 * width(cost)
+    assert spread(moving) > 1.5 * spread(cost)
     unknown = replace(cost, spreads={"borrowed": Spread(0, 1)})
     assert cost_per_correct.measured_interval(unknown, made, many, drawn, "dedicated") == (None, None)
     assert unknown.no_interval("dedicated") == unknown.no_interval("blended") == UNKNOWN
@@ -262,11 +218,10 @@ def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(sample_cos
     vague = replace(cost, borrow=None, no_borrow_interval="energy: a guess")
     for line, why in (("opportunistic", "energy: a guess"), ("blended", "energy: a guess"), ("dedicated", None)):
         assert vague.no_interval(line) == why
-        interval, _ = cost_per_correct.measured_interval(vague, made, many, cost_per_correct.resample(many), line)
-        assert (interval is None) == (why is not None)
-        assert (cost_per_correct.formula_interval(2.0, vague, cost_per_correct.resample(many), line)[0] is None) == (
-            why is not None
-        )
+        drawn = cost_per_correct.resample(many)
+        interval, _ = cost_per_correct.measured_interval(vague, made, many, drawn, line)
+        formula_interval, _ = cost_per_correct.formula_interval(2.0, vague, drawn, line)
+        assert (interval is None) == (formula_interval is None) == (why is not None)
 
 
 def test_a_share_of_everything_is_not_certain() -> None:
@@ -274,31 +229,14 @@ def test_a_share_of_everything_is_not_certain() -> None:
     even = Groups(
         rows=groups, judged_groups=12, solved_groups=12, judged=96, accepted=96, audited=48, audited_correct=48
     )
-    for columns in (("solved", "one"), ("accepted", "judged"), ("audited_correct", "audited")):
-        interval = cost_per_correct.share_interval(even, *columns)
-        assert interval is not None
-        assert (interval.low, interval.high) == (pytest.approx(0.7575, abs=1e-4), 1.0)
+    for columns in (("solved", "judged_groups"), ("accepted", "judged"), ("audited_correct", "audited")):
+        assert ends(cost_per_correct.share_interval(even, *columns)) == (pytest.approx(0.7575, abs=1e-4), 1.0)
     nothing = replace(even, rows=[{**groups[0], "audited": 0, "audited_correct": 0}])
     assert cost_per_correct.share_interval(nothing, "audited_correct", "audited") is None
 
 
-# What a token's price may be -----------------------------------------------------------------------------------------
-
-
-def token_cost(borrow: Estimate | None, spreads: dict[str, Spread], share: Fraction = Fraction(1, 2)) -> TokenCost:
-    return TokenCost(
-        by_line=dict(zip(cost_per_correct.LINES, map(Fraction, (2, 3, 1, 2)), strict=True)),
-        paid={},
-        borrowed_share=share,
-        useful=20,
-        borrow=borrow,
-        no_borrow_interval=None if borrow else "a guess",
-        spreads=spreads,
-    )
-
-
 def test_the_borrow_s_own_interval_moves_the_price_of_its_tokens() -> None:
-    drawn = token_cost(Estimate(10.0, 5.0, 20.0), {"borrowed": KNOWN, "dedicated": KNOWN}).price_draws("blended")
+    drawn = token_cost((2, 3, 1, 2), 0.5, 20, borrow=Estimate(10.0, 5.0, 20.0)).price_draws("blended")
     # Half of the 20 useful tokens are borrowed.
     assert np.quantile(drawn["borrowed"], [0.025, 0.5, 0.975]) == pytest.approx([0.5, 1, 2], abs=0.1)
     assert (drawn["dedicated"] == 3).all()

@@ -19,11 +19,10 @@ from rose.pricing.answers.elasticity import Elasticity
 from rose.pricing.answers.frontier import Slack, Spend
 from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost
 from rose.pricing.run.priced import PricedRun, priced
-from rose.pricing.run.token_spread import Spread
 from rose.pricing.run.tokens import FATES, Tokens
 from rose.pricing.stats import bootstrap
-from rose.pricing.stats.uncertainty import Estimate
 from tests.pricing import reference
+from tests.pricing.answers.conftest import device_cost, token_cost
 
 S = 10**9
 
@@ -35,17 +34,6 @@ def eta(value: float, spread: float = 0) -> Elasticity:
 
 
 UNKNOWN = Elasticity(value=None, interval=None, draws=None, units=0, says="not enough data: none")
-
-
-def golden_spend(phi: float = 0, ratio: float = 0.1) -> Spend:
-    """D_I 40, D_T 60, psi 0.7."""
-    return Spend(
-        inference_usd=Fraction(40),
-        rollouts_usd=Fraction(42),
-        other_training_usd=Fraction(18),
-        borrowed_share=Fraction(phi),
-        cost_ratio=Fraction(ratio),
-    )
 
 
 @given(st.floats(0.01, 3), st.floats(0.01, 2), st.floats(0.1, 100), st.floats(0.1, 100))
@@ -88,12 +76,7 @@ def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inf
     [
         (eta(0.5, 0.1), eta(0.3, 0.1), "training", "One more rollout for each answer raises it and more training low"),
         (eta(0.5, 0.1), eta(-0.3, 0.1), "neither", "lowers cost per correct on neither side"),
-        (
-            eta(0.5, 0.1),
-            eta(0.1, 0.5),
-            frontier.UNKNOWN,
-            "not enough data to tell. One more rollout for each answer ra",
-        ),
+        (eta(0.5, 0.1), eta(0.1, 0.5), frontier.UNKNOWN, "to tell. One more rollout for each answer ra"),
         (eta(1.2, 0.9), eta(0.3, 0.1), frontier.UNKNOWN, "not enough data to tell. More training lowers it."),
         (eta(1.31, 0.2), eta(0.3, 0.1), frontier.UNKNOWN, "lowers it and more training lowers it."),
         (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "not enough data to tell. One more rollout for each answer lowers"),
@@ -109,24 +92,16 @@ def test_a_direction_is_named_only_where_the_intervals_allow_no_other(
 
 
 def test_the_quotient_is_given_only_where_training_raises_alpha() -> None:
-    assert frontier.left(eta(0.5), eta(0.25), golden_spend(), 8) == pytest.approx(-2)
-    assert frontier.left(eta(0.5), eta(-0.25), golden_spend(), 8) is None
-    assert frontier.left(UNKNOWN, eta(0.25), golden_spend(), 8) is None
+    assert frontier.left(eta(0.5), eta(0.25)) == pytest.approx(-2)
+    assert frontier.left(eta(0.5), eta(-0.25)) is None
+    assert frontier.left(UNKNOWN, eta(0.25)) is None
 
 
 def device(pool: str, **nano: int) -> DeviceCost:
-    time = {bucket: nano.get(bucket, 0) if bucket in TIME_BUCKETS else 0 for bucket in TIME_BUCKETS}
-    return DeviceCost(
-        fleet_run_id="run",
-        device_id=pool,
-        pool=pool,
-        device_class="c",
-        t0_ns=0,
-        t1_ns=sum(time.values()),
-        bucket_ns=time,
-        amortized_nano_usd={bucket: nano.get(bucket, 0) for bucket in ALL_BUCKETS},
-        fully_loaded_nano_usd={"serving": sum(nano.values())},
-    )
+    time, dollars = ({bucket: nano.get(bucket, 0) for bucket in buckets} for buckets in (TIME_BUCKETS, ALL_BUCKETS))
+    loaded = {"serving": sum(nano.values())}
+    amounts = {"bucket_ns": time, "amortized_nano_usd": dollars, "fully_loaded_nano_usd": loaded}
+    return device_cost(pool, pool, 0, sum(time.values()), **amounts)
 
 
 def run() -> tuple[Allocation, dict[str, Tokens], TokenCost]:
@@ -143,26 +118,8 @@ def run() -> tuple[Allocation, dict[str, Tokens], TokenCost]:
         "dedicated": Tokens(none | {"rejected": 60}),
         "unallocated": Tokens(none | {"lost": 90}),
     }
-    lines: dict[str, Fraction | None] = {
-        "serving": Fraction(8, 40),
-        "dedicated": Fraction(12, 60),
-        "opportunistic": Fraction(2, 40),
-        "blended": Fraction(14, 100),
-    }
     paid = {"borrowed": Fraction(2), "dedicated": Fraction(12)}
-    return (
-        allocation,
-        tokens,
-        TokenCost(
-            by_line=lines,
-            paid=paid,
-            borrowed_share=Fraction(2, 5),
-            useful=100,
-            borrow=Estimate(2.0, 2.0, 2.0),
-            no_borrow_interval=None,
-            spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
-        ),
-    )
+    return allocation, tokens, token_cost(("8/40", "12/60", "2/40", "14/100"), Fraction(2, 5), 100, paid=paid)
 
 
 def test_the_dollars_on_both_sides() -> None:
@@ -210,24 +167,13 @@ def test_what_is_missing_is_said_and_not_taken_as_nothing() -> None:
 
 def test_what_a_slack_second_yields() -> None:
     allocation, tokens, _ = run()
-    groups = Groups(
-        trajectories=38,
-        judged_groups=4,
-        judged_groups_trajectories=38,
-        solved_groups=2,
-        judged=38,
-        accepted=2,
-        rows=[],
-    )
+    groups = Groups(trajectories=38, judged_groups=4, rows=[])
     # 50 of the 200 tokens were made in the 8 borrowed seconds: 9.5 of the 38 trajectories.
     yields = frontier.slack(allocation, tokens, groups)
     assert yields == Slack(rollouts_per_s=Fraction(19, 16), answers=4, training_s=Fraction(6))
     assert "no group was judged" in str(frontier.slack(allocation, tokens, replace(groups, judged_groups=0)))
     assert "no update was made" in str(frontier.slack(allocation.in_pools("serving"), tokens, groups))
     assert "no rollout ran on a serving device" in str(frontier.slack(allocation.in_pools("rollout"), tokens, groups))
-
-
-# Of a run ------------------------------------------------------------------------------------------------------------
 
 
 def many_steps(made: list[events.Event]) -> list[events.Event]:
@@ -242,24 +188,10 @@ def many_steps(made: list[events.Event]) -> list[events.Event]:
             if isinstance(copy, events.Verdict) and event.trajectory_id == "t0" and step < 6:
                 copy = replace(copy, accepted=False)
             rest.append(copy)
-        rest.append(
-            events.Step(
-                step=step,
-                groups=3,
-                trajectories=9,
-                trajectories_accepted=3,
-                reward_mean=0,
-                loss=0,
-                entropy=None,
-                kl=None,
-                grad_norm=None,
-                tokens_trained=1,
-                rollout_ns=1,
-                train_ns=90 * 10**9,
-                sync_ns=1,
-                total_ns=1,
-            )
-        )
+        counts = {"groups": 3, "trajectories": 9, "trajectories_accepted": 3, "tokens_trained": 1}
+        times = {"rollout_ns": 1, "train_ns": 90 * 10**9, "sync_ns": 1, "total_ns": 1}
+        unknown = dict.fromkeys(("entropy", "kl", "grad_norm"))
+        rest.append(events.Step(step=step, reward_mean=0, loss=0, **counts, **times, **unknown))
     return rest
 
 

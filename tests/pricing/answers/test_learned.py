@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,10 +10,10 @@ from rose.ledger import catalog
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.answers.learned import GROUPS_MIN, Stretch, learned, stretches, together
 from rose.pricing.query import rows, set_variables
+from tests.pricing.answers.conftest import ends
 
 
 def single(place: int, accepted: int, judged: int) -> Stretch:
-    """Groups of one trajectory each."""
     return Stretch(
         first=place, last=place, judged=judged, accepted=accepted, groups=judged, yy=accepted, yx=accepted, xx=judged
     )
@@ -34,11 +33,8 @@ def test_what_is_said_needs_intervals_that_do_not_overlap() -> None:
         assert found is not None
         assert found.verdict == verdict
         assert (found.begin.first, found.end.last) == (0, 3)
-
-
-def test_one_step_says_nothing_of_change() -> None:
-    assert learned(course(5)) is None
-    assert learned([]) is None
+    # One step says nothing of change.
+    assert learned(course(5)) is learned([]) is None
 
 
 def test_an_end_is_as_short_as_it_may_be() -> None:
@@ -51,12 +47,8 @@ def test_an_end_is_as_short_as_it_may_be() -> None:
 
 
 def test_wilson_s_interval_of_single_trajectories() -> None:
-    """Of 10 accepted of 40: the textbook's 0.1419 to 0.4019."""
-    low, high = single(0, 10, 40).interval
-    assert (round(low, 4), round(high, 4)) == (0.1419, 0.4019)
-
-
-def test_groups_that_hang_together_widen_it() -> None:
+    """Of 10 accepted of 40: the textbook's 0.1419 to 0.4019. Groups whose trajectories hang together widen it."""
+    assert single(0, 10, 40).interval == pytest.approx((0.1419, 0.4019), abs=5e-5)
     whole = Stretch(first=0, last=0, judged=40, accepted=20, groups=10, yy=5 * 16, yx=5 * 16, xx=10 * 16)
     low, high = whole.interval
     alone = single(0, 20, 40).interval
@@ -83,16 +75,9 @@ def test_the_ledger_s_counts_are_the_report_s_in_any_number_of_stretches(sample_
             found = stretches(rows(connection, "answers/accepted"))
             whole = together(found)
             assert (whole.judged, whole.accepted) == (groups.judged, groups.accepted)
-            assert blocks > 1 or len(found) == 1
+            assert whole.share == groups.accept_rate
+            if blocks == 1:
+                assert len(found) == 1
+                assert whole.interval == ends(cost_per_correct.share_interval(groups, "accepted", "judged"))
         set_variables(connection, part="version")
         assert stretches(rows(connection, "answers/accepted")) == []
-
-
-def test_the_interval_of_a_run_is_the_one_of_its_accept_rate(sample_kept: Path) -> None:
-    with catalog.connect(sample_kept) as connection:
-        set_variables(connection, run_id="run", part="step", blocks=1)
-        (whole,) = stretches(rows(connection, "answers/accepted"))
-        groups = cost_per_correct.groups(connection, "run")
-    known: Any = cost_per_correct.share_interval(groups, "accepted", "judged")
-    assert whole.interval == (known.low, known.high)
-    assert whole.share == Fraction(groups.accepted, groups.judged)

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.pricing.answers import levers
-from rose.pricing.answers.cost_per_correct import Groups, TokenCost
+from rose.pricing.answers.cost_per_correct import Groups
 from rose.pricing.answers.levers import Factors
-from rose.pricing.run.token_spread import Spread
 from rose.pricing.run.tokens import FATES, Tokens
-from rose.pricing.stats.uncertainty import Estimate
 from tests.pricing import reference
+from tests.pricing.answers.conftest import token_cost
 
 #: The golden figures of the third price line, at phi = 0.5: C3 = 370.
 GOLDEN = Factors(
@@ -76,9 +75,7 @@ def test_a_tenth_of_each_by_hand() -> None:
     assert by_name["phi"].saves == pytest.approx(0.05 * 540)
     # A waste of 0.2 / 1.1 instead of 0.2: rollout tokens cost 0.8 / (1 - 0.2 / 1.1) of what they did.
     assert by_name["waste"].saves == pytest.approx(330 * (1 - 0.8 / (1 - 0.2 / 1.1)))
-
-
-def test_a_move_stops_at_the_factor_s_end() -> None:
+    # A move stops at the factor's end.
     by_name = {lever.name: lever for lever in levers.levers(replace(GOLDEN, alpha=0.95, phi=1, waste=0, r=1.05))}
     assert (by_name["alpha"].to, by_name["r"].to) == (1, 1)
     assert (by_name["phi"].saves, by_name["waste"].saves) == (0, 0)
@@ -93,36 +90,15 @@ def test_the_answer_in_words() -> None:
 
 
 def test_the_factors_of_a_run() -> None:
-    cost = TokenCost(
-        by_line={
-            "serving": Fraction(2),
-            "dedicated": Fraction(2),
-            "opportunistic": Fraction(1, 5),
-            "blended": Fraction(1),
-        },
-        paid={},
-        borrowed_share=Fraction(1, 2),
-        useful=80,
-        borrow=Estimate(2.0, 2.0, 2.0),
-        no_borrow_interval=None,
-        spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
-    )
+    cost = token_cost((2, 2, "1/5", 1), 0.5, 80)
     none = dict.fromkeys(FATES, 0)
     tokens = {
         "borrowed": Tokens(none | {"accepted": 40, "lost": 15}),
         "dedicated": Tokens(none | {"rejected": 40, "stale": 5}),
         "unallocated": Tokens(none | {"lost": 1000}),
     }
-    group_rows = [{"output_tokens": 100, "answer_tokens": 10}]
-    groups = Groups(
-        trajectories=64,
-        judged_groups=4,
-        judged_groups_trajectories=64,
-        solved_groups=2,
-        judged=64,
-        accepted=2,
-        rows=group_rows,
-    )
+    rows = [{"output_tokens": 100, "answer_tokens": 10}]
+    groups = Groups(rows=rows, judged_groups=4, judged_groups_trajectories=64, solved_groups=2)
     assert levers.factors(2, cost, tokens, groups) == GOLDEN
     assert levers.factors(2, cost, tokens, replace(groups, solved_groups=0)) is None
     assert levers.factors(2, replace(cost, by_line={**cost.by_line, "serving": None}), tokens, groups) is None

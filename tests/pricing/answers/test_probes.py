@@ -85,12 +85,9 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("probe,verifier,probability,correct,acepted\n", "unknown column acepted"),
     ],
 )
-def test_columns_that_are_missing_or_not_known_are_named(tmp_path: Path, text: str, says: str) -> None:
+def test_columns_files_and_thresholds_that_cannot_be_used_are_named(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(PricingError, match=says):
         probes.from_file(written(tmp_path, text))
-
-
-def test_a_file_that_is_not_there_and_a_threshold_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(PricingError, match="No such file"):
         probes.from_file(tmp_path / "nowhere.csv")
     with pytest.raises(PricingError, match=r"--threshold 1\.5 is no probability"):

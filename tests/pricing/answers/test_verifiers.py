@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from math import log
 from pathlib import Path
@@ -17,13 +18,13 @@ from rose.pricing.answers.verifiers import JUDGED, procurement
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.run.priced import PricedRun, priced
-from rose.pricing.run.token_spread import UNKNOWN
+from rose.pricing.run.tokens import UNKNOWN
+from tests.pricing.answers.conftest import width
 
 
 def reports(
     pairs: list[tuple[float, bool]], name: str = "v", start: int = 0, threshold: float = 0.5, group: str | None = None
 ) -> list[Probe]:
-    """Probes of one verifier from (probability, correct)."""
     return [
         Probe(f"p{n}", name, probability, correct, probability >= threshold, group or f"p{n}")
         for n, (probability, correct) in enumerate(pairs, start)
@@ -63,17 +64,13 @@ def test_scores_by_hand() -> None:
     assert scores.logarithmic == pytest.approx(-(2 * log(0.9 * 0.1) / 2 + log(0.8) + log(0.2) + log(0.6)) / 5)
     assert scores.rates == (3 / 5, 2 / 3, 1 / 2, 2 / 3)
     assert scores.calibration[9] == (2, pytest.approx(0.9), 0.5)
-
-
-def test_certainty_that_turns_out_wrong_is_infinite_and_not_cut_off() -> None:
+    # Certainty that turns out wrong is infinite, and not cut off.
     scores = verifiers.score(reports([(1.0, False), (0.0, True), (1.0, True), (0.0, False)]))
     assert (scores.logarithmic, scores.certain_and_wrong) == (None, 2)
     assert scores.brier == 0.5
     sure = verifiers.score(reports([(1.0, True), (0.0, False)]))
     assert (sure.logarithmic, sure.certain_and_wrong, sure.brier) == (0, 0, 0)
-
-
-def test_rates_that_have_nothing_to_divide_by_are_none() -> None:
+    # Rates that have nothing to divide by are none.
     assert verifiers.score(reports([(0.1, False)])).rates == (0, None, 0, None)
     assert verifiers.score(reports([(0.1, True)])).rates == (0, 0, None, None)
     with pytest.raises(ValueError, match="no probes"):
@@ -168,20 +165,12 @@ def test_probes_of_one_group_are_drawn_together() -> None:
     easy = [bool(group) for group in random.integers(0, 2, size=40)]
     pairs = [(0.9 if report else 0.1, report) for report in easy for _ in range(8)]
     apart = reports(pairs)
-    together = [
-        Probe(report.probe, report.verifier, report.probability, report.correct, report.accepted, f"g{n // 8}")
-        for n, report in enumerate(apart)
+    together = [replace(probe, group=f"g{n // 8}") for n, probe in enumerate(apart)]
+    widths = [
+        width(verifiers.compare(probes, PRICE, {"v": PRICE}).verifiers[0].interval) for probes in (apart, together)
     ]
-    widths = []
-    for probes in (apart, together):
-        (v,) = verifiers.compare(probes, PRICE, {"v": PRICE}).verifiers
-        assert v.interval is not None
-        assert v.interval.high is not None
-        widths.append(v.interval.high - v.interval.low)
     assert widths[1] > 2 * widths[0]
 
-
-# Of a run ------------------------------------------------------------------------------------------------------------
 
 COSTS = ("careful", "hasty")
 TWO_VERIFIERS = """

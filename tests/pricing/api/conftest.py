@@ -36,8 +36,6 @@ class Answer:
 
 
 class Served:
-    """The application, asked in this process."""
-
     def __init__(self, ledgers: list[Ledger], now_ns: int = NOW_NS, token: str | None = None) -> None:
         application = app.application(ledgers, token=token, clock=lambda: now_ns)
         self._client = TestClient(application, base_url="http://127.0.0.1", raise_server_exceptions=False)
@@ -71,20 +69,14 @@ def quiet_folder(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def quiet_fleet(quiet_folder: Path) -> Served:
-    """`fleet`, an hour later than NOW_NS, for many questions."""
     ledgers = named([str(quiet_folder / "ledger")], str(quiet_folder / "book.toml"))
     return Served(ledgers, NOW_NS + HOUR_NS)
 
 
 @pytest.fixture
 def serve(book: str) -> Serve:
-    """Makes applications of ledgers."""
-
     def start(
-        *roots: Path | str,
-        now_ns: int = NOW_NS,
-        price_book: str | None = book,
-        token: str | None = None,
+        *roots: Path | str, now_ns: int = NOW_NS, price_book: str | None = book, token: str | None = None
     ) -> Served:
         return Served(named([str(root) for root in roots], price_book), now_ns, token)
 

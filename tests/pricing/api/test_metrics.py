@@ -131,7 +131,6 @@ def test_a_ledger_that_cannot_be_priced_has_no_figures(fleet: Path) -> None:
 
 
 def queries() -> list[str]:
-    """Every PromQL expression of the dashboard, its variables' too."""
     board = json.loads(DASHBOARD.read_text("utf-8"))
     panels = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     return [*panels, *(one["query"] for one in board["templating"]["list"] if one["type"] == "query")]

@@ -116,9 +116,8 @@ def test_new_events_are_in_the_next_answer(fleet: Path, serve: Serve) -> None:
     served = serve(fleet)
 
     def idle_nano() -> int:
-        costs = {
-            line["bucket"]: line["cost_nano"] for line in served.get("/cost", period=HOUR, by="bucket").data["lines"]
-        }
+        lines = served.get("/cost", period=HOUR, by="bucket").data["lines"]
+        costs = {line["bucket"]: line["cost_nano"] for line in lines}
         assert sum(costs.values()) == BILL_NANO
         return int(costs["idle"])
 

@@ -13,7 +13,6 @@ EXAMPLE = load("example").text
 
 
 def book_with(*changes: tuple[str, str]) -> PriceBook:
-    """The example with some of its text changed."""
     text = EXAMPLE
     for old, new in changes:
         assert old in text
@@ -42,7 +41,6 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def held_out_run(held_out: Path) -> Iterator[PricedRun]:
-    """The run of `held_out`, priced once by PRICED."""
     with priced(held_out, "run", PRICED) as run:
         yield run
 
@@ -57,6 +55,5 @@ def never_withheld(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def never_withheld_run(never_withheld: Path) -> Iterator[PricedRun]:
-    """The run of `never_withheld`, priced once by PRICED."""
     with priced(never_withheld, "run", PRICED) as run:
         yield run

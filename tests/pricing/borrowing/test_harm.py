@@ -1,5 +1,3 @@
-"""What lending costs serving, of ledgers with windows in which leases were withheld, and of those without."""
-
 from __future__ import annotations
 
 import hashlib
@@ -97,33 +95,17 @@ def run(*, windows: list[events.Holdout] | None = None, says: bool = True) -> li
         events.Device(action="left", t_ns=T0_NS + end_s * S, at_us=us(end_s), **device),
         any_event.engine(at_us=us(0), device_id="s0", engine_id="r", kv_bytes=2 << 30, memory_mechanism="budget"),
         *(
-            any_event.sync(
-                at_us=us(seconds),
-                device_id="s0",
-                wire_bytes=0,
-                dense_bytes=0,
-                total_ns=S,
-                source="trainer",
-                route="loopback",
-            )
+            any_event.sync(at_us=us(seconds), device_id="s0", wire_bytes=0, dense_bytes=0, route="loopback")
             for seconds in (10, 20, 3000)
         ),
         *([window(n) for n in range(WINDOWS)] if windows is None else windows),
         *(request(one, says=says) for one in ASKED),
     ]
-    terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0"}
     for n, withheld in enumerate(WITHHELD):
         t0_ns = T0_NS + n * WINDOW_NS
-        work = (
-            {"serving_ns": 30 * S, "idle_ns": 70 * S}
-            if withheld
-            else {
-                "serving_ns": 35 * S,
-                "rollout_ns": 45 * S,
-                "idle_ns": 20 * S,
-                "overlap_ns": 10 * S,
-            }
-        )
+        seconds = (30, 0, 70, 0) if withheld else (35, 45, 20, 10)
+        names = ("serving_ns", "rollout_ns", "idle_ns", "overlap_ns")
+        work = {name: second * S for name, second in zip(names, seconds, strict=True)}
         buckets: dict[str, int] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | work
         lease_id = None if withheld else f"L{n}"
         # A window's first slice ends with its wash-out.
@@ -139,12 +121,10 @@ def run(*, windows: list[events.Holdout] | None = None, says: bool = True) -> li
                 )
             )
         if lease_id is not None:
-            for action, at_s in (("granted", n * WINDOW_S), ("released", (n + 1) * WINDOW_S)):
-                made.append(
-                    events.Lease(
-                        action=action, lease_id=lease_id, at_us=us(at_s), expires_at_us=us((n + 1) * WINDOW_S), **terms
-                    )  # type: ignore[arg-type]
-                )
+            end_us = us((n + 1) * WINDOW_S)
+            for action, at_us in (("granted", us(n * WINDOW_S)), ("released", end_us)):
+                terms = {"lease_id": lease_id, "device_id": "s0", "expires_at_us": end_us}
+                made.append(any_event.lease(action=action, at_us=at_us, **terms))
     return made
 
 
@@ -205,10 +185,7 @@ def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(n
 
 
 WRONG = [
-    (
-        [window(n, draw=drawn(FIRST + n) / 2) if n == 5 else window(n) for n in range(WINDOWS)],
-        "1 of 60 windows are not",
-    ),
+    ([window(n, draw=drawn(FIRST + n) / (2 if n == 5 else 1)) for n in range(WINDOWS)], "1 of 60 windows are not"),
     ([window(n) for n in range(12)], "requests came in"),
     # More is withheld from the middle on, when load may be another: windows of both are no one sample.
     (
@@ -230,27 +207,15 @@ def test_windows_that_were_not_drawn_or_are_few_say_nothing(
     assert why in str(confounded)
 
 
-#: From when to when of a withheld window a lease is in force, seconds, and whether that is in what is compared.
-LENT = [
-    (0, WASHOUT_S, False),
-    (0, WASHOUT_S + 0.001, True),
-]
-
-
-@pytest.mark.parametrize(("from_s", "to_s", "confounded"), LENT)
-def test_a_lease_in_a_withheld_window_is_said(
-    write_ledger: WriteLedger, from_s: float, to_s: float, confounded: bool
+@pytest.mark.parametrize(("to_s", "confounded"), [(WASHOUT_S, False), (WASHOUT_S + 0.001, True)])
+def test_a_lease_after_the_wash_out_of_a_withheld_window_is_said(
+    write_ledger: WriteLedger, to_s: float, confounded: bool
 ) -> None:
     n = next(n for n in range(1, WINDOWS) if WITHHELD[n] and not WITHHELD[n - 1])
-    terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0", "lease_id": "X"}
-    granted = events.Lease(
-        action="granted", at_us=us(n * WINDOW_S + from_s), expires_at_us=us(n * WINDOW_S + to_s), **terms
-    )
-    assert without_prices(write_ledger([*run(), granted]), "run").confounded == (
-        f"confounded: a lease was in force in 1 of {sum(WITHHELD)} windows in which leases were to be withheld"
-        if confounded
-        else None
-    )
+    times = {"at_us": us(n * WINDOW_S), "expires_at_us": us(n * WINDOW_S + to_s)}
+    granted = any_event.lease(device_id="s0", lease_id="X", **times)
+    says = f"confounded: a lease was in force in 1 of {sum(WITHHELD)} windows in which leases were to be withheld"
+    assert without_prices(write_ledger([*run(), granted]), "run").confounded == (says if confounded else None)
 
 
 def test_what_serving_did_not_say_and_the_book_does_not_price_is_absent_and_not_0(write_ledger: WriteLedger) -> None:

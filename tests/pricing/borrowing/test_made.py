@@ -1,5 +1,3 @@
-"""What a run makes and avoids is the same whoever holds its devices with it; what it pays is its part."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -50,15 +48,7 @@ def holding(*slices: events.Event, **pools: str) -> list[events.Event]:
 
 
 def lease(action: Any, at_s: int) -> events.Lease:
-    return events.Lease(
-        action=action,
-        lease_id="L",
-        device_id="s",
-        kv_budget_bytes=1,
-        compute_share=0.5,
-        expires_at_us=us(9000),
-        at_us=us(at_s),
-    )
+    return any_event.lease(action=action, lease_id="L", device_id="s", expires_at_us=us(9000), at_us=us(at_s))
 
 
 def ours(tokens: int = 1000) -> list[events.Event]:
@@ -89,25 +79,17 @@ def with_another(write_ledger: Any, *made: events.Event) -> Path:
     return root
 
 
-@pytest.fixture
-def alone(write_ledger: Any, tmp_path: Path) -> Path:
-    root: Path = write_ledger(ours(), root=tmp_path / "alone")
-    return root
-
-
-def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(write_ledger: Any, alone: Path) -> None:
+def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(
+    write_ledger: Any, tmp_path: Path
+) -> None:
     other = holding(*(slice_(0, name, rollout=900) for name in "sr"), s="serving", r="rollout")
     root = write_ledger(ours(), root=with_another(write_ledger, *other))
-    before, after = seen(alone), seen(root)
+    before, after = seen(write_ledger(ours(), root=tmp_path / "alone")), seen(root)
     for key, rollouts_s in ((("serving", "h100-sxm"), 1200), (("rollout", "h100-sxm"), 1800)):
         was, shared = before.made[key], after.made[key]
         assert was.measured_ns == was.hardware_ns == was.rollout_ns == rollouts_s * S
-        assert (shared.measured_ns, shared.hardware_ns, shared.rollout_ns) == (
-            rollouts_s * S,
-            rollouts_s * S,
-            rollouts_s * S / 2,
-        )
-        assert shared.tokens_per_s == was.tokens_per_s
+        assert shared.measured_ns == shared.hardware_ns == 2 * shared.rollout_ns == rollouts_s * S
+        assert shared.generated == was.generated
         assert (shared.usd, shared.unshared_usd) == (was.usd / 2, was.usd)
     assert after.borrow.borrowed_ns == before.borrow.borrowed_ns == LENT_NS
     # A third of what the dedicated device made in 1,800 s, at its dollar an hour.
@@ -153,24 +135,18 @@ def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(write
     """Without a dedicated device the borrowed time stands for one; time in which both worked stands for it once."""
     worked_s, root = (3600, 900), None
     for run_id, rollout_s in zip(("run", "other"), worked_s, strict=True):
-        made = holding(
-            slice_(0, "s", rollout=rollout_s, idle=3600 - rollout_s),
-            turn("a", 10, rollout_s, device_id="s"),
-            s="serving",
-        )
-        root = write_ledger(made, root=root, writer=run_id, run_id=run_id)
+        slices = slice_(0, "s", rollout=rollout_s, idle=3600 - rollout_s), turn("a", 10, rollout_s, device_id="s")
+        root = write_ledger(holding(*slices, s="serving"), root=root, writer=run_id, run_id=run_id)
     assert root is not None
     both = [seen(root, run_id=run_id) for run_id in ("run", "other")]
     worked = sum(worked_s)
     for priced_run, rollout_s in zip(both, worked_s, strict=True):
         (part,) = priced_run.made.values()
-        assert part.tokens_per_s == 1
+        assert part.generated * S == part.measured_ns
         assert part.hardware_ns == rollout_s * S * min(Fraction(1), Fraction(3600, worked))
         way = priced_run.compared.alternatives[0]
         assert way.bought is not None
         assert way.bought.needed_ns == part.hardware_ns
         assert way.usd == part.hardware_ns / S / 3600
-    assert (
-        together([part for priced_run in both for part in priced_run.made.values()]).hardware_ns
-        == min(3600, worked) * S
-    )
+    parts = [part for priced_run in both for part in priced_run.made.values()]
+    assert together(parts).hardware_ns == min(3600, worked) * S

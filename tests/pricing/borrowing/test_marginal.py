@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 
 from rose import events
 from rose.ledger import catalog
-from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.borrowing.marginal import Marginal, marginal, plain, price
 from rose.pricing.borrowing.power import TOO_SHORT
-from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost, allocate
+from rose.pricing.charges.allocation import TIME_BUCKETS, Allocation, allocate
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import snapshot
 from rose.pricing.run import priced as pricing
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing import any_event, reference
+from tests.pricing.answers.conftest import device_cost, ends
 from tests.pricing.borrowing.conftest import book_with
-from tests.pricing.conftest import T0_NS, S, joined, printed, rests_on, section, work
+from tests.pricing.closing.conftest import write
+from tests.pricing.conftest import T0_NS, S, joined, printed, rests_on, section, us, work
 
 MIDNIGHT_NS = T0_NS + 86_400 * S
 SOURCED = 'source = "made up"\nsource_date = 2026-01-01\n'
@@ -40,24 +42,17 @@ UNEVEN = book_with(
 PRICE = Fraction(BOOK.device_at("h100-sxm", "serving", T0_NS).usd_per_hour)
 
 
-@contextmanager
-def opened(root: Path) -> Iterator[Callable[[PriceBook], Marginal]]:
-    """What the borrow of the run added to the bill, by price book."""
-    allocation = allocate(charges.price(root, BOOK, run_id="run"))
-    with closing(catalog.connect(root)) as connection:
-        snapshot(connection, root, "run")
-        yield lambda prices: marginal(connection, "run", allocation, prices)
+def by_book(run: PricedRun, *books: PriceBook) -> list[Marginal]:
+    return [marginal(run.connection, "run", run.allocation, book) for book in books]
 
 
 @pytest.fixture(scope="module")
 def sample_by(sample_kept: Path) -> Iterator[Callable[[PriceBook], Marginal]]:
-    """What the borrow of the sample added to the bill, by price book."""
-    with opened(sample_kept) as priced_by:
-        yield priced_by
+    with pricing.priced(sample_kept, "run", BOOK) as run:
+        yield lambda book: by_book(run, book)[0]
 
 
 def kept(from_s: int, to_s: int) -> events.ScaleDown:
-    """A decision to keep the sample's serving device."""
     return any_event.scale_down(device_id="s0", t0_ns=T0_NS + from_s * S, t1_ns=T0_NS + to_s * S)
 
 
@@ -74,9 +69,8 @@ def test_the_sample_by_hand(sample_by: Callable[[PriceBook], Marginal]) -> None:
     assert (result.basis, result.missing, result.no_interval) == ("partly measured", (), None)
     # Energy is a guess, and the book says how good a one: watts from 70% to 120%, the tariff from 60% to 160%.
     energy_usd, usd = float(result.terms["energy"].usd), float(result.usd)
-    assert result.interval is not None
-    assert result.interval.low == pytest.approx(usd - energy_usd * math.hypot(0.3, 0.4))
-    assert result.interval.high == pytest.approx(usd + energy_usd * math.hypot(0.2, 0.6))
+    expected = usd - energy_usd * math.hypot(0.3, 0.4), usd + energy_usd * math.hypot(0.2, 0.6)
+    assert ends(result.interval) == pytest.approx(expected)
     bare = sample_by(book_with(("low_share = 0.7\nhigh_share = 1.2\n", "")))
     assert (bare.interval, bare.estimate) == (None, None)
     assert bare.no_interval == "energy: power of h100-sxm is assumed, and the price book gives no range for it"
@@ -101,11 +95,8 @@ def test_every_term_is_charged_when_the_book_sets_it(sample_by: Callable[[PriceB
     assert result.terms["provision"].basis == "measured"
     # No lease of the sample was withheld at random, so what lent requests missed is no fair comparison.
     assert result.interval is None
-    assert result.no_interval is not None
-    assert result.no_interval.startswith("provision: confounded: leases were never withheld at random")
-
-
-def test_a_route_or_a_power_figure_the_book_lacks_is_refused(sample_by: Callable[[PriceBook], Marginal]) -> None:
+    assert str(result.no_interval).startswith("provision: confounded: leases were never withheld at random")
+    # A route or a power figure that the book lacks is refused.
     with pytest.raises(PriceBookError, match="route 'inter-region'"):
         sample_by(book_with(('route = "inter-region"', 'route = "by ship"')))
     with pytest.raises(PriceBookError, match=r"\[\[power\]\] for device class 'h100-sxm'"):
@@ -144,19 +135,17 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
 
 
 def starts(role: Literal["serving", "rollout"], after_s: int, took_s: int) -> events.Engine:
-    return any_event.engine(
-        device_id="s0", engine_id=f"s0-{role}", role=role, duration_ns=took_s * S, at_us=(T0_NS + after_s * S) // 1000
-    )
+    place = {"device_id": "s0", "engine_id": f"s0-{role}", "role": role}
+    return any_event.engine(**place, duration_ns=took_s * S, at_us=us(after_s))
 
 
 def test_an_engine_s_start_is_charged_to_what_needed_it(
     sample: Path, write_ledger: Any, sample_by: Callable[[PriceBook], Marginal]
 ) -> None:
-    """Of 72 s of activation, the first 36 are the engines' that started meanwhile; whose the rest are is unknown."""
     assert "whose engine started for 72.0 s of it is unknown" in sample_by(BOOK).terms["energy"].explained
     write_ledger([starts("serving", 30, 27), starts("rollout", 40, 9)], root=sample, writer="agent")
-    with opened(sample) as priced_by:
-        energy = priced_by(BOOK).terms["energy"]
+    with pricing.priced(sample, "run", BOOK) as run:
+        energy = run.borrow.terms["energy"]
     assert energy.usd == Fraction(413 * (1584 - 27)) * Fraction(5, 4) / 3_600_000 / 10
     assert "whose engine started for 36.0 s of it is unknown" in energy.explained
 
@@ -164,7 +153,6 @@ def test_an_engine_s_start_is_charged_to_what_needed_it(
 def test_where_the_fleet_would_not_have_existed_device_time_is_charged(
     sample_by: Callable[[PriceBook], Marginal], sample: Path, write_ledger: Any
 ) -> None:
-    """Borrowed time by the stated probability, and leased time in which a device was kept for the rest."""
     whole = PRICE * 1440 / 3600
     gone = sample_by(book_with(("idle_anyway = true", "idle_anyway = false")))
     assert (gone.idle_anyway, gone.avoidable_usd) == (0, whole)
@@ -174,16 +162,12 @@ def test_where_the_fleet_would_not_have_existed_device_time_is_charged(
     stated = sample_by(likely)
     assert (stated.idle_anyway, stated.avoidable_usd, stated.unstated_usd) == (Fraction(3, 4), whole / 4, 0)
     assert stated.avoidable_interval == Interval(low=0, high=float(whole / 2))
-    ends = [interval.high for interval in (stated.charged_interval, stated.interval) if interval is not None]
-    assert (ends[0] or 0) - (ends[1] or 0) > 0.4
+    assert ends(stated.charged_interval)[1] - ends(stated.interval)[1] > 0.4
     # Decisions that overlap count once.
     write_ledger([kept(1000, 1300), kept(1200, 1600)], root=sample, writer="kim")
     with pricing.priced(sample, "run", UNEVEN) as run:
         answer = price(run)
-        result, partly, again = (
-            marginal(run.connection, "run", run.allocation, book)
-            for book in (BOOK, likely, book_with(("idle_anyway = true", "idle_anyway = false")))
-        )
+        result, partly, again = by_book(run, BOOK, likely, book_with(("idle_anyway = true", "idle_anyway = false")))
     assert (result.idle_anyway, result.kept, result.avoidable_usd) == (1, True, PRICE * 600 / 3600)
     assert result.charged_usd == result.usd + result.avoidable_usd
     assert partly.avoidable_usd == whole / 4 + Fraction(3, 4) * PRICE * 600 / 3600
@@ -200,9 +184,6 @@ def test_where_the_fleet_would_not_have_existed_device_time_is_charged(
     assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in printed(answer.parts.values())
     assert "In the spans recorded it would not" in terms.notes[0]
     assert plain("kv_recompute") == "kv recompute"
-
-
-# Property: a change to the same price changes nothing --------------------------------------------------------------
 
 
 def terms_of_lending(change: str, after: str) -> str:
@@ -252,13 +233,11 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
         made.append(events.DeviceSlice(device_id="s0", lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, **ns))
         for k in range(draw(st.integers(0, 3))):
             when_ns = draw(st.integers(at_ns, end_ns - 1))
-            made.append(asked_for(f"{n}/{k}", lease_id, when_ns, draw(st.booleans())))
+            answer = {"ttft_ns": draw(st.sampled_from([0, 2])), "at_us": when_ns // 1000 + 1}
+            made.append(any_event.request(request_id=f"{n}/{k}", device_id="s0", lease_id=lease_id, **answer))
         if draw(st.booleans()):
-            made.append(
-                events.Power(
-                    device_id="s0", t0_ns=at_ns, t1_ns=end_ns, power_mw=draw(st.integers(0, 700_000)), source="rapl"
-                )
-            )
+            power_mw = draw(st.integers(0, 700_000))
+            made.append(events.Power(device_id="s0", t0_ns=at_ns, t1_ns=end_ns, power_mw=power_mw, source="rapl"))
         if draw(st.booleans()):
             made.append(
                 any_event.sync(
@@ -277,15 +256,8 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
 
 
 def lease_event(action: Any, lease_id: str, ns: int) -> events.Lease:
-    return any_event.lease(
-        action=action, lease_id=lease_id, device_id="s0", at_us=ns // 1000, expires_at_us=ns // 1000 + 10**6
-    )
-
-
-def asked_for(name: str, lease_id: str | None, arrival_ns: int, late: bool) -> events.Request:
-    return any_event.request(
-        request_id=name, device_id="s0", lease_id=lease_id, ttft_ns=2 if late else 0, at_us=arrival_ns // 1000 + 1
-    )
+    times = {"at_us": ns // 1000, "expires_at_us": ns // 1000 + 10**6}
+    return any_event.lease(action=action, lease_id=lease_id, device_id="s0", **times)
 
 
 def cut_turn(n: int, attempt: int, lease_id: str | None, ns: int) -> events.Turn:
@@ -308,21 +280,8 @@ def fleet_of(made: list[events.Event]) -> Allocation:
     """The one device as `allocate` would have it; m takes nothing from it but the period."""
     slices = [event for event in made if isinstance(event, events.DeviceSlice)]
     t0_ns, t1_ns = slices[0].t0_ns, slices[-1].t1_ns
-    return Allocation(
-        devices=(
-            DeviceCost(
-                fleet_run_id="run",
-                device_id="s0",
-                pool="serving",
-                device_class="owned",
-                t0_ns=t0_ns,
-                t1_ns=t1_ns,
-                bucket_ns=dict.fromkeys(TIME_BUCKETS, 0) | {"idle": t1_ns - t0_ns},
-                amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0),
-                fully_loaded_nano_usd={},
-            ),
-        )
-    )
+    idle = dict.fromkeys(TIME_BUCKETS, 0) | {"idle": t1_ns - t0_ns}
+    return Allocation(devices=(device_cost("s0", "serving", t0_ns, t1_ns, device_class="owned", bucket_ns=idle),))
 
 
 @given(borrows())
@@ -330,13 +289,11 @@ def fleet_of(made: list[events.Event]) -> Allocation:
 def test_an_equal_price_is_no_change_and_terms_sum_to_the_run(
     tmp_path_factory: pytest.TempPathFactory, made: list[events.Event]
 ) -> None:
-    root, allocation = tmp_path_factory.mktemp("ledger"), fleet_of(made)
+    allocation = fleet_of(made)
     span = any_event.scale_down(
         device_id="s0", device_class="owned", t0_ns=allocation.period_ns[0] + 5 * S, t1_ns=MIDNIGHT_NS + 20 * S
     )
-    with LedgerWriter.open(root, "test", "run", "simulated") as writer:
-        for event in (*made, span):
-            writer.record(event, durable=False)
+    root = write(tmp_path_factory.mktemp("ledger"), [*made, span], provenance="simulated")
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "run")
         whole, same, other = (marginal(connection, "run", allocation, prices) for prices in (ONE, SAME, OTHER))
@@ -359,10 +316,7 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
     made = [event for event in made if not isinstance(event, events.Power)]
     allocation = fleet_of(made)
     assume(allocation.period_ns[1] > MIDNIGHT_NS)
-    root = tmp_path_factory.mktemp("ledger")
-    with LedgerWriter.open(root, "test", "run", "simulated") as writer:
-        for event in made:
-            writer.record(event, durable=False)
+    root = write(tmp_path_factory.mktemp("ledger"), made, provenance="simulated")
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, root, "run")
         result = marginal(connection, "run", allocation, OTHER)
@@ -394,54 +348,38 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
 
 
 def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:
-    def turn(device_id: str, attempt: int, **fields: Any) -> events.Turn:
-        given: dict[str, Any] = {
-            "outcome": "completed",
-            "placement": "lease",
-            "prompt_tokens": 2_000_000,
-            "cached_tokens": 0,
-            "output_tokens": 5,
-            "answer_tokens": 1,
-            "queue_ns": 0,
-            "duration_ns": 1,
-            "policy_version": 3,
-        }
-        return events.Turn(
-            **(given | fields),
+    turns = [
+        any_event.turn(
             device_id=device_id,
+            outcome=outcome,
+            prompt_tokens=2_000_000,
+            output_tokens=5,
+            answer_tokens=1,
+            policy_version=3,
             trajectory_id="t",
             group_id="g",
             step=1,
-            turn=0,
             attempt=attempt,
             at_us=T0_NS // 1000 + attempt,
         )
-
+        for attempt, (device_id, outcome) in enumerate((("s", "preempted"), ("r", "completed")))
+    ]
     begun = [events.Run(action="started", name="n", at_us=T0_NS // 1000), joined("s"), joined("r", "rollout")]
-    root = write_ledger([*begun, turn("s", 0, outcome="preempted"), turn("r", 1)], run_id="run")
+    root = write_ledger([*begun, *turns], run_id="run")
     prices = book_with(("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 3"))
-    with opened(root) as priced_by:
-        assert priced_by(prices).terms["kv_recompute"].usd == 6
-
-
-# As tables -----------------------------------------------------------------------------------------------------------
+    allocation = allocate(charges.price(root, BOOK, run_id="run"))
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, root, "run")
+        assert marginal(connection, "run", allocation, prices).terms["kv_recompute"].usd == 6
 
 
 def test_a_term_without_data_is_no_zero(sample: Path, write_ledger: Any) -> None:
-    """All requests of the sample that were not lent go to another device, so nothing compares."""
     made = [
         joined("s9"),
         work("s9", 0, serving=1800),
         events.Run(action="started", name="alone", at_us=T0_NS // 1000),
         any_event.request(
-            request_id="q",
-            device_id="s9",
-            lease_id="L",
-            outcome="failed",
-            output_tokens=0,
-            ttft_ns=None,
-            e2e_ns=S,
-            at_us=T0_NS // 1000 + 9_000_000,
+            request_id="q", device_id="s9", lease_id="L", outcome="failed", ttft_ns=None, e2e_ns=S, at_us=us(9)
         ),
     ]
     write_ledger(made, root=sample, writer="alone", run_id="alone")

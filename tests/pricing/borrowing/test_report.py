@@ -14,7 +14,7 @@ from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.made import made
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.run.priced import PricedRun, priced
-from rose.pricing.run.token_spread import UNKNOWN, Spread
+from rose.pricing.run.tokens import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing.borrowing.conftest import book_with
@@ -27,14 +27,12 @@ STEADY = Spread(0.05, 9)
 
 
 def steady(run: PricedRun) -> PricedRun:
-    """The run with token prices that are known on dedicated and on borrowed devices."""
     cost = dataclasses.replace(run.cost, spreads={"borrowed": STEADY, "dedicated": STEADY})
     return dataclasses.replace(run, cost=cost)
 
 
 @pytest.fixture(scope="module")
 def dear_spot(sample_kept: Path) -> Iterator[PricedRun]:
-    """The sample at a book whose spot device is interrupted 720 times an hour."""
     book = book_with(
         ("interruptions_per_hour = 0.05", "interruptions_per_hour = 720"),
         ('class = "h100-sxm"\ncommitment = "on demand"', 'class = "h100-sxm"\ncommitment = "by the hour"'),
@@ -109,7 +107,6 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(priced_sample:
 
 
 def test_a_dear_route_turns_the_borrow_into_a_loss(sample_kept: Path) -> None:
-    """And a device that is taken back faster than it ends its turns does nothing."""
     book = book_with(
         ('route = "inter-region"\nusd_per_gb = 0.02', 'route = "inter-region"\nusd_per_gb = 5'),
         ("interruptions_per_hour = 0.05", "interruptions_per_hour = 7200"),

@@ -56,16 +56,8 @@ def test_without_withheld_windows_nothing_is_told(never_withheld: Path, never_wi
     assert {harm[name].value for name in (risk.REQUESTS, risk.LATE, risk.LATE_WITHOUT, risk.HARMED)} == {None}
 
 
-def way(**changes: Any) -> Alternative:
-    fields: dict[str, Any] = {
-        "name": "dedicated devices",
-        "usd": Fraction(20),
-        "basis": "measured",
-        "explained": "",
-        "cash": Saving(usd=Fraction(10)),
-        "bought": None,
-    }
-    return Alternative(**{**fields, **changes})
+def way(cash: Saving | None, **changes: Any) -> Alternative:
+    return Alternative(name="dedicated devices", usd=Fraction(20), basis="measured", explained="", cash=cash, **changes)
 
 
 def borrow(**changes: Any) -> Marginal:
@@ -78,11 +70,9 @@ def borrow(**changes: Any) -> Marginal:
 
 
 def test_each_thing_moves_cash_saved_by_its_own_range_and_the_furthest_comes_first() -> None:
-    bought = Bought(
-        needed_ns=Fraction(13 * NS_PER_HOUR), idle_ns=0, increment_hours=None, usd_per_device_hour=Fraction(1)
-    )
+    bought = Bought(needed_ns=Fraction(13 * NS_PER_HOUR), idle_ns=0, usd_per_device_hour=Fraction(1))
     assert bought.usd == 13
-    dedicated = way(bought=bought, added_interval=Interval(low=12, high=15))
+    dedicated = way(Saving(usd=Fraction(10)), bought=bought, added_interval=Interval(low=12, high=15))
     assert risk.swings(dedicated, borrow()) == (
         ("energy", Fraction(8), Fraction(11)),
         (OTHERWISE, Fraction(9), Fraction(12)),
@@ -91,4 +81,4 @@ def test_each_thing_moves_cash_saved_by_its_own_range_and_the_furthest_comes_fir
     assert risk.swings(dedicated, hangs)[0] == (ANYWAY, Fraction(-20), Fraction(10))
     ranged = borrow(avoidable_usd=Fraction(3), avoidable_interval=Interval(low=0, high=9))
     assert risk.swings(dedicated, ranged)[0] == (ANYWAY, Fraction(4), Fraction(13))
-    assert risk.swings(way(cash=None), borrow()) == ()
+    assert risk.swings(way(None), borrow()) == ()

@@ -13,20 +13,17 @@ from hypothesis import strategies as st
 from benchmarks.coverage import groups, lending
 from rose.pricing.answers.cost_per_correct import Groups
 from rose.pricing.borrowing import savings
-from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Bought, Saving
 from rose.pricing.borrowing.terms import Term
 from rose.pricing.money import NS_PER_HOUR, NS_PER_S
-from rose.pricing.run.token_spread import UNKNOWN, Spread
+from rose.pricing.run.tokens import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
+from tests.pricing.answers import conftest as answers
 
 STEADY = {"borrowed": Spread(0.05, 9), "dedicated": Spread(0.05, 9)}
 #: Five device-hours at $1 an hour in steps of three seconds, with none idle.
 BOUGHT = Bought(
-    needed_ns=Fraction(5 * NS_PER_HOUR),
-    idle_ns=0,
-    usd_per_device_hour=Fraction(1),
-    increment_hours=Decimal("0.001"),
+    needed_ns=Fraction(5 * NS_PER_HOUR), idle_ns=0, usd_per_device_hour=Fraction(1), increment_hours=Decimal("0.001")
 )
 NOT_LENT = Term(usd=Fraction(0), basis="price book", explained="")
 
@@ -34,10 +31,6 @@ NOT_LENT = Term(usd=Fraction(0), basis="price book", explained="")
 @pytest.fixture(scope="module")
 def sample_groups() -> Groups:
     return groups.simulate(np.random.default_rng(1)).groups
-
-
-def borrow(term: Term) -> Marginal:
-    return lending.marginal(term, NOT_LENT)
 
 
 def energy(width: float = 0.0, **more: Any) -> Term:
@@ -49,7 +42,7 @@ def saved(term: Term, sample_groups: Groups, spreads: dict[str, Spread] | None =
     way = Alternative(name=DEDICATED, usd=Fraction(5), basis="measured", explained="", bought=BOUGHT)
     (done,) = savings.saved(
         [replace(way, **changes)],
-        borrow(term),
+        lending.marginal(term, NOT_LENT),
         sample_groups,
         STEADY if spreads is None else spreads,
         borrowed_usd=Fraction(2),
@@ -62,9 +55,7 @@ def saved(term: Term, sample_groups: Groups, spreads: dict[str, Spread] | None =
 
 def width(saving: Saving | None) -> float:
     assert saving is not None
-    assert saving.interval is not None
-    assert saving.interval.high is not None
-    return saving.interval.high - saving.interval.low
+    return answers.width(saving.interval)
 
 
 def why(way: Alternative) -> tuple[object, str | None]:
@@ -72,14 +63,11 @@ def why(way: Alternative) -> tuple[object, str | None]:
     return way.cash.interval, way.cash.no_interval
 
 
-def test_the_marginal_price_s_own_interval_is_in_what_was_saved(sample_groups: Groups) -> None:
+def test_what_was_saved_has_the_interval_of_the_marginal_price_or_none(sample_groups: Groups) -> None:
     exact, vague = saved(energy(), sample_groups), saved(energy(4.0), sample_groups)
     assert width(vague.cash) > 6 > width(exact.cash)
     # What the borrowed tokens cost amortized does not rest on m.
     assert width(vague.less) == width(exact.less)
-
-
-def test_without_an_interval_of_the_marginal_price_there_is_none_of_the_saving(sample_groups: Groups) -> None:
     done = saved(energy(no_interval="a guess"), sample_groups)
     assert why(done) == (None, "energy: a guess")
     assert width(done.less) > 0
@@ -105,19 +93,13 @@ def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(sample_
     idle = saved(energy(), sample_groups, bought=replace(BOUGHT, idle_ns=50 * NS_PER_HOUR))
     assert idle.cash is not None
     assert idle.cash.usd == -1
-    assert idle.cash.interval is not None
-    assert idle.cash.interval.high is not None
-    assert idle.cash.interval.high < 0
+    assert answers.ends(idle.cash.interval)[1] < 0
     assert idle.less is not None
     assert idle.less.usd == 3
-
-
-def test_a_few_groups_say_nothing(sample_groups: Groups) -> None:
+    # A few groups say nothing.
     few = Groups.of([dict(row) for row in sample_groups.rows[: bootstrap.UNITS_MIN - 1]])
     assert why(saved(energy(), few)) == (None, bootstrap.TOO_FEW)
 
-
-# Purchases -----------------------------------------------------------------------------------------------------------
 
 #: 37 s of a dedicated device were needed, which sat idle for 76 s.
 LIVE = Bought(needed_ns=Fraction(37 * NS_PER_S), idle_ns=76 * NS_PER_S, usd_per_device_hour=Fraction(2))
@@ -125,18 +107,16 @@ LIVE = Bought(needed_ns=Fraction(37 * NS_PER_S), idle_ns=76 * NS_PER_S, usd_per_
 
 def test_what_an_idle_device_would_have_made_for_nothing_is_on_no_bill() -> None:
     assert (LIVE.beyond_ns, LIVE.bought_ns, LIVE.usd) == (0, 0, 0)
-    assert replace(LIVE, increment_hours=Decimal(1)).usd == 0
-
-
-def test_where_the_book_says_so_what_exceeds_idle_time_buys_whole_devices_for_an_hour() -> None:
     hourly = replace(LIVE, increment_hours=Decimal(1))
+    assert hourly.usd == 0
+    # Where the book says so, what exceeds idle time buys whole devices for an hour.
     beyond = replace(hourly, idle_ns=36 * NS_PER_S)
     assert (beyond.beyond_ns, beyond.bought_ns, beyond.usd) == (NS_PER_S, NS_PER_HOUR, 2)
     assert replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).usd == 2
     assert replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR + 1)).usd == 4
-
-
-def test_where_devices_are_bought_by_the_time_used_what_exceeds_idle_time_is_bought() -> None:
+    draws = replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).draws(np.array([0.0, 0.5, 1.0, 1.3]))
+    assert list(draws) == [0, 2, 2, 4]
+    # Elsewhere devices are bought by the time used.
     beyond = replace(LIVE, idle_ns=36 * NS_PER_S)
     assert (beyond.bought_ns, beyond.usd) == (NS_PER_S, Fraction(2, 3600))
     assert list(replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).draws(np.array([0.5, 1.0]))) == [1, 2]
@@ -155,17 +135,9 @@ times = st.integers(0, 1000 * NS_PER_HOUR)
 @given(times, times, st.sampled_from(["0.25", "1", "24"]))
 def test_purchases_cover_what_is_needed_and_none_is_one_too_many(needed_ns: int, idle_ns: int, hours: str) -> None:
     bought = Bought(
-        needed_ns=Fraction(needed_ns),
-        idle_ns=idle_ns,
-        usd_per_device_hour=Fraction(2),
-        increment_hours=Decimal(hours),
+        needed_ns=Fraction(needed_ns), idle_ns=idle_ns, usd_per_device_hour=Fraction(2), increment_hours=Decimal(hours)
     )
     assert bought.increment_ns is not None
     assert bought.bought_ns >= bought.beyond_ns
     assert bought.bought_ns == 0 or bought.bought_ns - bought.increment_ns < bought.beyond_ns
     assert replace(bought, idle_ns=idle_ns + NS_PER_S).usd <= bought.usd
-
-
-def test_draws_buy_whole_devices_too() -> None:
-    bought = replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR), increment_hours=Decimal(1))
-    assert list(bought.draws(np.array([0.0, 0.5, 1.0, 1.3]))) == [0, 2, 2, 4]

@@ -16,10 +16,11 @@ from rose.ledger import catalog
 from rose.pricing.borrowing import scale_down
 from rose.pricing.borrowing.report import ADDED, CAPACITY, CASH, saved_in_run
 from rose.pricing.borrowing.scale_down import COLUMNS, decisions, let_go_usd, spans_of
-from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost
+from rose.pricing.charges.allocation import Allocation
 from rose.pricing.money import NS_PER_HOUR, PricingError
-from rose.pricing.price_books.pricebook import PriceBook, parse
+from rose.pricing.price_books.pricebook import parse
 from rose.pricing.run.report import Report
+from tests.pricing.answers.conftest import device_cost
 from tests.pricing.charges.test_tenures import device
 from tests.pricing.conftest import T0_NS
 
@@ -101,15 +102,14 @@ def test_recorded_decisions_are_charged_and_saved(
     write_ledger: Any, sample: Path, sample_report: Report, tmp_path: Path
 ) -> None:
     """A serving device was kept for a lease, and a dedicated one let go for the hour and half an hour more."""
-    file = tmp_path / "decisions.csv"
-    file.write_text(
-        f"{HEADER}\n"
-        "s0,h100-sxm,kept,2026-06-01T00:10:00Z,2026-06-01T00:15:00Z,autoscaler,\n"
-        "r1,h100-sxm,let_go,2026-05-31T23:30:00Z,2026-06-01T01:00:00Z,Kim,serving lends enough\n"
-        # It is in the fleet all the same.
-        "r0,h100-sxm,let_go,2026-06-01T00:00:00Z,2026-06-01T01:00:00Z,Kim,by mistake\n"
-        # It never was.
-        "r9,h100-sxm,let_go,2026-06-01T00:00:00Z,2026-06-01T01:00:00Z,Kim,\n"
+    file = file_of(
+        tmp_path,
+        HEADER,
+        "s0,h100-sxm,kept,2026-06-01T00:10:00Z,2026-06-01T00:15:00Z,autoscaler,",
+        "r1,h100-sxm,let_go,2026-05-31T23:30:00Z,2026-06-01T01:00:00Z,Kim,serving lends enough",
+        # r0 is in the fleet all the same, r9 never was.
+        "r0,h100-sxm,let_go,2026-06-01T00:00:00Z,2026-06-01T01:00:00Z,Kim,by mistake",
+        "r9,h100-sxm,let_go,2026-06-01T00:00:00Z,2026-06-01T01:00:00Z,Kim,",
     )
     made = [device("joined", -7200, "r1", pool="rollout"), device("left", -3600, "r1", pool="rollout")]
     write_ledger(made, root=sample, run_id="earlier")
@@ -157,18 +157,7 @@ def fleet(*stays_h: tuple[float, float]) -> Allocation:
     stays = {"r0": ((0.0, 2.0 * DAY),), "r1": stays_h}
     return Allocation(
         devices=tuple(
-            DeviceCost(
-                fleet_run_id="run",
-                device_id=device_id,
-                pool="rollout",
-                device_class="h100-sxm",
-                t0_ns=spans[0][0],
-                t1_ns=spans[-1][1],
-                bucket_ns=dict.fromkeys(TIME_BUCKETS, 0),
-                amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0),
-                fully_loaded_nano_usd={},
-                stays_ns=spans,
-            )
+            device_cost(device_id, "rollout", spans[0][0], spans[-1][1], stays_ns=spans)
             for device_id, hours in stays.items()
             if (spans := tuple((at_ns(t0_h), at_ns(t1_h)) for t0_h, t1_h in hours))
         )
@@ -191,12 +180,9 @@ def test_time_that_several_decisions_let_go_counts_once_and_for_a_class_that_the
     assert let_go_usd([row | {"known_class": False} for row in rows], fleet(), RISING) == 0
 
 
-@pytest.mark.parametrize("book", [RISING, HOURLY])
-def test_time_away_is_priced_at_what_it_cost_then(book: PriceBook) -> None:
-    assert let_go_usd([let_go(-5, 100)], fleet(), book) == 24 * 2 + 24 * 3
-
-
-def test_a_device_that_came_back_was_away_until_then() -> None:
+def test_time_away_is_priced_at_what_it_cost_then_until_the_device_came_back() -> None:
+    for book in (RISING, HOURLY):
+        assert let_go_usd([let_go(-5, 100)], fleet(), book) == 24 * 2 + 24 * 3
     rows = [let_go(1, 3)]
     assert let_go_usd(rows, fleet((0, 1), (3, 4)), RISING) == 4
     assert let_go_usd(rows, fleet((0, 1.5), (2, 2.25), (2.5, 4)), RISING) == Fraction(3, 2)

@@ -1,5 +1,3 @@
-"""What borrowing cost an RL run on devices that it shares: over its own time there, whatever others did."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,17 +9,9 @@ from typing import Any
 from rose import events
 from rose.pricing.borrowing.marginal import price
 from rose.pricing.table import Section
-from tests.pricing import any_event
+from tests.pricing import any_event, conftest
 from tests.pricing.borrowing.conftest import PRICED
-from tests.pricing.borrowing.test_harm import (
-    ASKED,
-    WINDOW_NS,
-    WINDOW_S,
-    WINDOWS,
-    WITHHELD,
-    request,
-    run,
-)
+from tests.pricing.borrowing.test_harm import ASKED, WINDOW_NS, WINDOW_S, WINDOWS, WITHHELD, request, run
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
 
 END_S = WINDOWS * WINDOW_S
@@ -29,7 +19,6 @@ Told = dict[str, tuple[Any, ...]]
 
 
 def number(event: events.Event) -> int | None:
-    """The window that an event is of; None of one that is of no window."""
     if isinstance(event, events.Holdout | events.DeviceSlice):
         return (event.t0_ns - T0_NS) // WINDOW_NS
     if isinstance(event, events.Request):
@@ -42,24 +31,14 @@ OF_WINDOW = [[event for event in MADE if number(event) == n] for n in range(WIND
 
 
 def joined(device_id: str, at_s: int) -> list[events.Event]:
-    """A serving device with a rollout engine."""
+    memory: dict[str, Any] = {"kv_bytes": 2 << 30, "memory_mechanism": "budget"}
     return [
-        events.Device(
-            action="joined",
-            device_id=device_id,
-            t_ns=T0_NS + at_s * S,
-            at_us=us(at_s),
-            pool="serving",
-            device_class="h100-sxm",
-        ),
-        any_event.engine(
-            at_us=us(at_s), device_id=device_id, engine_id=f"r-{device_id}", kv_bytes=2 << 30, memory_mechanism="budget"
-        ),
+        replace(conftest.joined(device_id), t_ns=T0_NS + at_s * S, at_us=us(at_s)),
+        any_event.engine(at_us=us(at_s), device_id=device_id, engine_id=f"r-{device_id}", **memory),
     ]
 
 
 def power(of: events.DeviceSlice) -> events.Power:
-    """Read over a slice: other in each window."""
     n = (of.t0_ns - T0_NS) // WINDOW_NS
     return events.Power(
         device_id=of.device_id,
@@ -85,7 +64,6 @@ def windows(numbers: Iterable[int], whose: Callable[[int], str | None]) -> Itera
 
 
 def by_turns(n: int) -> str:
-    """The run of a window where two runs take turns."""
     return "blue" if n % 2 else "red"
 
 
@@ -111,17 +89,13 @@ def alone(numbers: range) -> Iterator[events.Event]:
     yield events.Run(action="started", name="grpo", at_us=us(from_s))
     yield from joined("s0", from_s)
     yield from windows(numbers, lambda _: None)
-    yield events.Device(
-        action="left", device_id="s0", t_ns=T0_NS + to_s * S, at_us=us(to_s), pool="serving", device_class="h100-sxm"
-    )
+    yield replace(conftest.joined("s0"), action="left", t_ns=T0_NS + to_s * S, at_us=us(to_s))
 
 
 def told(answer: Section) -> Told:
     """What is said of each term, without the period that it is stamped with."""
-    table = answer.table("terms")
-    return {
-        name: (figure.value, figure.low, figure.high, figure.basis, reason) for name, figure, _, reason in table.rows
-    }
+    rows = answer.table("terms").rows
+    return {name: (cell.value, cell.low, cell.high, cell.basis, reason) for name, cell, _, reason in rows}
 
 
 def test_a_run_costs_what_its_own_time_does(write_ledger: WriteLedger, tmp_path: Path) -> None:
@@ -160,7 +134,6 @@ def test_what_a_run_cost_that_ended_does_not_change(write_ledger: WriteLedger) -
 
 
 def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: WriteLedger) -> None:
-    """Whose lease a request meets is not drawn; what others' leases met is in no figure of the run."""
     document = section(write_ledger(fleet(by_turns), run_id="fleet"), price, "blue", PRICED)
     harm = document.figure("terms", "provision", "in all")
     assert harm.low is None

@@ -59,12 +59,9 @@ def test_more_coupling_fits_less_and_costs_more() -> None:
     load, demand = random.beta(2, 3, 500), random.beta(2, 4, 500)
     couplings = coupled(load, demand, 50 * load, FLEET)
     assert [coupling.r for coupling in couplings] == list(COUPLINGS)
-    costs = [coupling.usd_per_token or 0 for coupling in couplings]
-    assert costs == sorted(costs)
-    assert [coupling.wasted_share for coupling in couplings] == sorted(coupling.wasted_share for coupling in couplings)
-    assert [coupling.tail_usd_per_hour for coupling in couplings] == sorted(
-        coupling.tail_usd_per_hour for coupling in couplings
-    )
+    for name in ("usd_per_token", "wasted_share", "tail_usd_per_hour"):
+        figures = [getattr(coupling, name) for coupling in couplings]
+        assert figures == sorted(figures)
     assert couplings == coupled(load, demand, 50 * load, FLEET)
     # Independent: the share of windows that fit is that of all pairs.
     fits = (load[:, None] + demand[None, :] <= 1).mean()
@@ -83,6 +80,8 @@ def test_what_never_changes_has_no_correlation() -> None:
     assert observed(np.array([1.0, 2, 3]), np.array([2.0, 2, 2])) is None
     assert observed(np.array([1.0, 2, 3]), np.array([5.0, 6, 9])) == pytest.approx(1)
     assert observed(np.array([1.0, 2, 3]), np.array([9.0, 6, 5])) == pytest.approx(-1)
+    couplings = coupled(np.zeros(40), np.zeros(40), np.zeros(40), FLEET)
+    assert {(one.attainment, one.wasted_share, one.usd_per_token) for one in couplings} == {(1, 0, None)}
 
 
 def at(r: float, usd: float | None) -> Coupled:
@@ -96,16 +95,6 @@ def test_the_crossing_lies_on_the_line_between_couplings() -> None:
     assert crossing(couplings, 7) is None
     assert crossing(couplings, 0.5) is None
     assert crossing([at(0, None), at(1, 2.0)], 1) is None
-
-
-def test_windows_without_demand_or_serving_are_no_trouble() -> None:
-    couplings = coupled(np.zeros(40), np.zeros(40), np.zeros(40), FLEET)
-    assert [(coupling.attainment, coupling.wasted_share, coupling.usd_per_token) for coupling in couplings] == [
-        (1, 0, None)
-    ] * 5
-
-
-# Of a ledger ---------------------------------------------------------------------------------------------------------
 
 
 def minutes(made: Sequence[events.Event], count: int) -> list[events.Event]:

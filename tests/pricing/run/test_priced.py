@@ -12,8 +12,7 @@ from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.run.report import Report
 from rose.pricing.stats.bootstrap import Interval
 from tests.pricing import any_event
-
-T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
+from tests.pricing.conftest import T0_NS, joined
 
 
 def test_a_run_is_priced_as_the_report_prices_it(priced_sample: PricedRun, sample_report: Report) -> None:
@@ -32,29 +31,18 @@ def test_a_run_is_priced_as_the_report_prices_it(priced_sample: PricedRun, sampl
 
 
 def test_what_cannot_be_priced_is_refused(sample_kept: Path) -> None:
-    with pytest.raises(PricingError, match="no run ''"), priced(sample_kept, ""):
-        pass
-    with pytest.raises(PricingError, match="no run 'nope'"), priced(sample_kept, "nope"):
-        pass
+    for run_id in ("", "nope"):
+        with pytest.raises(PricingError, match=f"no run '{run_id}'"), priced(sample_kept, run_id):
+            pass
     with pytest.raises(PriceBookError, match="cannot read price book"), priced(sample_kept, price_book="nowhere.toml"):
         pass
 
 
 def test_a_run_of_tokens_without_device_time_is_refused(write_ledger: Callable[..., Path]) -> None:
+    at_us = T0_NS // 1000
     turn = any_event.turn(
-        trajectory_id="t",
-        group_id="g",
-        step=0,
-        device_id="d0",
-        policy_version=1,
-        prompt_tokens=5,
-        output_tokens=3,
-        answer_tokens=1,
-        at_us=T0_NS // 1000,
+        trajectory_id="t", group_id="g", step=0, device_id="d0", policy_version=1, answer_tokens=1, at_us=at_us
     )
-    joined = events.Device(
-        action="joined", device_id="d0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=T0_NS // 1000
-    )
-    root = write_ledger([joined, turn, events.Run(action="ended", name="r", at_us=T0_NS // 1000)])
+    root = write_ledger([joined("d0"), turn, events.Run(action="ended", name="r", at_us=at_us)])
     with pytest.raises(PricingError, match="has no device time yet"), priced(root):
         pass

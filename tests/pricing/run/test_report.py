@@ -36,7 +36,6 @@ from tests.pricing.conftest import T0_NS, S, joined, printed, shown, work
 
 
 def figures(node: Any) -> list[dict[str, Any]]:
-    """Every figure of a report's JSON."""
     if isinstance(node, dict):
         own = [node] if {"value", "unit"} <= set(node) else []
         return own + [figure for child in node.values() for figure in figures(child)]
@@ -44,7 +43,6 @@ def figures(node: Any) -> list[dict[str, Any]]:
 
 
 def values(section: Section, table: str, column: str = "value") -> dict[str, Any]:
-    """The values of a column of a table, by row."""
     name = section.table(table).columns[0].name
     return {row[name]: getattr(row[column], "value", None) for row in section.table(table).records()}
 
@@ -127,15 +125,11 @@ def test_sums_are_exact(sample_report: Report) -> None:
 def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates(write_ledger: Any) -> None:
     root = write_ledger([events.Run(action="started", name="bare", at_us=1), joined("a"), work("a", 0, serving=1)])
     built = report.build(root)
-    made = built.section
+    made, c3 = built.section, built.section.table("c3").records()
     for figure in (
         made.figure("glance", HARVEST),
         made.figure("savings", CASH),
-        *(
-            row["value"]
-            for row in made.table("c3").records()
-            if "CPM" not in row["what"] and "useful" not in row["what"]
-        ),
+        *(row["value"] for row in c3 if "CPM" not in row["what"] and "useful" not in row["what"]),
         made.figure("tokens", "borrowed devices", "marginal"),
         made.figure("tokens", "dedicated devices", "amortized"),
         made.figure("tokens", "borrowed devices", "wasted"),
@@ -151,7 +145,6 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
 
 
 def test_where_the_fleet_might_not_exist_without_leases_borrowed_time_costs_its_price(sample_kept: Path) -> None:
-    """The device time that could have been avoided, and the terms of the borrow on top."""
     stated, avoidable_nano = "idle_anyway = 0.9\nidle_anyway_low = 0.5\nidle_anyway_high = 1", 94_000_000
     with priced.priced(sample_kept, price_book=book_with(("idle_anyway = true", stated))) as run:
         saved = {row["what"]: row["value"].value for row in savings_table(run.make, compare(run), run.borrow).records()}
@@ -208,11 +201,9 @@ def test_an_unknown_run_and_an_empty_ledger_are_refused(sample_kept: Path, write
 
 
 def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) -> None:
-    made = [
-        events.Run(action="started", name="later"),
-        events.Device(action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h200"),
-        events.Device(action="left", device_id="s0", t_ns=T0_NS + 3600 * 10**9, pool="serving", device_class="h200"),
-    ]
+    came = joined("s0", device_class="h200")
+    left = replace(came, action="left", t_ns=T0_NS + 3600 * S)
+    made = [events.Run(action="started", name="later"), came, left]
     write_ledger(made, root=sample, writer="second", run_id="later", provenance="simulated")
     with priced.priced(sample) as run:
         assert (run.run.run_id, run.stamp.provenance) == ("later", "simulated")
@@ -247,7 +238,6 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(
 
 
 def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path, sample_report: Report) -> None:
-    """Engines are the fleet's: those of an RL run on it are too."""
     assert report.NATIVE_KERNELS[:40] not in shown(sample_report.elements())
     with LedgerWriter.open(sample, "agent-late", "run", provenance="replay") as writer:
         writer.record(events.Engine(action="started", role="serving", model="m", compute_mechanism="native-kernels+x"))

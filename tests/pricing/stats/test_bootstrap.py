@@ -45,9 +45,6 @@ def test_the_draws_are_the_same_on_any_machine() -> None:
     assert large is not None
     assert small[:6, 0].tolist() == SMALL
     assert large[:3, 0].tolist() == LARGE
-
-
-def test_one_unit_tells_nothing() -> None:
     assert bootstrap.sums(np.array([[3]], dtype=np.int64)) is None
 
 
@@ -77,8 +74,6 @@ def test_few_units_take_the_ends_further_out_and_too_few_have_none() -> None:
 def test_an_interval_holds_its_ends() -> None:
     assert [Interval(low=1, high=2).holds(value) for value in (0.9, 1, 2, 2.1)] == [False, True, True, False]
     assert Interval(low=1, high=None).holds(1e9)
-
-
-def test_figures_are_cut_to_the_digits_that_every_machine_has() -> None:
+    # Figures are cut to the digits that every machine has.
     assert bootstrap.rounded(math.pi) == 3.14159265359
     assert bootstrap.rounded(math.pi * (1 + 2e-16)) == bootstrap.rounded(math.pi)

@@ -7,10 +7,10 @@ import pytest
 
 from rose.pricing.stats.holdout import TOGETHER, WINDOWS_MIN, effect, key_of, strata
 from rose.pricing.stats.uncertainty import mean
+from tests.pricing.answers.conftest import ends
 
 
 def rows(device_id: str, withheld: bool, windows: list[tuple[float, float]], yes_or_no: bool = True) -> dict[str, Any]:
-    """The row of a device's windows, each (x, y)."""
     return {
         "device_id": device_id,
         "withheld": withheld,
@@ -35,19 +35,10 @@ def test_the_effect_is_what_lent_windows_have_beyond_the_rate_of_withheld_ones()
     assert estimate.value == pytest.approx(100 - 800 * 6 / 108)
     assert estimate.low < estimate.value < estimate.high
     # In another unit it is the same.
-    scaled = effect(
-        strata(
-            [
-                {**row, **{k: row[k] * f for k, f in (("y", 7), ("squares", 49), ("yy", 49), ("yx", 7))}}
-                for row in (LENT, WITHHELD)
-            ]
-        )
-        or {},
-        7.0,
-    )
-    assert (scaled.value, scaled.low, scaled.high) == pytest.approx(
-        (7 * estimate.value, 7 * estimate.low, 7 * estimate.high)
-    )
+    units = {"y": 7, "squares": 49, "yy": 49, "yx": 7}
+    in_units = [{**row, **{name: row[name] * unit for name, unit in units.items()}} for row in (LENT, WITHHELD)]
+    scaled, sevenfold = effect(strata(in_units) or {}, 7.0), estimate.times(7)
+    assert (scaled.value, *ends(scaled.interval)) == pytest.approx((sevenfold.value, sevenfold.low, sevenfold.high))
 
 
 def test_without_a_bound_it_is_students_interval_of_the_mean_of_so_many_more() -> None:

@@ -17,26 +17,15 @@ from rose.pricing.stats.uncertainty import (
     welch,
     wilson,
 )
-
-
-def clusters_of(pairs: list[tuple[float, float]]) -> Clusters:
-    return Clusters(
-        len(pairs), sum(y * y for y, _ in pairs), sum(y * x for y, x in pairs), sum(x * x for _, x in pairs)
-    )
+from tests.pricing.answers.conftest import ends
 
 
 def test_newcombe_s_own_example() -> None:
     # 56 of 70 against 48 of 80: the published interval of the difference is 0.0524 to 0.3339.
     parts = [Estimate(56 / 70, *wilson(56 / 70, 70)), Estimate(48 / 80, *wilson(48 / 80, 80)).times(-1)]
-    estimate = total(parts)
-    assert estimate is not None
-    assert (estimate.low, estimate.high) == (pytest.approx(0.0524, abs=5e-5), pytest.approx(0.3339, abs=5e-5))
-
-
-def test_no_miss_in_a_few_requests_is_not_certainty() -> None:
-    low, high = wilson(0, 10)
-    assert low == 0
-    assert high == pytest.approx(0.2775, abs=5e-5)
+    assert ends(total(parts)) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    # No miss in a few requests is not certainty.
+    assert wilson(0, 10) == (0, pytest.approx(0.2775, abs=5e-5))
     assert wilson(1, 10) == pytest.approx((1 - 0.2775, 1), abs=5e-5)
 
 
@@ -45,27 +34,24 @@ def test_no_miss_in_a_few_requests_is_not_certainty() -> None:
 def test_the_variance_of_a_ratio_is_that_of_its_residuals(pairs: list[tuple[float, float]]) -> None:
     y, x = sum(y for y, _ in pairs), sum(x for _, x in pairs)
     expected = len(pairs) / (len(pairs) - 1) * sum((b - a * y / x) ** 2 for b, a in pairs) / x**2
-    assert ratio_variance(y, x, clusters_of(pairs)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert ratio_variance(y, x, Clusters.of(pairs)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_one_cluster_says_nothing_of_the_spread() -> None:
-    assert ratio_variance(3, 4, clusters_of([(3, 4)])) is None
-    # One cluster counts as one trial.
-    assert effective_trials(3, 4, clusters_of([(3, 4)])) == 1
+    assert ratio_variance(3, 4, Clusters.of([(3, 4)])) is None
+    assert effective_trials(3, 4, Clusters.of([(3, 4)])) == 1
 
 
 def test_misses_that_come_together_count_for_less() -> None:
-    together = clusters_of([(10.0, 10.0)] * 5 + [(0.0, 10.0)] * 5)
-    apart = clusters_of([(5.0, 10.0)] * 10)
+    together = Clusters.of([(10.0, 10.0)] * 5 + [(0.0, 10.0)] * 5)
+    apart = Clusters.of([(5.0, 10.0)] * 10)
     # Each cluster of ten tells as much as one request, but for n / (n - 1) and (z / t)^2 with 9 degrees of freedom.
     assert effective_trials(50, 100, together) == pytest.approx(9 * (1.96 / 2.262) ** 2, rel=1e-3)
     assert effective_trials(50, 100, together, freedom=1e9) == pytest.approx(9)
     assert effective_trials(50, 100, apart) == 100
-
-
-def test_where_nothing_was_missed_each_cluster_counts_as_one_trial() -> None:
-    assert effective_trials(0, 100, clusters_of([(0.0, 10.0)] * 10)) == 10
-    assert effective_trials(100, 100, clusters_of([(10.0, 10.0)] * 10)) == 10
+    # Where nothing was missed, or everything, each cluster counts as one trial.
+    assert effective_trials(0, 100, Clusters.of([(0.0, 10.0)] * 10)) == 10
+    assert effective_trials(100, 100, Clusters.of([(10.0, 10.0)] * 10)) == 10
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
@@ -78,7 +64,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
             level = draw.gauss(500, 20)
             minutes.append((sum(draw.gauss(level, 5) for _ in range(20)), 20.0))
         y, x = sum(y for y, _ in minutes), sum(x for _, x in minutes)
-        variance = ratio_variance(y, x, clusters_of(minutes))
+        variance = ratio_variance(y, x, Clusters.of(minutes))
         assert variance is not None
         estimate = mean(y / x, [(variance, len(minutes) - 1)])
         hits += estimate.low <= 500 <= estimate.high
@@ -88,9 +74,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 def test_a_sum_of_nothing_has_no_interval_and_a_sign_turns_one_round() -> None:
     assert total([]) is None
     assert Estimate(1, 0, 3).times(-2) == Estimate(-2, -6, 0)
-    one = total([Estimate(1.0, 0.0, 3.0)])
-    assert one is not None
-    assert (one.low, one.high) == (0, 3)
+    assert ends(total([Estimate(1.0, 0.0, 3.0)])) == (0, 3)
 
 
 def test_few_readings_have_the_tails_of_student_s_t() -> None:
@@ -104,8 +88,7 @@ def test_few_readings_have_the_tails_of_student_s_t() -> None:
 def test_a_factor_that_is_not_known_widens_and_keeps_the_value() -> None:
     assert Estimate(10.0, 10.0, 10.0).widened(0.7, 1.2) == Estimate(10.0, 7.0, 12.0)
     assert Estimate(-10.0, -10.0, -10.0).widened(0.7, 1.2) == Estimate(-10.0, -12.0, -7.0)
-    both = Estimate(10.0, 6.0, 13.0).widened(0.7, 1.4)
-    assert (both.low, both.high) == (pytest.approx(10 - 5), pytest.approx(10 + 5))
+    assert ends(Estimate(10.0, 6.0, 13.0).widened(0.7, 1.4).interval) == pytest.approx((10 - 5, 10 + 5))
     assert Estimate(1.0, 0.0, 3.0).plus(2) == Estimate(3.0, 2.0, 5.0)
 
 

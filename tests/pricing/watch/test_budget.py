@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -27,9 +26,9 @@ def test_the_last_budget_that_was_set_holds_and_the_others_stay(fleet: Path) -> 
     budget.set_budget(fleet, "chat", "0", JUNE)
     budget.set_budget(fleet, "research", "7", period.of_month("2026-07"))
     assert budget.budgets(fleet, JUNE) == {"chat": 0, "research": 900 * USD}
-    kept = [made for made in records.budgets(fleet) if made.team == "research"]
-    assert [made.budget_nano for made in kept] == [1_000_500_000_000, 900 * USD, 7 * USD]
-    assert kept[0].set_by == "ann"
+    recorded = [row for row in records.budgets(fleet) if row.team == "research"]
+    assert [row.budget_nano for row in recorded] == [1_000_500_000_000, 900 * USD, 7 * USD]
+    assert recorded[0].set_by == "ann"
 
 
 @pytest.mark.parametrize(
@@ -62,10 +61,10 @@ def test_what_is_spent_is_exact_and_open_or_closed(weeks: Path) -> None:
     assert research.left.value == 100 * USD - 64_800_000_000
     # Up to 13:00: 15 days, less what research had, and 12 h of the 16th.
     assert chat.spent.value == (15 * 24 - 17 + 12) * 3_600_000_000
-    assert chat.known
-    assert research.known
+    assert chat.has_charges
+    assert research.has_charges
     assert research.forecast.why == "not enough days: it takes 28 whole ones (UTC), and 15 are known"
-    assert (nobody.spent.value, nobody.known, nobody.over.value) == (0, False, None)
+    assert (nobody.spent.value, nobody.has_charges, nobody.over.value) == (0, False, None)
     assert nobody.forecast.text == "no charge names this team: check how it is spelt"
     assert (research.forecast.stamp.from_ns, research.spent.stamp.to_ns) == (T0_NS, T0_NS + 15 * DAY_NS + 13 * HOUR_NS)
     assert research.to_json()["spent"]["value"] == 64_800_000_000
@@ -88,11 +87,6 @@ def test_a_new_month_rests_on_the_last_one_and_a_short_history_says_so(weeks: Pa
     assert july.forecast.low is not None
     assert july.forecast.high is not None
     assert july.forecast.low <= (july.forecast.value or 0) <= july.forecast.high
-
-
-def test_without_a_budget_there_is_nothing_to_show(fleet_kept: Path) -> None:
-    with pytest.raises(PricingError, match="no budget is set for 2026-06"):
-        budget.show(fleet_kept, JUNE, BOOK)
 
 
 def test_a_day_that_began_late_is_no_whole_day(tmp_path: Path) -> None:
@@ -118,26 +112,20 @@ def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(weeks_ke
     assert june[0].to_json()["team"] is None
 
 
-def test_a_team_that_no_charge_names_is_an_error(weeks_kept: Path) -> None:
+def test_a_team_that_no_charge_names_and_a_month_without_a_budget_are_errors(weeks_kept: Path) -> None:
+    with pytest.raises(PricingError, match="no budget is set for 2026-06"):
+        budget.show(weeks_kept, JUNE, BOOK)
     with pytest.raises(PricingError, match=r"no charge of the time read names team 'reserch'; did you mean 'research'"):
         budget.expected(weeks_kept, JUNE, BOOK, "reserch", now_us=at_us(40))
 
 
 def test_a_forecast_says_why_it_leaves_out_the_days_before_the_month(fleet: Path) -> None:
     before_us = at_us(-3)
-    actions: tuple[Literal["joined"], Literal["left"]] = ("joined", "left")
-    made = [
-        Device(
-            action=action,
-            device_id="d",
-            t_ns=1000 * before_us + number,
-            pool="serving",
-            device_class="h100-sxm",
-            at_us=before_us + number,
-        )
-        for number, action in enumerate(actions)
-    ]
-    write(fleet, made, "simulated", "simulated")
+    joined = Device(
+        action="joined", device_id="d", pool="serving", device_class="h100-sxm", t_ns=1000 * before_us, at_us=before_us
+    )
+    devices = [joined, dataclasses.replace(joined, action="left", t_ns=joined.t_ns + 1000, at_us=before_us + 1)]
+    write(fleet, devices, "simulated", "simulated")
     (fleet_row, *_) = budget.expected(fleet, JUNE, BOOK, now_us=at_us(0.5))
     assert "the days before 2026-06 cannot be priced: " in fleet_row.forecast.text
     assert "different provenance (live, simulated)" in fleet_row.forecast.text

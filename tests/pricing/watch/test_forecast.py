@@ -23,10 +23,10 @@ def rest(known: int, days: int = 10) -> list[tuple[date, Fraction]]:
 
 def test_alike_days_are_forecast_without_a_doubt() -> None:
     history = dict.fromkeys(DAYS[:30], 5 * USD)
-    made = forecast(history, 50 * USD, rest(30, 20), 149 * USD)
-    assert (made.expected_nano, made.low_nano, made.high_nano) == (150 * USD,) * 3
-    assert made.over_share == 1.0
-    assert made.method == "level, trend, weekdays and autocorrelation of 30 days in logarithms, 4000 draws"
+    estimate = forecast(history, 50 * USD, rest(30, 20), 149 * USD)
+    assert (estimate.expected_nano, estimate.low_nano, estimate.high_nano) == (150 * USD,) * 3
+    assert estimate.over_share == 1.0
+    assert estimate.method == "level, trend, weekdays and autocorrelation of 30 days in logarithms, 4000 draws"
     assert forecast(history, 50 * USD, rest(30, 20), 150 * USD).over_share == 0.0
     assert forecast(history, 50 * USD, rest(30, 20)).over_share is None
     # A third of a day costs a third of one.
@@ -35,15 +35,15 @@ def test_alike_days_are_forecast_without_a_doubt() -> None:
 
 def test_weekdays_are_told_apart_and_a_free_day_has_no_logarithm() -> None:
     history = {day: (7 if day.weekday() < 5 else 0) * USD for day in DAYS[:28]}
-    made = forecast(history, 0, rest(28, 7), 34 * USD)
-    assert (made.low_nano, made.expected_nano, made.high_nano) == (35 * USD,) * 3
-    assert "in dollars" in made.method
+    estimate = forecast(history, 0, rest(28, 7), 34 * USD)
+    assert (estimate.low_nano, estimate.expected_nano, estimate.high_nano) == (35 * USD,) * 3
+    assert "in dollars" in estimate.method
 
 
 def test_growth_goes_on() -> None:
     history = {day: round(100 * USD * 1.02**n) for n, day in enumerate(DAYS[:56])}
-    made = forecast(history, 0, rest(56))
-    assert made.expected_nano == pytest.approx(sum(100 * USD * 1.02**n for n in range(56, 66)), rel=1e-4)
+    estimate = forecast(history, 0, rest(56))
+    assert estimate.expected_nano == pytest.approx(sum(100 * USD * 1.02**n for n in range(56, 66)), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def test_growth_goes_on() -> None:
     ],
 )
 def test_too_few_days_say_nothing(costs: list[int], why: str) -> None:
-    made = forecast(dict(zip(DAYS, costs, strict=False)), USD, rest(len(costs)), 5 * USD)
-    assert made.expected_nano is made.low_nano is made.high_nano is made.over_share is None
-    assert made.method == why
+    estimate = forecast(dict(zip(DAYS, costs, strict=False)), USD, rest(len(costs)), 5 * USD)
+    assert estimate.expected_nano is estimate.low_nano is estimate.high_nano is estimate.over_share is None
+    assert estimate.method == why
 
 
 def test_a_month_that_is_over_is_what_was_spent() -> None:
     assert forecast({}, 7, [], 7).over_share == 0.0
-    made = forecast({}, 8, [], 7)
-    assert (made.expected_nano, made.over_share, made.method) == (8, 1.0, "the month is over")
+    estimate = forecast({}, 8, [], 7)
+    assert (estimate.expected_nano, estimate.over_share, estimate.method) == (8, 1.0, "the month is over")
 
 
 @settings(deadline=None, max_examples=20)
@@ -74,19 +74,18 @@ def test_a_month_that_is_over_is_what_was_spent() -> None:
 )
 def test_a_forecast_lies_where_it_can(costs: list[int], spent: int, left: int, budget: int) -> None:
     history = dict(zip(DAYS, costs, strict=False))
-    made = forecast(history, spent, rest(len(costs), left), budget)
-    assert made == forecast(history, spent, rest(len(costs), left), budget)
+    estimate = forecast(history, spent, rest(len(costs), left), budget)
+    assert estimate == forecast(history, spent, rest(len(costs), left), budget)
     if sum(cost > 0 for cost in costs) < 10:
-        assert made.expected_nano is None
+        assert estimate.expected_nano is None
         return
-    assert made.low_nano is not None
-    assert made.expected_nano is not None
-    assert made.high_nano is not None
-    assert made.over_share is not None
-    assert spent <= made.low_nano <= made.expected_nano <= made.high_nano
-    assert 0 <= made.over_share <= 1
-    if spent > budget:
-        assert made.over_share == 1
+    amounts = [
+        spent,
+        *(amount for amount in (estimate.low_nano, estimate.expected_nano, estimate.high_nano) if amount is not None),
+    ]
+    assert amounts == sorted(amounts)
+    assert (len(amounts), estimate.over_share is None) == (4, False)
+    assert int(spent > budget) <= (estimate.over_share or 0) <= 1
 
 
 @pytest.mark.long
