@@ -1,7 +1,7 @@
-"""A vendor's FOCUS invoice held against the ledger: what is charged by device and day, on one side, the other, or both.
+"""A vendor's FOCUS invoice against the ledger's amortized charges, by device and day.
 
-The ledger's amortized charges are compared with the invoice's EffectiveCost, in whole nano-dollars, within a bounded
-memory. The file is of strangers: each cell that is used is text until it has been checked.
+EffectiveCost is compared in whole nano-dollars, within bounded memory. Cells of the foreign file are text until
+checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _OPTIONAL = (
     "SkuId",
 )
 _OPTIONS: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "512MB", "threads": "2"}
-#: Faults that an error names, and single days that are listed.
 _FAULTS_MAX, _DAYS_MAX = 5, 1000
 _SUMS = """
     sum(ledger_nano)::HUGEINT AS ledger_nano, sum(billed_nano)::HUGEINT AS billed_nano,
@@ -60,9 +59,9 @@ def reconcile(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> dict[str, Any]:
-    """Return both sides as plain values: in all, by line, and the days on which a line differs beyond the tolerance.
+    """Return both sides: in all, by line, and days on which a line differs beyond the tolerance.
 
-    Raises PricingError for a file or period that cannot be compared, and as `bill` does.
+    Raises PricingError for a file or period that cannot be compared, and as `bill`.
     """
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
@@ -119,10 +118,10 @@ def reconcile(
 
 
 def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> None:
-    """Make `invoice_row` of the file. Raises PricingError naming row, column and value of what cannot be used."""
+    """Make `invoice_row` of the file. Raises PricingError naming row, column and value of a fault."""
     with path.open("rb") as file:
         magic = file.read(4)
-    # A name with * or [ in it would be taken for a pattern of names.
+    # DuckDB would take a name with * or [ for a pattern.
     link = folder / "invoice"
     link.symlink_to(path.resolve())
     compression = "gzip" if magic.startswith(b"\x1f\x8b") else "none"
@@ -188,7 +187,7 @@ def _reason(line: Mapping[str, Any], tolerance: Fraction) -> str:
 
 
 def tables(made: Mapping[str, Any]) -> Iterator[Element]:
-    """The report for a terminal."""
+    """Yield the report for a terminal."""
     total = made["total"]
     yield (
         f"Ledger {format_usd(total['ledger_nano'])}, vendor {format_usd(total['effective_nano'])} (billed "

@@ -1,7 +1,7 @@
-"""From any dollar to its events: the charge of a device-hour added up again, step by step, before the reader's eyes.
+"""From any dollar to its events: the charge of a device-hour added up again, step by step.
 
 amount <- its share of the device-hour's charge by largest remainder <- nanoseconds by bucket <- the price book's entry
-<- the ledger's events. The links are in `rose.pricing.audit.audit_steps`, the events in `rose.pricing.audit.evidence`.
+<- the ledger's events.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
 from rose.pricing.price_books.pricebook import PriceBook
 
-#: Device-hours that are named where a question means several of them.
 _SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """Which charges: a value for each column that matters. Run, device and hour must come down to one of each."""
+    """A value for each column that matters; run, device and hour must come down to one of each."""
 
     hour_ns: int | None = None
     run_id: str | None = None
@@ -50,7 +49,6 @@ class Question:
     policy_version: int | None = None
 
     def rows_of(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows that are meant."""
         wanted = dataclasses.asdict(self)
         hour_ns, run_id = wanted.pop("hour_ns"), wanted.pop("run_id")
         chosen = [pl.col(name) == value for name, value in wanted.items() if value is not None]
@@ -62,7 +60,7 @@ class Question:
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why `rows_of` has no row: the first value that no row has, else that none has all of them."""
+        """Return why `rows_of` is empty: the first unknown value, else that no row has all."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             known = frame[name].drop_nulls().unique().sort().to_list()
@@ -74,7 +72,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """The rows asked for, their amount, and the chain down to the ledger; `events` are the single ones."""
+    """The rows, their amount, and the chain down to the ledger's single `events`."""
 
     title: str
     device_hour: DeviceHour
@@ -87,7 +85,7 @@ class Explanation:
 
     @property
     def faults(self) -> list[str]:
-        """Sums that do not come out, and chains that do not hold; empty where everything re-adds."""
+        """Sums that do not re-add, and broken chains."""
         sums = [f"{step.title}: {total.text}" for step in self.steps for total in step.sums if not total.ok]
         chains = [
             f"the hash chain of writer {span.writer!r} does not hold: run `rose ledger verify`"
@@ -128,10 +126,9 @@ def explain(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> Explanation:
-    """The chain of a charge as the ledger is now, at the prices of `book`.
+    """Return the chain of a charge as the ledger is now, at the prices of `book`.
 
-    Raises PricingError where nothing is charged, or where the question means more than one device-hour: it then names
-    the largest. PriceBookError; LedgerError.
+    Raises PricingError for no charge, and for several device-hours, naming the largest; PriceBookError; LedgerError.
     """
     hour_ns, seen = question.hour_ns, Seen()
     priced = charges.price(
@@ -159,7 +156,7 @@ def explain(
     )
     alone = f"{device_hour.run_id}/{device_hour.device_id}"
     if question.run_id is not None and (priced.fleet is not None or (rows["hardware_id"] != alone).any()):
-        # Other runs may have held the device in that hour, or have a share of it.
+        # Other runs may have held the device in that hour.
         priced = charges.price(
             root,
             book,
@@ -175,10 +172,9 @@ def explain(
 
 
 def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
-    """The chain of a booked charge: as it was closed, and as it was last restated if there are corrections.
+    """Return the chain of a booked charge: as closed, and as last restated if corrected.
 
-    Each rests on the events that were on record when it was priced, and on the price book frozen with it. Raises
-    PricingError as `explain` does, and for a close that there is none of.
+    Each rests on the events of its own time and its frozen price book. Raises as `explain`, and for an unknown close.
     """
     closed = store.read(root, close_id)
     device_hour, _ = _one(
@@ -204,7 +200,7 @@ def explain_closed(root: Path, question: Question, close_id: str) -> list[Explan
 
 
 def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
-    """The one device-hour that is meant, and the rows of it that are. Raises PricingError for none or several."""
+    """Return the one device-hour and its rows. Raises PricingError for none or several."""
     rows = question.rows_of(frame)
     if rows.is_empty():
         raise QuestionError(question.none_like_it(frame))
@@ -253,7 +249,7 @@ def _chain(
         pl.col("provenance") == device_hour.provenance,
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
-    # A device that came back in another pool or class, or as other hardware, within the hour has a price for each.
+    # A device that changed pool, class or hardware within the hour has a price for each.
     columns = ("hardware_id", "pool", "device_class")
     several = whole.select(columns).n_unique() > 1
     for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
@@ -310,7 +306,6 @@ def _chain(
 
 
 def _corrections(closed: Closed, question: Question, device_hour: DeviceHour) -> str:
-    """How the closed amount became the restated one."""
     before = charge_algebra.total(question.rows_of(_device_hour(device_hour, closed.charges.frame)))
     posted = question.rows_of(_device_hour(device_hour, closed.corrections))
     parts = [

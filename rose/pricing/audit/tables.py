@@ -1,4 +1,4 @@
-"""An explanation as lines, from an amount down to the ledger's events, and the events as tables."""
+"""An explanation as lines and tables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from rose.pricing.audit.explain import Explanation
 from rose.pricing.closing.period import hour_text
 from rose.pricing.table import Column, Element, Table
 
-#: Sums of a step that are written out; the others are counted.
+#: Sums of a step that are shown; others are counted.
 _SUMS_SHOWN = 12
 
 
 def explanation(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
-    """The chain from an amount down to the ledger's events."""
     amount, asked = explained.amount, explained.device_hour
     yield f"{amount.text}, {explained.title}  [{amount.view}; {amount.stamp}]"
     hour, count = hour_text(asked.hour_ns), len(explained.rows)

@@ -1,8 +1,7 @@
-"""Charges: every device-nanosecond and every nano-dollar of a period, each in one row.
+"""Charges: every device-nanosecond and nano-dollar of a period, each in one row.
 
-Two stages. What the ledger says is kept as sums by UTC hour (`state`), to which new events are added: sums of integers
-are the same in whatever order and portions they are made. From these sums and a price book the charges of a period
-follow (`pricing`), as a pure function: rounded once for each device and hour, then divided by largest remainder.
+`state` keeps integer sums of the ledger by UTC hour and adds new events to them, in any order and portions. `pricing`
+makes charges from these sums and a price book: a pure function.
 """
 
 from __future__ import annotations

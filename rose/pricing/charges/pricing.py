@@ -1,9 +1,9 @@
-"""From the sums of a ledger and a price book to the charges of a period: integers that sum exactly to the bill.
+"""From a ledger's sums and a price book to charges: integers that sum exactly to the bill.
 
 [D] For each device and UTC hour: provisioned time * rate, rounded once, half to even, then divided among leases and
-buckets by nanoseconds, and rollout time further by the tokens made in it, each time by largest remainder. Prices
-change at midnight UTC only, so an hour has one price. Weight syncs cost their bytes at the route's price, metered
-energy its kWh * PUE * tariff; each hour's sum is rounded once.
+buckets by nanoseconds, and rollout time further by its tokens, each time by largest remainder. Prices change at
+midnight UTC only. Weight syncs cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is
+rounded once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import records, rows, set_variables
 
-#: Before the first hour, and after the last, of any ledger.
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _MW_NS_PER_KWH = 10**12 * 3_600_000
 _BYTES_PER_GB = 10**9
@@ -38,9 +37,9 @@ _BYTES_PER_GB = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Time in the period that a device of a run was provisioned: [t0_ns, t1_ns) UTC.
+    """A span [t0_ns, t1_ns) UTC of the period in which a device of a run was provisioned.
 
-    An RL run on a fleet that others share has no device of its own: they are of the fleet's run.
+    Devices that RL runs share belong to the fleet's run.
     """
 
     run_id: str
@@ -56,45 +55,41 @@ class Stay:
 class Charges:
     """The charges of [from_ns, to_ns), UTC, of one provenance at one price book's prices.
 
-    `frame` has one row for each UTC hour, device, lease, kind, bucket, policy version, task, fate and cause, always in
-    the same order:
+    `frame` has the columns of COLUMNS and always the same order of rows:
 
-    - `hour` (start, naive UTC), `run_id`: whose charge it is, an RL run's or the fleet's own; `fleet_run_id`: the run
-      that the device and the lease are of, the same but for RL runs that share a fleet;
-    - `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
-    - `hardware_id`: what tells the device from all others, in whatever run; `<run>/<device>` where nothing says;
-    - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
-    - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run,
-      else by those that the price book gives the device; headroom is the device's team's, since it is kept for serving;
-    - `policy_version`, `task`, `fate`, `cause`: of rollout time, by the tokens made in it; `cause` of idle time says
-      whether it could have been lent, or was and was not used; `route` of transfer;
+    - `hour` (start, naive UTC); `run_id` is charged, an RL run or the fleet's own; `fleet_run_id` owns device and
+      lease;
+    - `hardware_id` identifies the device across runs; `<run>/<device>` where nothing is recorded;
+    - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, in no device price);
+    - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`;
+    - `team` pays, by the run's tags, else the price book's device tags; headroom is on the device's team;
+    - `policy_version`, `task`, `fate`, `cause` of rollout time, by its tokens; `cause` of idle time says whether it
+      could have been lent, or was lent and not used; `route` of transfer;
     - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
-    - `writer`, `first_seq`, `last_seq`: the events the row was made from, where one writer wrote them.
+    - `writer`, `first_seq`, `last_seq`: the events behind the row, where one writer wrote them.
     """
 
     frame: pl.DataFrame
-    #: Every device's time in the period, by run and device.
     stays: tuple[Stay, ...]
     from_ns: int
     to_ns: int
     provenance: str
     verified: bool
     book: PriceBook
-    #: Hours of devices that others held as well, as `charges/75_shared_hours` has them; see `charges.measured`.
+    #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.measured`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
-    #: Of an RL run that shares devices: its id, and all charges of those devices, of which `frame` has the run's own.
+    #: For an RL run that shares devices: its id, and all charges of these devices.
     rl_run_id: str | None = None
     fleet: pl.DataFrame | None = None
 
     def fully_loaded(self) -> pl.DataFrame:
-        """The rows of `fully_load`; of an RL run those that carry its cost, with its part of the devices' idle time."""
+        """Return the rows of `fully_load`; of an RL run its own, with its part of shared devices' idle time."""
         if self.fleet is None:
             return fully_load(self.frame)
         return _of_run(fully_load(self.fleet), self.rl_run_id)
 
     @property
     def total_nano(self) -> int:
-        """The bill, nano-dollars."""
         return sums.total(self.frame)
 
 
@@ -111,13 +106,12 @@ def price(
 ) -> Charges:
     """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`.
 
-    Of a fleet that RL runs share, `run_id` is the fleet's for all of its charges, and an RL run's for those of its own.
+    A fleet's `run_id` gives all charges of the fleet, an RL run's its own. The same ledger and book give the same
+    charges, in whatever portions the ledger was written and read.
 
-    The same ledger and book give the same charges, whenever and in how many portions the ledger was written and read.
-    Raises PricingError for a ledger that does not verify (unless allowed), a period that is empty, is not whole UTC
-    hours or of which events were archived, more than one provenance (unless one is chosen), device time that is covered
-    twice or was never provisioned, and hardware that is held as two classes at once; PriceBookError where a price is
-    missing.
+    Raises PricingError for an unverified ledger (unless allowed), a period that is empty, not whole UTC hours or partly
+    archived, several provenances (unless one is chosen), device time that is covered twice or never provisioned, and
+    hardware held as two classes at once; PriceBookError for a missing price.
     """
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
@@ -149,7 +143,7 @@ def price(
     frame = _of_run(whole, run_id)
     if run_id is not None:
         stays = list(_own_stays(stays, run_id, frame))
-    # Without device time there may be what was billed beside it.
+    # Syncs and energy may be billed without device time.
     hours = [int(at.replace(tzinfo=UTC).timestamp()) * 1_000_000_000 for at in frame["hour"].unique()]
     begins = [stay.t0_ns for stay in stays] or hours
     ends = [stay.t1_ns for stay in stays] or [ns + NS_PER_HOUR for ns in hours]
@@ -176,7 +170,7 @@ def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 def _provenance(
     connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int], run_id: str | None
 ) -> str:
-    """The one provenance of the period; only its rows stay. Raises PricingError for none or several."""
+    """Keep the rows of the period's one provenance. Raises PricingError for none or several."""
     present = [name for (name,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
         present = [name for name in present if name == chosen]
@@ -203,7 +197,7 @@ def _nothing(asked: tuple[int, int], chosen: str | None, run_id: str | None) -> 
 
 
 def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Give what its run says no team of to the team that the book tags its device with."""
+    """Give devices the team of the book's tags where their run names none."""
     if not book.device_tag:
         return
     tags, devices = (
@@ -229,12 +223,12 @@ def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
 
 
 def _of_run(frame: pl.DataFrame, run_id: str | None) -> pl.DataFrame:
-    """The rows of a fleet's run and of all RL runs on it, or of one RL run."""
+    """Return the rows of a fleet's run with all RL runs on it, or of one RL run."""
     return frame if run_id is None else frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Stays of a run's devices, and of those that it shares, from its first hour there to its last."""
+    """Yield stays of a run's own devices, and of shared ones from its first hour there to its last."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -249,9 +243,9 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """The charges of the period, as `Charges.frame` has them.
+    """Return the charges of the period.
 
-    What many rows share is looked up here: it takes a fraction of the time that DuckDB takes to hand it out with each.
+    Polars joins what many rows share: DuckDB takes several times as long.
     """
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
@@ -321,7 +315,7 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError naming hardware held as two classes at once: a cheaper one would cut what others pay."""
+    """Raises PricingError for hardware held as two classes at once: a cheaper one would cut what others pay."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(
@@ -337,7 +331,7 @@ def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Work out the charges of the hours in the period that have none yet at this book's prices."""
+    """Price the hours of the period that have no charges at this book's prices yet."""
     connection.execute("BEGIN")
     if connection.execute("SELECT book_sha256 FROM priced_by").fetchall() != [(book.sha256,)]:
         connection.execute("DELETE FROM charge")
@@ -353,7 +347,7 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
 
 
 def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Make the tables of prices by day that the scripts join: fractions num / den of a nano-dollar for each unit."""
+    """Make the tables of prices by day: fractions num / den of a nano-dollar per unit."""
     tables: dict[str, list[list[Any]]] = {"device": [], "transfer": [], "energy": [], "tokens": []}
     for key in records(connection.execute(sql.read("charges/35_price_keys.sql"))):
         day, ns = key["day"], key["day"] * 24 * NS_PER_HOUR
@@ -394,7 +388,7 @@ def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
 
 
 def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
-    """What a prompt token and a generated token weigh, in the least whole numbers; alike where both are free."""
+    """Return the weights of a prompt and a generated token, least whole numbers; equal where both are free."""
     prices = book.tokens_at(ns)
     pair = Fraction(prices.input_usd_per_million), Fraction(prices.output_usd_per_million)
     scale = pair[0].denominator * pair[1].denominator

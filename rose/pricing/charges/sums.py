@@ -6,23 +6,22 @@ import polars as pl
 
 from rose.pricing.money import PricingError
 
-#: The amounts of `Charges.frame` that are added up in 64 bits. Metered energy is not among them.
+#: Amounts of `Charges.frame` that are added up in 64 bits.
 _AMOUNTS = ("cost_nano", "ns", "tokens", "bytes")
 _BOUND = 2**63
 
 
 def exact(amount: str) -> pl.Expr:
-    """The sum of a column of integers, of any size. Metered energy passes 64 bits after five hours at 500 W."""
+    """Return the sum of an integer column of any size: metered energy passes 64 bits in 5 hours at 500 W."""
     return pl.col(amount).cast(pl.Int128).sum()
 
 
 def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
-    """The sum of a column of integers, of any size."""
     return int(frame.select(exact(amount)).item())
 
 
 def refuse_too_large(frame: pl.DataFrame) -> None:
-    """Raises PricingError if a sum of some rows may not fit into 64 bits, in which frames add up."""
+    """Raises PricingError if the sum of some rows may not fit into 64 bits."""
     for amount in _AMOUNTS:
         size = int(frame[amount].cast(pl.Int128).abs().sum())
         if size >= _BOUND:

@@ -23,26 +23,23 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 
-#: What a charge is: as it was closed, corrected since, or priced now.
 STATES: tuple[str, ...] = ("closed", "correction", "open")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Charges that are invoiced together: hours of a close, one correction of them, or open hours priced now."""
+    """Charges that are invoiced together: hours of a close, one correction, or open hours priced now."""
 
-    #: The frozen file, or the rows themselves; hours outside `period` do not count.
+    #: The frozen file or the rows; hours outside `period` do not count.
     source: Path | pl.DataFrame
     period: Period
-    #: What froze them; None for open hours.
+    #: None for open hours.
     posting: Posting | None
     book: PriceBook
-    #: Only charges of this run, or of this fleet.
     run_id: str | None = None
 
     @property
     def state(self) -> str:
-        """One of STATES."""
         return "open" if self.posting is None else STATES[min(self.posting.number, 1)]
 
     @property
@@ -51,14 +48,14 @@ class Part:
 
     @property
     def invoice_id(self) -> str | None:
-        """The close, or the close and the number of its correction; None for open hours."""
+        """The close, or `close/number` of a correction; None for open hours."""
         if self.posting is None:
             return None
         return f"{self.posting.close_id}/{self.posting.number}" if self.correction else self.posting.close_id
 
     @property
     def billing_period(self) -> Period:
-        """When it is billed: a correction in the month in which it was posted."""
+        """When the part is billed: a correction in the month of its posting."""
         if self.posting is None:
             return self.period
         return month_at(self.posting.posted_ns) if self.correction else self.posting.period
@@ -77,7 +74,6 @@ class Part:
 
     @property
     def total_nano(self) -> int:
-        """Nano-dollars; of a correction, what it changes the bill by."""
         return charge_algebra.total(self.frame)
 
 
@@ -89,14 +85,13 @@ class Bill:
     period: Period
     provenance: str
     parts: tuple[Part, ...]
-    #: What priced the newest part; an example where any part was priced by one.
+    #: The newest part's; `example` if any part's prices are.
     book: BookFacts
     verified: bool
-    #: Parts of the period that are not closed.
     open: tuple[Period, ...] = ()
-    #: Closes that have a part of the period, with the number of corrections posted to each.
+    #: Closes in the period, with their number of corrections.
     closes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: What borrowing added to the bill of a whole run, nano-dollars; None where the bill is none.
+    #: Marginal cost, nano-dollars; None unless the bill is of one run.
     marginal_nano: int | None = None
 
     @property
@@ -111,17 +106,15 @@ class Bill:
 
     @property
     def charges(self) -> tuple[Part, ...]:
-        """The charges as they were closed, or are priced now."""
         return tuple(part for part in self.parts if not part.correction)
 
     @property
     def corrections(self) -> tuple[Part, ...]:
-        """What was posted after the closes."""
         return tuple(part for part in self.parts if part.correction)
 
     @property
     def close_id(self) -> str | None:
-        """The close, where the bill is one whole close."""
+        """The close, if the bill is one whole close."""
         first = self.parts[0].posting
         whole = len(self.closes) == 1 and not self.open and first is not None and first.period == self.period
         return first.close_id if whole and first is not None else None
@@ -133,37 +126,36 @@ class Bill:
 
     @property
     def rows(self) -> pl.LazyFrame:
-        """The charges and rows of corrections, each with its `state`."""
+        """All charges and corrections, each with its `state`."""
         return pl.concat([part.rows.with_columns(state=pl.lit(part.state)) for part in self.parts])
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The charges, corrections added to them: columns of the charges and `closed`, whether the hour is closed."""
+        """Charges plus corrections, with `closed`: whether the hour is closed."""
         frames = [part.frame for part in (*reversed(self.corrections), *self.charges)]
         summed = charge_algebra.add(frames) if self.corrections else charge_algebra.canonical(pl.concat(frames))
         opened = pl.any_horizontal(pl.lit(False), *map(charge_algebra.in_period, self.open))
         return summed.with_columns(closed=~opened)
 
     def by(self, *keys: str, amounts: tuple[str, ...] = ("cost_nano",), every: str = "1h") -> pl.DataFrame:
-        """Return amounts by hour, or by day (`every` 1d), and other columns: `hour`, those, the amounts, `closed`."""
+        """Return amounts by hour (or day: `every` 1d), `keys` and `closed`."""
         time, closed = pl.col("hour").dt.truncate(every), (pl.col("state") != "open").alias("closed")
         return self.rows.group_by(time, *keys, closed).agg(pl.col(amounts).sum()).collect(engine="streaming")
 
     @cached_property
     def loaded(self) -> pl.DataFrame:
-        """The charges fully loaded, without corrections: with idle time on what it is there for."""
+        """The fully loaded charges, without corrections."""
         whole = pl.concat([replace(part, run_id=None).frame for part in self.charges])
         loaded, run_id = charges.fully_load(charge_algebra.canonical(whole)), self.parts[0].run_id
         return loaded if run_id is None else loaded.filter(charge_algebra.of_run(run_id))
 
     @property
     def hours(self) -> pl.DataFrame:
-        """Cost of each hour and team: `hour`, `team`, `cost_nano` and `closed`."""
         return self.by("team")
 
     @property
     def newest_book(self) -> PriceBook:
-        """The book that the last hours were last priced by."""
+        """The last price book of the last hours."""
         return max(self.parts, key=lambda part: (part.period.to_ns, part.posting.number if part.posting else 0)).book
 
 
@@ -178,12 +170,11 @@ def bill(
     close_id: str | None = None,
     as_of_ns: int | None = None,
 ) -> Bill:
-    """The bill of a period; `price_book` prices its open hours, and is not read where all are closed.
+    """Return the bill of a period; `price_book` prices its open hours only. `seen` is for `verify`.
 
-    With `close_id`, that close alone counts; with `as_of_ns`, what was posted until then. `seen` is for `verify`.
-
-    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for
-    frozen files that were changed, and for open hours that cannot be priced; PriceBookError; LedgerError.
+    With `close_id` that close alone counts; with `as_of_ns` what was posted until then. Raises PricingError for nothing
+    to charge, several provenances (unless one is chosen), changed frozen files, and open hours that cannot be priced;
+    PriceBookError; LedgerError.
     """
     root = layout.check(root)
     every = postings(root) if close_id is None else {close_id: store.of_close(root, close_id, as_of_ns)}
@@ -238,13 +229,13 @@ def bill(
 
 
 def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> Bill:
-    """A whole close with its corrections. Raises PricingError for a close that there is none of; LedgerError."""
+    """Return a whole close with its corrections. Raises PricingError for an unknown close; LedgerError."""
     first, *_ = store.of_close(root, close_id, as_of_ns)
     return bill(root, first.period, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns)
 
 
 def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
-    """The bill of one run, or of a fleet's with all RL runs on it, and what borrowing added to it. Raises as `bill`."""
+    """Return the bill of one run, or of a fleet with its RL runs, with its marginal cost. Raises as `bill`."""
     from rose.pricing.run.priced import priced as priced_run
 
     book = choice.choose(root, price_book, run_id=run_id)
@@ -262,7 +253,6 @@ def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -
 
 
 def _provenance(root: Path, period: Period, posted: Mapping[str, list[Posting]], chosen: str | None) -> str:
-    """The provenance that is chosen, or the only one of the period. Raises PricingError for several, or none."""
     present = {own[0].provenance for own in posted.values()}
     if period.without(own[0].period for own in posted.values()):
         present |= _of_runs(root, period)
@@ -270,7 +260,7 @@ def _provenance(root: Path, period: Period, posted: Mapping[str, list[Posting]],
 
 
 def provenances(root: Path, period: Period) -> list[str]:
-    """The provenances of the runs that had a device in a period, and of its closes. Raises LedgerError."""
+    """Return the provenances of closes, and of runs with a device, in a period. Raises LedgerError."""
     closed = {own[0].provenance for own in postings(root).values() if own[0].period.overlaps(period)}
     return sorted(closed | _of_runs(root, period))
 
@@ -282,10 +272,7 @@ def _of_runs(root: Path, period: Period) -> set[str]:
 
 
 def one_provenance(root: Path, present: set[str], chosen: str | None, period: Period) -> str:
-    """The one that is chosen, or the only one present.
-
-    Raises PricingError for several, and for none, saying where events of the period were archived.
-    """
+    """Return the chosen provenance, or the only one present. Raises PricingError for several or none."""
     if chosen is not None:
         return chosen
     if len(present) > 1:

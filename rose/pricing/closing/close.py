@@ -1,4 +1,4 @@
-"""Closing a period: its charges are priced once more and frozen, with everything they were made from."""
+"""Closing a period: its charges are priced once more and frozen."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ def close(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> Closed:
-    """Price a period and freeze it; returns what was frozen. `by` is who does it, else this process's user.
+    """Price a period and freeze it, whole or not at all. `by` is the poster, else this process's user.
 
-    Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for
-    made-up prices, for a period that is not over, that overlaps a closed one of the same provenance, that holds no
-    charge, in which a run has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError;
+    Raises PricingError for made-up prices, and for a period that is not over, overlaps a closed one of the same
+    provenance, has no charge or an open run (unless `with_open_runs`), or cannot be priced; PriceBookError;
     LedgerError.
     """
     root = layout.check(root)
@@ -60,7 +59,7 @@ def close(
         settle(root)
         if provenance is not None:
             _refuse_closed(root, period, provenance)
-        # Before anything is read, so that every event up to there is in what is priced.
+        # Before anything is read: every event up to the mark is then priced.
         mark = watermark(root)
         priced = _priced(root, period, book, provenance, allow_unverified)
         _refuse_closed(root, period, priced.provenance)
@@ -88,7 +87,7 @@ def close(
 
 
 def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
-    """Raises PricingError for a period of which some hour is closed."""
+    """Raises PricingError if an hour of the period is closed."""
     for close_id, (first, *_) in postings(root).items():
         if first.provenance == provenance and first.period.overlaps(period):
             raise PricingError(
@@ -98,7 +97,6 @@ def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
 
 
 def _priced(root: Path, period: Period, book: PriceBook, provenance: str | None, allow_unverified: bool) -> Charges:
-    """Return the charges of a period. Raises NothingChargedError for a period without one."""
     priced = charges.price(
         root,
         book,
@@ -134,7 +132,7 @@ def make_posting(
     open_runs: Iterable[str] = (),
     reason: str | None = None,
 ) -> tuple[Posting, dict[str, bytes]]:
-    """A posting of `frame`, and the bytes of each of its files. `book_file` may be one of an earlier posting.
+    """Return a posting of `frame`, and the bytes of its files. `book_file` may be an earlier posting's.
 
     Raises PricingError for a total that the books cannot hold.
     """
@@ -168,7 +166,7 @@ def make_posting(
 
 
 def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Sums of the amounts by kind and bucket, in order of their names."""
+    """Return sums of the amounts by kind and bucket, in order of their names."""
     summed = frame.group_by("kind", "bucket").agg(exact(name) for name in charge_algebra.AMOUNTS)
     return summed.sort("kind", "bucket").to_dicts()
 
@@ -179,7 +177,7 @@ def _stays(priced: Charges) -> pl.DataFrame:
 
 
 def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
-    """Runs that have not ended and are charged in the period, or began in it."""
+    """Return runs that have not ended and are charged in the period, or began in it."""
     with catalog.connect(root) as connection:
         set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
         runs = rows(connection, "closing/open_runs")
@@ -188,7 +186,7 @@ def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
 
 
 def _new_id(root: Path, period: Period, provenance: str) -> str:
-    """The first name of the period that neither an event nor a folder has."""
+    """Return the period's first name that neither an event nor a folder has."""
     known, number = postings(root), 1
     while (close_id := f"{period.label}-{provenance}-{number}") in known or store.folder(root, close_id).exists():
         number += 1

@@ -1,7 +1,6 @@
-"""Restating a closed period: it is priced again from the ledger as it is now, and the difference is posted.
+"""Restating a closed period: the ledger is priced again, and the difference is posted as signed rows.
 
-A closed period never changes. What came in late, or a new price book, becomes signed rows that keep the hour they
-charge and are posted now, in the open period: closed + corrections = restated, exactly, by every dimension.
+A closed period never changes: closed + corrections = restated, exactly, by every dimension.
 """
 
 from __future__ import annotations
@@ -31,11 +30,10 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close; returns the correction, or None where no charge differs: then nothing was posted.
+    """Correct a close; returns the correction, or None if no charge differs: then nothing is posted.
 
-    `book` None prices by the book of the last posting. A close that was made from a ledger that did not verify is
-    corrected from one too. Raises PricingError for a close that there is none of, for a
-    reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError.
+    `book` None means the last posting's. A close of an unverified ledger is corrected from one too. Raises PricingError
+    for an unknown close, an empty reason, and a period that cannot be priced; PriceBookError; LedgerError.
     """
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
@@ -56,7 +54,7 @@ def restate(
             allow_unverified=not closed.verified,
         )
         number = last.number + 1
-        # Never before what is corrected, whatever the clock says.
+        # Never before the last posting, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
         rows = charge_algebra.difference(priced.frame, closed.frame)
         if rows.is_empty():

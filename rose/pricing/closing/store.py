@@ -1,13 +1,13 @@
-"""Closed periods on disk: what was frozen, read back as it was at any time, and written whole or not at all.
+"""Closed periods on disk: written whole or not at all, and read as of any time.
 
-closes/<close>/charges.parquet              the charges as they were closed
-closes/<close>/stays.parquet                the time each device was in the fleet
-closes/<close>/price_book.toml              the price book they were priced by, as text
-closes/<close>/corrections-0001.parquet     signed rows of the first correction
-closes/<close>/price_book-0001.toml         the price book of that correction, if it is another one
+- closes/<close>/charges.parquet: the charges
+- closes/<close>/stays.parquet: the time of each device in the fleet
+- closes/<close>/price_book.toml: the text of the price book
+- closes/<close>/corrections-0001.parquet: signed rows of the first correction
+- closes/<close>/price_book-0001.toml: its price book, if it is another one
 
-Files are made ready in a hidden folder, then the ledger's event says that they count, then they take their names: a
-process killed before the event leaves nothing, and what one killed after it left is finished by the next.
+Files are prepared in a hidden folder, the ledger's event makes them count, then they take their names. A process killed
+before the event leaves nothing; after it, the next process finishes.
 """
 
 from __future__ import annotations
@@ -59,11 +59,10 @@ STAYS_FILE = "stays.parquet"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Closed:
-    """A closed period as it was known at some instant.
+    """A closed period as known at some instant.
 
-    `charges` are the frozen ones and never change. `corrections` has the charges' columns with signed amounts, and
-    `correction` (Int64, from 1), `posted_at` (Datetime(us), UTC) and `reason` (String); a row's `hour` is the hour
-    that was charged. `posted` are the close and then its corrections, as the ledger's events say.
+    `corrections` has the charges' columns with signed amounts, and `correction` (Int64, from 1), `posted_at`
+    (Datetime(us), UTC) and `reason` (String); `hour` is the charged hour. `posted` are the close and its corrections.
     """
 
     close_id: str
@@ -73,17 +72,16 @@ class Closed:
 
     @property
     def closed_at(self) -> datetime:
-        """When it was closed, UTC, without a zone."""
+        """When it was closed, naive UTC."""
         return naive(self.posted[0].posted_ns)
 
     @property
     def book(self) -> PriceBook:
-        """The price book that the frozen charges were priced by."""
         return self.charges.book
 
     @property
     def frame(self) -> pl.DataFrame:
-        """Closed + corrections: the charges as they were known then, one row for each combination of dimensions."""
+        """Closed + corrections, one row for each combination of dimensions."""
         if self.corrections.is_empty():
             return self.charges.frame
         newest_first = self.corrections.sort("correction", descending=True, maintain_order=True)
@@ -91,7 +89,6 @@ class Closed:
 
     @property
     def verified(self) -> bool:
-        """Whether the ledger verified at every posting."""
         return all(posting.verified for posting in self.posted)
 
     @property
@@ -108,10 +105,9 @@ class Closed:
 
 
 def read(root: Path, close_id: str, as_of_ns: int | None = None) -> Closed:
-    """A close with the corrections posted up to `as_of_ns` (UTC nanoseconds; None: all there are).
+    """Return a close with the corrections posted up to `as_of_ns` (UTC nanoseconds; None: all).
 
-    Raises PricingError for a close that there is none of, that was closed later than that, or whose frozen files are
-    not what the ledger's events say; LedgerError for a folder that is no ledger.
+    Raises PricingError for an unknown or later close, and for frozen files that were changed; LedgerError.
     """
     root = layout.check(root)
     first, *later = of_close(root, close_id, as_of_ns)
@@ -134,9 +130,9 @@ def read(root: Path, close_id: str, as_of_ns: int | None = None) -> Closed:
 
 
 def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Posting]:
-    """The postings of a close up to `as_of_ns`, their files in place.
+    """Return the postings of a close up to `as_of_ns`, with their files in place.
 
-    Raises PricingError for a close that there is none of, or that was closed later than that.
+    Raises PricingError for an unknown or later close.
     """
     known = postings(root)
     if close_id not in known:
@@ -158,7 +154,7 @@ def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Pos
 
 
 def file(root: Path, posting: Posting, name: str) -> Path:
-    """A frozen file. Raises PricingError if it is gone, or not what was frozen."""
+    """Return the path of a frozen file. Raises PricingError if it is missing or was changed."""
     path = folder(root, posting.close_id) / name
     try:
         with path.open("rb") as stored:
@@ -174,7 +170,7 @@ def file(root: Path, posting: Posting, name: str) -> Path:
 
 
 def book_of(root: Path, posting: Posting) -> PriceBook:
-    """The price book of a posting, from the text frozen with it. Raises PricingError, PriceBookError."""
+    """Return a posting's price book, from its frozen text. Raises PricingError, PriceBookError."""
     text = file(root, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
 
@@ -190,7 +186,7 @@ def folder(root: Path, close_id: str) -> Path:
 
 
 def staged(root: Path, close_id: str) -> Path:
-    """Where files wait for the event that makes them count."""
+    """Return the folder where files wait for their event."""
     return root / FOLDER / f".{close_id}.tmp"
 
 
@@ -201,7 +197,6 @@ def lock(root: Path) -> AbstractContextManager[None]:
 
 
 def parquet(frame: pl.DataFrame) -> bytes:
-    """A frame as the bytes of a Parquet file: the same for the same rows."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", statistics=True)
     return buffer.getvalue()
@@ -210,8 +205,7 @@ def parquet(frame: pl.DataFrame) -> bytes:
 def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
     """Freeze a posting with the bytes of its files. The caller holds `lock`.
 
-    Raises LedgerError if the disk or the ledger refuses; then nothing was posted, unless its event stands: then the
-    next call of anything here finishes it.
+    Raises LedgerError if the disk or the ledger refuses; if the event was recorded, the next call finishes the posting.
     """
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(root, posting.close_id)
@@ -243,10 +237,9 @@ def record_budget(root: Path, budget: Budget) -> None:
 
 
 def adopt(root: Path, book: PriceBook, *, by: str) -> Adoption:
-    """Have the ledger priced by a book from now on; returns its record. The ledger keeps the book's text.
+    """Price the ledger by a book from now on; returns the record, which keeps the book's text.
 
-    A book that is the adopted one already leaves no second record. Raises PricingError for made-up prices, and
-    LedgerError.
+    The adopted book leaves no second record. Raises PricingError for made-up prices; LedgerError.
     """
     root = layout.check(root)
     choice.refuse_example(book, "adoption")
@@ -271,7 +264,7 @@ def _record(root: Path, action: str, at_us: int, detail: Mapping[str, Any]) -> N
 
 
 def publish(root: Path, posted: list[Posting]) -> None:
-    """Give files that count their names, where the process that posted them was killed before it could."""
+    """Give posted files their names, if the process that posted them was killed before it did."""
     if all((folder(root, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(root, posted[0].close_id).exists():
@@ -280,7 +273,7 @@ def publish(root: Path, posted: list[Posting]) -> None:
 
 
 def discard_unposted(root: Path) -> None:
-    """Remove files that were made ready and never posted. The caller holds `lock`, and has published what counts."""
+    """Remove prepared files that were never posted. The caller holds `lock` and published what counts."""
     home = root / FOLDER
     for path in home.glob(".*.tmp") if home.exists() else ():
         shutil.rmtree(path)

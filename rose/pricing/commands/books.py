@@ -277,7 +277,7 @@ def _facts(posted: list[Posting]) -> dict[str, Any]:
 
 
 def _check_receipt(file: Path | None) -> None:
-    """Raises LedgerError for a place where no receipt can be written, before anything is posted."""
+    """Raises LedgerError before anything is posted if no receipt can be written there."""
     from rose.ledger.evidence import receipt
 
     if file is not None:
@@ -285,7 +285,7 @@ def _check_receipt(file: Path | None) -> None:
 
 
 def _say(root: Path, posted: list[Posting], file: Path | None, as_json: bool) -> None:
-    """Print what was posted, and write a receipt of the ledger, which fixes it, where one is wanted."""
+    """Print what was posted; with `file` write a receipt of the ledger there."""
     from rose.ledger.evidence import receipt
     from rose.pricing.closing import tables
 

@@ -1,7 +1,7 @@
-"""Whether FOCUS rows keep FOCUS's rules in every row, and add up: what validators of single columns cannot see.
+"""Whether FOCUS rows keep FOCUS's rules and add up: what validators of single columns cannot see.
 
-The rules are SQL: sql/export/focus_rules.sql for single rows, focus_balance.sql for the purchases and what uses them
-up, focus_duplicates.sql for rows that are there twice. A row is counted from 1, its header not among them.
+sql/export/focus_rules.sql checks single rows, focus_balance.sql purchases against usage, focus_duplicates.sql repeated
+rows. Row 1 is the first below the header.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rose.pricing.query import records
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A rule that does not hold: in how many rows, and the numbers of the first of them with what they hold."""
+    """A broken rule: in how many rows, the first row numbers, and the first row's value."""
 
     rule: str
     rows: int
@@ -38,22 +38,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a file holds. `totals` are nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` of each."""
+    """Totals are nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` of each."""
 
     rows: int
     totals: Mapping[str, int]
     faults: tuple[Fault, ...]
 
     def text(self, name: str) -> str:
-        """One line for each fault."""
         return "\n".join(f"  {name}, {fault}" for fault in self.faults)
 
 
 def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
-    """Check rows that were written as Parquet, against the charges that they were made from too.
-
-    `charges_nano` are nano-dollars by bucket.
-    """
+    """Check rows in Parquet against FOCUS's rules and `charges_nano`, nano-dollars by bucket."""
     with database.connect() as connection:
         connection.read_parquet(str(path), file_row_number=True).create_view("stored")
         connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")
@@ -84,7 +80,7 @@ def _check(connection: duckdb.DuckDBPyConnection, charges_nano: Mapping[str, int
 
 
 def _of_rows(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:
-    # Counting what breaks a rule takes several times as long as finding out whether anything does.
+    # Counting breaches takes several times as long as finding whether there is one.
     connection.execute("CREATE OR REPLACE TEMP MACRO breach(row, bad) AS min(CASE WHEN bad THEN row END)")
     if not any(_records(connection, "focus_rules")[0].values()):
         return ()

@@ -1,4 +1,4 @@
-"""The prices that the charges of a bill were made with: each with its unit, its dates and its source."""
+"""The prices of a bill's charges: each with its unit, dates and source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rose.pricing.closing.bill import Part
 from rose.pricing.price_books.entries import Dated
 from rose.pricing.price_books.pricebook import PriceBook
 
-#: Wide enough that no product of two prices is rounded.
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 
@@ -22,8 +21,7 @@ _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 class PriceUsed:
     """Dollars for a `unit` of an `item` (`device/<class>/<pool>`, `transfer/<route>`, `energy`) in a `stretch`.
 
-    A stretch is a span of time in which no price of the book changes, counted from 0. `name` is the same for
-    everything that one entry of the book prices.
+    A stretch, from 0, is a span without a change of prices. `name` identifies the book's entry.
     """
 
     item: str
@@ -32,14 +30,13 @@ class PriceUsed:
     usd: Decimal
     unit: str
     commitment: str | None
-    #: The entry of the book, with its dates and its source.
     entry: Dated
 
 
 def keyed(part: Part) -> pl.DataFrame:
-    """The charges that have an amount, with the `item` and the `stretch` of their price, and the `unit` it is for.
+    """Return charges that have an amount, with `item` and `stretch` of their price, and its `unit`.
 
-    A row that only counts tokens has no price: its device may have joined no run.
+    Rows that only count tokens are left out: they have no price.
     """
     frame = part.frame.filter(pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     changes_us = pl.Series([ns // 1000 for ns in part.book.change_times_ns()], dtype=pl.Int64)
@@ -50,7 +47,6 @@ def keyed(part: Part) -> pl.DataFrame:
         .then(pl.format("transfer/{}", "route"))
         .otherwise(pl.lit("energy"))
     )
-    # A unit says what it counts: an hour of a core is no hour of a GPU.
     unit = (
         pl.when(pl.col("kind") == "transfer")
         .then(pl.lit("GB"))
@@ -65,7 +61,7 @@ def keyed(part: Part) -> pl.DataFrame:
 
 
 def used(part: Part) -> list[PriceUsed]:
-    """Every price that a charge of the part was made with, by item and stretch. Raises PriceBookError."""
+    """Return every price of the part's charges, by item and stretch. Raises PriceBookError."""
     keys = ("item", "stretch")
     firsts = (pl.col(name).first() for name in ("kind", "device_class", "pool", "route", "unit"))
     charged = keyed(part).group_by(*keys).agg(pl.col("hour").min(), *firsts)
@@ -76,7 +72,6 @@ def _price(book: PriceBook, row: Mapping[str, Any]) -> PriceUsed:
     ns = int(row["hour"].replace(tzinfo=UTC).timestamp()) * 10**9
     if row["kind"] == "capacity":
         device = book.device_at(row["device_class"], row["pool"], ns)
-        # One price of a class is one thing, whichever pools it is for.
         thing = f"device/{row['device_class']}" + (f"/{device.pool}" if device.pool else "")
         return _used(book, row, device, f"{thing}/{device.commitment}", device.usd_per_hour, device.commitment)
     if row["kind"] == "transfer":

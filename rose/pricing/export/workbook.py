@@ -1,7 +1,7 @@
-"""A bill as an Excel workbook: what it comes to, by whom and for what, and the prices behind it.
+"""A bill as an Excel workbook: its sum, its divisions, and its prices.
 
-Amounts are numbers, so that they can be worked with: doubles, which tell nano-dollars apart up to nine million dollars.
-The bill stands in whole nano-dollars too, as text. Every total is a formula over its column.
+Amounts are doubles, exact to the nano-dollar up to nine million dollars; the bill is also whole nano-dollars as text.
+Every total is a formula over its column.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from rose.terminal import visible
 SUFFIX = ".xlsx"
 BILL, PRICES = "Bill", "Prices used"
 HOURS, CORRECTIONS, TOTAL = "device time, hours", "corrections", "total"
-#: Where a sheet's table begins: warnings stand above it.
 TABLE_ROW = 3
-#: What each sheet is by. Each sums to the bill.
+#: Dimensions of each sheet, which sums to the bill.
 _BY: Mapping[str, tuple[str, ...]] = {
     "By team": ("team",),
     "By run": ("run_id",),
@@ -39,9 +38,9 @@ _BY: Mapping[str, tuple[str, ...]] = {
     "By cause": ("bucket", "fate", "cause", "pool", "device_class", "route"),
     "By policy version": ("policy_version", "task", "bucket"),
 }
-#: Sheets that have the fully loaded view too.
+#: Dimensions with the fully loaded view too.
 _LOADED = ("team", "run_id")
-#: Rows a sheet of Excel can hold, less its heading and total.
+#: Rows of an Excel sheet, less heading and total.
 _ROWS_MAX = 1_048_576 - 10
 
 Progress = Callable[[int, int], None]
@@ -50,8 +49,8 @@ Progress = Callable[[int, int], None]
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
     """Write the workbook to `path`, an .xlsx. The same bill gives the same bytes.
 
-    Rows are those of all sheets; the totals are nano-dollars. `progress` is told sheets done, and of how many.
-    Raises PricingError if the file cannot be written, or a sheet would have more rows than Excel can hold.
+    Totals are nano-dollars; `progress` gets sheets done and their number. Raises PricingError if the file cannot be
+    written, or a sheet has more rows than Excel holds.
     """
     out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
@@ -64,7 +63,7 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
         options = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
-        # Not the time of writing, so that the same bill is the same file.
+        # Not the time of writing: the same bill is the same file.
         created = naive(bill.period.to_ns)
         with xlsxwriter.Workbook(str(temporary), options) as book:
             book.set_properties({"title": BILL, "comments": "Made by ROSE", "created": created})
@@ -84,7 +83,7 @@ def _charged_nano(bill: Bill) -> int:
 
 
 def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
-    """Return the bill by each of `_BY`, and what was posted to it, by sheet: hours, and whole nano-dollars."""
+    """Return by sheet the bill by each of `_BY`, and its corrections: hours and whole nano-dollars."""
     parts = [
         part.frame.with_columns(
             posting=pl.lit(part.invoice_id, pl.String),
@@ -119,13 +118,12 @@ def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
 
 
 def _summed(rows: pl.DataFrame, by: Sequence[str], sums: Sequence[str]) -> pl.DataFrame:
-    """Sums by some keys, a null among these as "unallocated", in the order of the keys."""
+    """Return sums by `by`, in its order, a null as "unallocated"."""
     summed = rows.group_by(by).agg(map(exact, sums)).sort(by)
     return summed.with_columns(pl.col(by).cast(pl.String).fill_null(UNALLOCATED))
 
 
 def _prices(bill: Bill) -> pl.DataFrame:
-    """Return each price that the charges were made with, its source and its dates."""
     used = {price.name: price for part in bill.charges for price in prices.used(part)}
     rows = [
         (
@@ -179,7 +177,6 @@ def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None
 
 
 def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
-    """Name and value of what must be known to use the figures."""
     stamp = bill.stamp
     yield "closes", ", ".join(bill.closes) or "none: not closed yet"
     yield "period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"
@@ -190,7 +187,7 @@ def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
 
 
 def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:
-    """The bill in each view, and with its corrections, nano-dollars."""
+    """Yield the bill in each view and with corrections, nano-dollars."""
     yield AMORTIZED, _charged_nano(bill)
     yield FULLY_LOADED, loaded_nano
     yield MARGINAL, bill.marginal_nano
@@ -200,7 +197,7 @@ def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:
 
 
 def _write_table(book: xlsxwriter.Workbook, name: str, frame: pl.DataFrame, bill: Bill) -> None:
-    """A sheet with the rows, and below each column of whole numbers its sum, as a formula."""
+    """Write the rows, and below each column of whole numbers its sum as a formula."""
     sheet = _sheet(book, name, bill)
     scale = {column: NANO_USD_PER_USD for column, dtype in frame.schema.items() if dtype.is_integer()}
     formats: dict[str, str] = {**dict.fromkeys(scale, _money(bill)), "USD": "0.############"}
@@ -227,7 +224,7 @@ def _write_table(book: xlsxwriter.Workbook, name: str, frame: pl.DataFrame, bill
 
 
 def _sheet(book: xlsxwriter.Workbook, name: str, bill: Bill) -> Any:
-    """A sheet that prints on pages, and says at its top what must be seen before any figure is."""
+    """Add a sheet ready to print, with stamp and warnings at its top."""
     sheet = book.add_worksheet(name)
     sheet.set_landscape()
     sheet.set_paper(9)
@@ -241,6 +238,6 @@ def _sheet(book: xlsxwriter.Workbook, name: str, bill: Bill) -> Any:
 
 
 def _money(bill: Bill) -> str:
-    """Below a thousand dollars cents are too coarse to tell anything apart."""
+    """Return a format: below a thousand dollars cents are too coarse."""
     usd = '"$"#,##0.00' if bill.total_nano >= 1000 * NANO_USD_PER_USD else '"$"#,##0.000000000'
     return f"{usd};[Red]-{usd}"

@@ -1,4 +1,4 @@
-"""The entries of a price book: one class for each table of the file, with its units and what makes a value wrong."""
+"""The entries of a price book: one class for each table, with units and rules for values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rose.pricing.price_books.numbers import AtLeastOne, Curve, Increment, Proba
 
 
 class PriceBookError(PricingError):
-    """A price book that cannot be used, or a price it does not hold; names the file, the field and the value."""
+    """A price book that cannot be used, or lacks a price; names file, field and value."""
 
 
 def _day(value: object) -> object:
@@ -31,7 +31,7 @@ Pool = Literal["serving", "rollout", "train"]
 
 
 class Header(BaseModel):
-    """What stands at the top of the file."""
+    """The top of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -43,17 +43,16 @@ class Header(BaseModel):
 class Entry(BaseModel):
     """A table of the file: unknown keys are refused, and every figure has a source and its date.
 
-    It holds over [valid_from, valid_to) in UTC days; a date that is None sets no bound. An entry that is a guess says
-    how good a one: its figures times `low_share` and times `high_share` are the ends of their 95% range.
+    It holds over [valid_from, valid_to) in UTC days; None is no bound. A guess says how good it is: its figures times
+    `low_share` and `high_share` are the ends of their 95% range.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    #: Fields that say what it is a price of.
+    #: Fields of `key`.
     key_fields: ClassVar[tuple[str, ...]] = ()
-    #: Whether it may be a guess. What the fleet pays, and what it asks for, is none.
+    #: Whether it may be a guess: prices that the fleet pays or asks are known.
     may_be_a_guess: ClassVar[bool] = True
-    #: What an entry is called where there are two.
     noun: ClassVar[str] = "price"
 
     source: Name
@@ -63,7 +62,6 @@ class Entry(BaseModel):
 
     @property
     def has_range(self) -> bool:
-        """Whether the entry says how far off it may be."""
         return self.low_share is not None
 
     @model_validator(mode="after")
@@ -76,40 +74,36 @@ class Entry(BaseModel):
 
     @property
     def days(self) -> tuple[date | None, date | None]:
-        """First day on which it holds and first on which it no longer does; None where there is no bound."""
+        """First day on which it holds, and first on which it no longer does; None is no bound."""
         return None, None
 
     @property
     def from_ns(self) -> int | None:
-        """First nanosecond of the entry, UTC; None if it has held from ever."""
         return midnight_ns(self.days[0])
 
     @property
     def to_ns(self) -> int | None:
-        """First nanosecond after the entry, UTC; None while it has no end."""
         return midnight_ns(self.days[1])
 
     def holds_at(self, ns: int) -> bool:
-        """Whether it holds at a UTC nanosecond."""
         from_ns, to_ns = self.from_ns, self.to_ns
         return (from_ns is None or from_ns <= ns) and (to_ns is None or ns < to_ns)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What it is a price of. Two entries of one table and one key must not hold on the same day."""
+        """What it prices. Two entries of one table and key must not hold on the same day."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 
 
 class Dated(Entry):
-    """An entry that may have dates; without them it holds always."""
+    """An entry with optional dates."""
 
     valid_from: Day | None = None
     valid_to: Day | None = None
 
     @property
     def days(self) -> tuple[date | None, date | None]:
-        """First day on which it holds and first on which it no longer does; None where there is no bound."""
         return self.valid_from, self.valid_to
 
     @field_validator("valid_to")
@@ -124,9 +118,9 @@ class Dated(Entry):
 
 
 class DevicePrice(Dated):
-    """What the fleet pays for each hour a device of a class is provisioned, used or not, USD.
+    """Price of an hour in which a device of a class is provisioned, used or not, USD.
 
-    One with a `pool` is for the devices of that pool only and goes before one without.
+    An entry for a `pool` goes before one without.
     """
 
     key_fields = ("device_class", "pool")
@@ -136,30 +130,29 @@ class DevicePrice(Dated):
     pool: Pool | None = None
     commitment: Name
     usd_per_hour: Rate
-    #: The least that can be bought of it, hours of one device; a year's commitment is 8760. Any time if left out.
+    #: Least purchase, hours of one device: 8760 for a year's commitment. Any time if left out.
     bought_in_hours: Increment | None = None
-    #: A rented device's price covers its power; electricity then costs nothing extra.
+    #: The price covers power.
     energy_included: bool = False
     valid_from: Day
 
 
 class Offer(Dated):
-    """A market price the fleet does not pay, USD for a device-hour: for comparisons. A rental covers its power."""
+    """A market price of a device-hour with its power, USD: for comparisons, the fleet does not pay it."""
 
     key_fields = ("device_class", "commitment")
 
     device_class: Name = Field(alias="class")
     commitment: Name
     usd_per_hour: Rate
-    #: The least that can be bought of it, hours of one device. By the time used if left out.
+    #: Least purchase, hours of one device. By the time used if left out.
     bought_in_hours: Increment | None = None
-    #: How often the seller takes the device back, for each hour of it.
     interruptions_per_hour: Rate | None = None
     valid_from: Day
 
 
 class PowerFigure(Entry):
-    """Power of a device class with no meter, watts: `idle_w` and `load_w`, or `points` by load."""
+    """Power of a device class without a meter, watts: `idle_w` and `load_w`, or `points` by load."""
 
     key_fields = ("device_class",)
 
@@ -178,16 +171,14 @@ class PowerFigure(Entry):
 
     @property
     def idle_w(self) -> Decimal:
-        """Watts with nothing to do."""
         return self.points[0][1]
 
     @property
     def load_w(self) -> Decimal:
-        """Watts under full load."""
         return self.points[-1][1]
 
     def watts(self, load: Fraction) -> Fraction:
-        """Watts at a load from 0 to 1: straight lines between the points, exact. Raises ValueError outside [0, 1]."""
+        """Return watts at a load from 0 to 1: straight lines between points, exact. Raises ValueError outside."""
         if not 0 <= load <= 1:
             raise ValueError(f"load must be from 0 to 1, got {load}")
         for (low, from_w), (high, to_w) in pairwise(self.points):
@@ -212,14 +203,14 @@ class PowerFigure(Entry):
 
 
 class Electricity(Dated):
-    """Tariff, and power usage effectiveness: watts the site draws for each watt a device draws."""
+    """Tariff, and power usage effectiveness: watts of the site for each watt of a device."""
 
     usd_per_kwh: Rate
     pue: AtLeastOne
 
 
 class TransferPrice(Dated):
-    """Dollars for each 1e9 bytes over a route."""
+    """Dollars for 1e9 bytes over a route."""
 
     key_fields = ("route",)
 
@@ -228,28 +219,28 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """What lending adds beside energy and transfer, and whether the fleet would have existed without it."""
+    """Costs of lending beside energy and transfer, and whether the fleet would exist without it."""
 
-    #: Probability that the fleet would have existed without the leases, and its 95% range; None: nothing is stated.
+    #: Probability that the fleet would exist without leases, and its 95% range.
     idle_anyway: Probability | None = None
     idle_anyway_low: Probability | None = None
     idle_anyway_high: Probability | None = None
     scheduler_usd_per_lease_s: Rate
     kv_recompute_usd_per_million_tokens: Rate
-    #: The SLO penalty: what one serving request that misses its budget costs.
+    #: SLO penalty for a serving request that misses its budget.
     violation_usd: Rate
-    #: What one that keeps its budgets costs, by the larger share of a budget that it took: (share, dollars).
+    #: Cost of a request within its budgets, by the larger share of a budget: (share, dollars).
     latency_usd: Curve | None = None
-    #: An hour that serving works longer because rollouts share its device.
+    #: Cost of an hour that serving works longer beside rollouts.
     interference_usd_per_device_hour: Rate | None = None
-    #: A GiB of KV memory that a rollout engine holds for an hour on a device that is not lent.
+    #: Cost of a rollout engine's KV memory on a device that is not lent.
     held_memory_usd_per_gib_hour: Rate | None = None
-    #: Publishing a version to one serving device, beside the transfer of its bytes.
+    #: Cost of publishing a version to a serving device, beside transfer.
     publish_usd_per_sync: Rate | None = None
 
     @property
     def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
-        """(low, stated, high); the ends are the stated probability where the book gives none."""
+        """(low, stated, high); ends that are not given are the stated probability."""
         if self.idle_anyway is None:
             return None
         low, high = (self.idle_anyway if end is None else end for end in (self.idle_anyway_low, self.idle_anyway_high))
@@ -285,7 +276,7 @@ class TokenPrices(Dated):
 
 
 class VerifierPrice(Dated):
-    """What one verdict of a verifier costs."""
+    """Price of a verdict."""
 
     key_fields = ("name",)
     may_be_a_guess = False
@@ -294,7 +285,7 @@ class VerifierPrice(Dated):
     usd_per_verdict: Rate
 
 
-#: Table of the file to the class of its entries, in the order a book is shown.
+#: Tables of prices, in the order of display.
 TABLES: dict[str, type[Entry]] = {
     "device": DevicePrice,
     "offer": Offer,
@@ -309,19 +300,18 @@ TABLES: dict[str, type[Entry]] = {
 
 @functools.lru_cache(maxsize=4096)
 def midnight_ns(day: date | None) -> int | None:
-    """First nanosecond of a UTC day; None stays None."""
+    """Return the first nanosecond of a UTC day; None stays None."""
     if day is None:
         return None
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000_000
 
 
 def day_of(ns: int) -> date:
-    """UTC day of a nanosecond."""
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).date()
 
 
 def span_of(start: date | None, end: date | None) -> str:
-    """Days from `start` until before `end`, in words; None is no bound."""
+    """Return the days from `start` until before `end` in words; None is no bound."""
     if start is None:
         return "always" if end is None else f"until {end}"
     return f"from {start} on" if end is None else f"{start} until {end}"

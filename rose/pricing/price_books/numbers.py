@@ -1,4 +1,4 @@
-"""What a number in a price book may be: exact, finite, of as many digits as a price has."""
+"""Numbers of a price book: exact, finite, with as many digits as a price has."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-#: More decimals, or more digits before the point, than any price has: a slip of the pen or a float written out.
+#: More decimals or digits are a mistake, or a float written out.
 DECIMALS_MAX = 12
 _DIGITS_MAX = 12
-#: An amount is a 64-bit integer of nano-dollars, below 9.2e9 dollars. The dearest device costs some tens of dollars an
-#: hour, and in the smallest currency that is quoted some hundred thousands. At the bound a device runs for a year.
+#: An amount is a 64-bit integer of nano-dollars, below 9.2e9 dollars: at this rate a device can run for a year.
 RATE_MAX = 1_000_000
 
 
 def number(value: object) -> Decimal:
-    """The exact number of a TOML value, which is an int or a Decimal. Raises ValueError for anything else."""
+    """Return the exact number of a TOML int or Decimal. Raises ValueError for anything else."""
     # pydantic reports a ValueError with its field; a TypeError would escape.
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise ValueError("must be a number such as 2.35, without quotes")
@@ -38,7 +37,7 @@ def _tuple(value: object) -> object:
 
 
 def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal, Decimal]]:
-    """The points, if x grows and y never falls from one to the next. Raises ValueError naming those where not."""
+    """Return the points. Raises ValueError unless x grows and y never falls."""
     for (low, from_y), (high, to_y) in pairwise(points):
         if high <= low:
             raise ValueError(f"points must be in ascending order: {high} comes after {low}")
@@ -48,16 +47,13 @@ def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal,
 
 
 _Number = Annotated[Decimal, BeforeValidator(number)]
-#: 0 says that it is free.
 Rate = Annotated[_Number, Field(ge=0, le=RATE_MAX)]
-#: From 0 to 1.
 Share = Annotated[_Number, Field(ge=0, le=1)]
-#: From 0 to 1; `true` is 1 and `false` 0.
+#: `true` is 1 and `false` 0.
 Probability = Annotated[Share, BeforeValidator(lambda value: int(value) if isinstance(value, bool) else value)]
 AtLeastOne = Annotated[_Number, Field(ge=1)]
-#: Hours that a device is paid for at least.
 Increment = Annotated[_Number, Field(gt=0)]
-#: Pairs of a share and an amount by it: straight lines between the points, level before the first and after the last.
+#: (share, amount): straight lines between points, level before the first and after the last.
 Curve = Annotated[
     tuple[Annotated[tuple[Share, Rate], BeforeValidator(_tuple)], ...],
     BeforeValidator(_tuple),

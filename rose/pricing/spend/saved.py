@@ -1,8 +1,7 @@
-"""What borrowing saved in a period: cash saved and capacity avoided, the fleet and by team and run; never added.
+"""What borrowing saved in a period: cash saved and capacity avoided, by fleet, team and run; never added.
 
-Both are figures of whole runs (`rose.pricing.borrowing.report`), so a run counts in the period in which it
-ended, and one that goes on in the period that does too, as it stands. The runs of consecutive periods are then all
-runs, each once.
+Both are figures of whole runs. A run counts in the period in which it ended, or which holds now if it continues, so
+consecutive periods have each run once.
 """
 
 from __future__ import annotations
@@ -28,26 +27,22 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.run.heard import SILENT, silent
 from rose.pricing.run.priced import priced
 
-#: Why sums have no interval.
 NO_INTERVAL = (
     "runs share what is uncertain, such as a price, so the intervals of several do not add up to one of the sum"
 )
-#: What a fleet's own run counts for where RL runs share it.
 LET_GO = "dedicated devices of the fleet that recorded decisions let go: they are no RL run's"
-#: Both ends of the cash saved, in the order in which they stand everywhere.
+#: Both ends of the cash saved, in order.
 ENDS = ("if_there_anyway", "if_not")
-#: An interval, nano-dollars; without an upper end where there is none.
+#: An interval, nano-dollars; None is unbounded.
 Ends = tuple[int, int | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSaved:
-    """One run, nano-dollars; None where that is not known, and `why` says so.
+    """One run, nano-dollars; None where unknown, and `why` says so.
 
-    Of a fleet that RL runs share its own run has what recorded decisions let go alone, and `why` says that.
-
-    `cash_nano` are both ends of the cash saved, alike where it is one figure: if the fleet would have been there
-    anyway, and if it would not.
+    A fleet's own run that RL runs share counts only what recorded decisions let go. `cash_nano` are both ends of the
+    cash saved: if the fleet would have been there anyway, and if not; equal where it is one figure.
     """
 
     run_id: str
@@ -56,20 +51,18 @@ class RunSaved:
     why: str | None
     capacity_nano: int | None = None
     cash_nano: tuple[int, int] | None = None
-    #: What borrowing added to the bill (marginal).
     added_nano: int | None = None
-    #: 95% of the cash saved where that is one figure; None where it has none.
+    #: 95% of the cash saved where that is one figure.
     cash_interval: Ends | None = None
-    #: Whether the ledger verified, and the prices; None where nothing is known of the run.
+    #: None where nothing is known of the run.
     verified: bool | None = None
     book: BookFacts | None = None
-    #: Why cash saved has no interval, where it is one figure.
     no_interval: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The runs of a period; sums are of the runs that are known, and say how many are not."""
+    """The runs of a period."""
 
     period: Period
     provenance: str
@@ -77,7 +70,6 @@ class Saved:
 
     @property
     def two_ends(self) -> bool:
-        """Whether any cash saved is two amounts."""
         return any(run.cash_nano is not None and run.cash_nano[0] != run.cash_nano[1] for run in self.runs)
 
     @property
@@ -86,21 +78,20 @@ class Saved:
 
     @property
     def book(self) -> BookFacts | None:
-        """The prices of the first run that is known, as an example if those of any are."""
+        """The first known run's prices; `example` if any run's are."""
         books = [run.book for run in self.runs if run.book is not None]
         return replace(books[0], example=any(book.example for book in books)) if books else None
 
     @property
     def verified(self) -> bool:
-        """Whether the ledger verified for every run that is known."""
         return all(run.verified is not False for run in self.runs)
 
     def of_team(self, team: str | None) -> list[RunSaved]:
-        """The runs of a team; all of them for None, which is the fleet."""
+        """Return the runs of a team; all of them for None."""
         return [run for run in self.runs if team in (None, run.team)]
 
     def to_json(self) -> dict[str, Any]:
-        """Amounts are whole nano-dollars; `cash_saved_nano` has both ends by `ENDS`."""
+        """Return whole nano-dollars; `cash_saved_nano` has both ends by `ENDS`."""
         return {
             "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
             "provenance": self.provenance,
@@ -140,12 +131,12 @@ def saved(
     kept: MutableMapping[str, RunSaved] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """The runs of a period with what borrowing saved in each. `progress` is told how many runs are done, of how many.
-    `seen` is for `verify`. `kept` has runs by id as they were found on the same ledger with the same book, and is given
-    the others.
+    """Return the runs of a period with what each saved. `progress` gets runs done and their number; `seen` is for
+    `verify`.
 
-    Raises NothingChargedError where no run counts in the period; QuestionError where none has that id or team;
-    PricingError for more than one provenance (unless one is chosen), and for no one price book; LedgerError.
+    `kept` caches runs by id; use one for the same ledger and book only. Raises NothingChargedError if no run counts in
+    the period; QuestionError for an unknown run or team; PricingError for several provenances (unless one is chosen) or
+    several price books; LedgerError.
     """
     root = layout.check(root)
     now_ns = utc_us() * 1000 if now_ns is None else now_ns
@@ -188,9 +179,9 @@ def saved(
 
 
 def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -> bool:
-    """Whether a run counts in a period: where it ended, if it goes on where it stands now, else where it fell silent.
+    """Return whether a run counts in a period: where it ended or fell silent, or now if it continues.
 
-    What is silent has that as its status from then on.
+    Sets `row["status"]` of a silent run.
     """
     at_ns, last_us = now_ns, int(row["last_event_us"])
     if silent(
@@ -205,7 +196,7 @@ def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -
 
 
 def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
-    """Sums over the runs that are known."""
+    """Return sums over the known runs."""
     every = list(runs)
     capacity = [run.capacity_nano for run in every if run.capacity_nano is not None]
     cash = [run.cash_nano for run in every if run.cash_nano is not None]
@@ -220,7 +211,7 @@ def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
 
 
 def cash_text(ends: Sequence[int] | None, currency: str = "USD") -> str:
-    """`$1.20`, or `$1.20 or -$3.00`, in the order of `ENDS`, where it depends on whether the fleet would be there."""
+    """Return `$1.20`, or `$1.20 or -$3.00` in the order of ENDS."""
     if ends is None:
         return "not known"
     return " or ".join(dict.fromkeys(format_money(end, currency) for end in ends))
@@ -233,7 +224,7 @@ def _by_end(ends: tuple[int, int] | None) -> dict[str, int] | None:
 def _of_run(
     root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool, let_go_alone: bool
 ) -> RunSaved:
-    """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
+    """Unknown if it cannot be priced. Raises LedgerError, and PricingError for an unverified ledger."""
     try:
         if let_go_alone:
             return _let_go(root, row, book, seen, allow_unverified=allow_unverified)
@@ -262,7 +253,7 @@ def _of_run(
 
 
 def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool) -> RunSaved:
-    """What recorded decisions let go of a fleet that RL runs share. Raises what `priced` raises."""
+    """Return what decisions let go of a fleet that RL runs share. Raises as `priced`."""
     with priced(root, row["run_id"], book, allow_unverified, seen) as run:
         nano = nano_usd_of(run.borrow.let_go_usd)
         return RunSaved(
