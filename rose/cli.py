@@ -17,11 +17,9 @@ from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
-from rose.pricing.commands.borrow import borrow_command
-from rose.pricing.commands.correct import correct_command
 from rose.pricing.commands.export import export_command
 from rose.pricing.commands.price import price_command
-from rose.pricing.commands.report import report_command
+from rose.pricing.commands.run import borrow_command, correct_command, report_command
 from rose.pricing.commands.spend import (
     changes_command,
     cost_command,

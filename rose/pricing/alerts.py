@@ -11,12 +11,12 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import unquote
 
 from pydantic import Field, ValidationError, model_validator
@@ -246,14 +246,6 @@ def send_test(config: AlertsConfig, name: str) -> str | None:
     return _Sender(plugins, config.provenance).send(name, "test", "Messages to this destination arrive.")
 
 
-def job(root: Path, *, file: Path) -> Mapping[str, object]:
-    """Make a round. Raises AlertsError if a message did not arrive."""
-    done = check(root, load(file))
-    if done.failed:
-        raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))
-    return done.to_json()
-
-
 class _Sender:
     """Sends messages; skips a destination that failed in this round."""
 
@@ -362,7 +354,7 @@ def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -
     return Outcome(rule=rule, alerts=(alert,) if missed else ())
 
 
-def _ledger(root: Path, config: AlertsConfig, rule: LedgerRule, now_us: int) -> Outcome:
+def _ledger(root: Path, rule: LedgerRule, now_us: int) -> Outcome:
     last = verified.state(root)
     alerts = []
     if last is not None and last.problems:
@@ -375,15 +367,14 @@ def _ledger(root: Path, config: AlertsConfig, rule: LedgerRule, now_us: int) -> 
     return Outcome(rule=rule, alerts=tuple(alerts))
 
 
-_LOOK: Mapping[str, Callable[[Path, AlertsConfig, Any, int], Outcome]] = {
-    "budget": _budgets,
-    "serving": _serving,
-    "ledger": _ledger,
-}
-
-
 def _look(root: Path, config: AlertsConfig, rule: AnyRule, now_us: int) -> Outcome:
     try:
-        return _LOOK[rule.kind](root, config, rule, now_us)
+        match rule:
+            case BudgetRule():
+                return _budgets(root, config, rule, now_us)
+            case ServingRule():
+                return _serving(root, config, rule, now_us)
+            case LedgerRule():
+                return _ledger(root, rule, now_us)
     except UserError as error:
         return Outcome(rule=rule, unknown=str(error))

@@ -17,25 +17,9 @@ from rose.pricing.table import Paragraph
 #: Version of the JSON's layout.
 SCHEMA = 3
 _CSV_COLUMNS = (
-    "figure",
-    "value",
-    "unit",
-    "text",
-    "view",
-    "basis",
-    "low",
-    "high",
-    "why",
-    "no_interval",
-    "currency",
-    "from",
-    "to",
-    "provenance",
-    "verified",
-    "run_id",
-    "price_book",
-    "price_book_chosen",
-    "example_prices",
+    *("figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval"),
+    *("currency", "from", "to", "provenance", "verified", "run_id"),
+    *("price_book", "price_book_chosen", "example_prices"),
 )
 
 
@@ -58,7 +42,7 @@ class RunFacts:
     trace_length_scale: float | None
     trace_output_length_scale: float | None
     trace_time_scale: float | None
-    #: False: stand-ins ran for SGLang's compiled kernels, so no time is SGLang's.
+    #: Stand-ins ran for SGLang's compiled kernels, so no time is SGLang's.
     native_kernels: bool
 
 

@@ -136,18 +136,14 @@ class Figure:
         return f"{_text(self.low, self.unit)} to {'unbounded' if self.high is None else _text(self.high, self.unit)}"
 
     @property
-    def marked_text(self) -> str:
-        """`text`, marked if it was not measured."""
-        return self.text + ("" if self.value is None else _MARKS.get(self.basis, ""))
-
-    @property
     def short_text(self) -> str:
         """`text`, or a dash if the reason stands elsewhere."""
         return "-" if self.value is None else self.text
 
     @property
     def marked_short_text(self) -> str:
-        return "-" if self.value is None else self.marked_text
+        """`short_text`, marked if it was not measured."""
+        return self.short_text + ("" if self.value is None else _MARKS.get(self.basis, ""))
 
     @property
     def short_interval(self) -> str:

@@ -76,10 +76,6 @@ class Frontier:
     gain_inference_per_usd: float
     gain_training_per_usd: float
 
-    @property
-    def to_inference(self) -> bool:
-        return self.left > self.right
-
 
 def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
     """[A] (eta_rho - 1) / eta_T against D_I / D_T; [D] exact with n = 1 + rho, D_I = p_I n and D_T = p_T T.

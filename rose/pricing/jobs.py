@@ -68,9 +68,13 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
 
 
 def alerts(root: Path, *, file: Path) -> Mapping[str, object]:
-    from rose.pricing import alerts as alerting
+    """Send new alerts by a file of rules. Raises AlertsError if a message did not arrive, LedgerError."""
+    from rose.pricing.alerts import AlertsError, check, load
 
-    return alerting.job(root, file=file)
+    done = check(root, load(file))
+    if done.failed:
+        raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))
+    return done.to_json()
 
 
 def _reported(folder: Path) -> set[tuple[str, str, str | None]]:

@@ -6,7 +6,7 @@ Rates are `Decimal`, amounts `int`. Floats never carry an amount that is added u
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from decimal import Decimal
 from fractions import Fraction
 from typing import TypeVar
 
@@ -18,9 +18,6 @@ USD = "USD"
 NANO_USD_PER_USD = 1_000_000_000
 NS_PER_HOUR = 3_600_000_000_000
 NS_PER_S = 1_000_000_000
-
-#: Wide enough that nothing is rounded before the last step.
-_CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 
 class PricingError(UserError):
@@ -35,14 +32,9 @@ class NothingChargedError(PricingError):
     """The period has no provisioned device time, which is not the same as a cost of 0."""
 
 
-def nano_usd(usd: Decimal) -> int:
-    """Round dollars to whole nano-dollars, half to even."""
-    return int(_CONTEXT.multiply(usd, NANO_USD_PER_USD).to_integral_value(rounding=ROUND_HALF_EVEN, context=_CONTEXT))
-
-
-def nano_usd_of(amount: Fraction) -> int:
+def nano_usd_of(usd: Fraction | Decimal) -> int:
     """Round exact dollars to whole nano-dollars, half to even."""
-    return round(amount * NANO_USD_PER_USD)
+    return round(Fraction(usd) * NANO_USD_PER_USD)
 
 
 def charge_nano_usd(usd_per_hour: Decimal, duration_ns: int) -> int:

@@ -41,21 +41,8 @@ _ROWS_AT_ONCE = 100
 _SMALL_RUN_EVENTS = 100_000
 
 _VIEWS = (
-    "run",
-    "device",
-    "tenure",
-    "device_slice",
-    "lease",
-    "holdout",
-    "engine",
-    "preemption",
-    "sync",
-    "turn",
-    "trajectory",
-    "verdict",
-    "request",
-    "power",
-    "scale_down",
+    *("run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync"),
+    *("turn", "trajectory", "verdict", "request", "power", "scale_down"),
 )
 
 

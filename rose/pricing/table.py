@@ -6,7 +6,7 @@ Its look is in `rose.pricing.console`, `rose.pricing.export.markup` and `workboo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 #: Text, a `Figure` (or text for a number), nano-units of a currency, nanoseconds, a count, bytes, mW*ns, or a price.
 Kind = Literal["text", "figure", "money", "hours", "count", "gb", "kwh", "price"]
-SUMMED: frozenset[Kind] = frozenset({"money", "hours", "count", "gb", "kwh"})
 Mark = Literal["strong", "alarm"]
 Row = tuple[Any, ...]
 
@@ -39,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of values below columns: text, whole numbers where a column is `SUMMED`, Figures, or None.
+    """Rows of values below columns: text, whole numbers where a column has units, Figures, or None.
 
     `view` and `stamp` hold for all its figures. `footer` are totals. A `grouped` table shows a value of the first
     column once. `marks` are by row number; `name` is short, for a sheet. Raises ValueError for a row with another
@@ -66,22 +65,6 @@ class Table:
     @property
     def terms(self) -> str:
         return "; ".join(filter(None, (self.view, str(self.stamp or ""))))
-
-    def total(self, index: int) -> int:
-        return sum(int(row[index] or 0) for row in self.rows)
-
-    def with_total(self) -> Table:
-        """Return the table with the sum of each column of whole numbers that has a value."""
-        if not any(column.kind in SUMMED for column in self.columns):
-            return self
-        empty = {
-            index for index in range(len(self.columns)) if self.rows and all(row[index] is None for row in self.rows)
-        }
-        sums = [
-            self.total(index) if column.kind in SUMMED and index not in empty else None
-            for index, column in enumerate(self.columns)
-        ]
-        return dataclasses.replace(self, footer=(("total", *sums[1:]),))
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -162,11 +145,6 @@ class Paragraph:
     lead: str = ""
     alarm: bool = False
     more: tuple[str, ...] = ()
-
-    @classmethod
-    def of_lines(cls, lines: Iterable[str]) -> Paragraph:
-        first, *more = [*lines] or [""]
-        return cls(first, more=tuple(more))
 
     @property
     def lines(self) -> tuple[str, ...]:

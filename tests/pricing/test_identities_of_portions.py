@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rose import events
 from rose.ledger.growth import compaction, rollup
 from rose.pricing import charges
+from rose.pricing.charges.pricing import AMOUNTS
 from rose.pricing.closing import charge_algebra, close, restate, store
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
@@ -57,7 +58,7 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
         now = store.read(root, closed.close_id)
         truth = charges.price(root, BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
         assert charge_algebra.difference(truth, now.frame).is_empty()
-        for amount in charge_algebra.AMOUNTS:
+        for amount in AMOUNTS:
             assert now.charges.frame[amount].sum() + now.corrections[amount].sum() == truth[amount].sum()
         frames.append(now.frame)
     for portion, frame in enumerate(frames):

@@ -7,7 +7,7 @@ amount <- its share of the device-hour's charge by largest remainder <- nanoseco
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,20 @@ from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step, held
 from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
 from rose.pricing.charges import Stay
+from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.period import naive, nanoseconds
+from rose.pricing.closing.period import hour_text, naive, nanoseconds
 from rose.pricing.closing.records import postings
 from rose.pricing.closing.store import Closed
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.table import Column, Element, Table
 
+#: Device-hours that are named where a question means several.
 _SHOWN = 8
+#: Sums of a step that are shown; others are counted.
+_SUMS_SHOWN = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +59,7 @@ class Question:
         chosen = [pl.col(name) == value for name, value in wanted.items() if value is not None]
         if run_id is not None:
             # A fleet's run means what the RL runs on it are charged too.
-            chosen.append(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
+            chosen.append(charged_to(run_id))
         if hour_ns is not None:
             chosen.append(pl.col("hour") == naive(hour_ns))
         return frame.filter(*chosen)
@@ -317,3 +322,45 @@ def _corrections(closed: Closed, question: Question, device_hour: DeviceHour) ->
     after = charge_algebra.total(question.rows_of(_device_hour(device_hour, closed.frame)))
     assert before + charge_algebra.total(posted) == after
     return f"closed {format_usd(before)}; {'; '.join(parts) or 'no correction of it'}; restated {format_usd(after)}"
+
+
+def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
+    """Yield the chain from an amount down to the ledger's events."""
+    amount, asked = explained.amount, explained.device_hour
+    yield f"{amount.text}, {explained.title}  [{amount.view}; {amount.stamp}]"
+    hour, count = hour_text(asked.hour_ns), len(explained.rows)
+    yield f"run {asked.run_id}, device {asked.device_id}, hour {hour}; {count} charges"
+    for step in explained.steps:
+        yield ""
+        yield f"<- {step.title}: {step.says}"
+        shown = [added for added in step.sums if not added.ok]
+        shown += [added for added in step.sums if added.ok and added.asked][:_SUMS_SHOWN]
+        for added in shown:
+            mark = "re-adds    " if added.ok else "DOES NOT RE-ADD"
+            yield f"   {mark} {added.text}"
+        if len(step.sums) > len(shown):
+            yield f"   and {len(step.sums) - len(shown)} more sums that re-add"
+    yield ""
+    yield "<- the ledger"
+    for span in explained.spans:
+        holds = {True: "its hash chain holds", False: "ITS HASH CHAIN DOES NOT HOLD", None: "archived"}[span.holds]
+        files = f"{span.files[0]}" + (f" and {len(span.files) - 1} more files" if len(span.files) > 1 else "")
+        yield (
+            f"   writer {span.writer}, {span.events:,} events, seq {span.first_seq} to {span.last_seq}, in {files}; "
+            f"{holds}"
+        )
+    for note in explained.notes:
+        yield f"note: {note}"
+    if with_events:
+        for kind, rows in explained.events.items():
+            if rows:
+                yield _events(kind, rows)
+
+
+def _events(kind: str, rows: Sequence[Row]) -> Table:
+    names = list(rows[0])
+    return Table(
+        title=f"{kind}: {len(rows):,} events",
+        columns=tuple(map(Column, names)),
+        rows=tuple(tuple(row[name] for name in names) for row in rows),
+    )

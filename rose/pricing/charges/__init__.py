@@ -6,7 +6,6 @@ makes charges from these sums and a price book: a pure function.
 
 from __future__ import annotations
 
-from rose.pricing.charges.loaded import WORK, fully_load
-from rose.pricing.charges.pricing import Charges, Stay, price
+from rose.pricing.charges.pricing import WORK, Charges, Stay, fully_load, price
 
 __all__ = ["WORK", "Charges", "Stay", "fully_load", "price"]

@@ -2,7 +2,7 @@
 
 - *amortized*: each device's provisioned time at its price, divided among buckets by time. `unaccounted` is time that no
   slice reports; `transfer` is weight syncs; `energy` is metered and in no device price. Sums to the bill.
-- *fully loaded*: the same dollars on the work that they are for (`rose.pricing.charges.loaded`). Sums to the bill.
+- *fully loaded*: the same dollars on the work that they are for (`rose.pricing.charges.fully_load`). Sums to the bill.
 """
 
 from __future__ import annotations

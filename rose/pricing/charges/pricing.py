@@ -8,11 +8,11 @@ rounded once.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from fractions import Fraction
-from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ import polars as pl
 
 import sql
 from rose.clock import utc
+from rose.ledger import database
 from rose.ledger.examine import Seen
 from rose.pricing import query
 from rose.pricing.charges import preconditions, state, sums
-from rose.pricing.charges.loaded import fully_load
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
@@ -33,6 +33,17 @@ from rose.pricing.query import records, rows, set_variables
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _MW_NS_PER_KWH = 10**12 * 3_600_000
 _BYTES_PER_GB = 10**9
+
+_DEVICE = ("run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment")
+_USE = ("lease_id", "kind", "bucket", "team", "policy_version", "task", "fate", "cause", "route")
+#: A row of the charges is identified by its dimensions.
+DIMENSIONS: tuple[str, ...] = ("hour", *_DEVICE, *_USE)
+AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
+REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")
+#: The columns of `Charges.frame`, in its order.
+COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)
+#: What carries fully loaded cost.
+WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,8 @@ class Charges:
         """Return the rows of `fully_load`; of an RL run its own, with its part of shared devices' idle time."""
         if self.fleet is None:
             return fully_load(self.frame)
-        return _of_run(fully_load(self.fleet), self.rl_run_id)
+        loaded = fully_load(self.fleet)
+        return loaded if self.rl_run_id is None else loaded.filter(charged_to(self.rl_run_id))
 
     @property
     def total_nano(self) -> int:
@@ -127,7 +139,7 @@ def price(
         _run(connection, "15_stays")
         chosen = _provenance(connection, provenance, asked, run_id)
         _tag_devices(connection, book)
-        stays = _stays(connection)
+        stays = [Stay(*row) for row in connection.execute(sql.read("charges/23_asked_stays.sql")).fetchall()]
         _refuse_faults(root, connection)
         _refuse_two_classes(connection)
         try:
@@ -140,7 +152,7 @@ def price(
         whole = _frame(connection)
         sums.refuse_too_large(whole)
         shared = connection.sql(sql.read("charges/75_shared_hours.sql")).pl()
-    frame = _of_run(whole, run_id)
+    frame = whole if run_id is None else whole.filter(charged_to(run_id))
     if run_id is not None:
         stays = list(_own_stays(stays, run_id, frame))
     # Syncs and energy may be billed without device time.
@@ -161,6 +173,25 @@ def price(
         rl_run_id=run_id if frame.height < whole.height else None,
         fleet=whole if frame.height < whole.height else None,
     )
+
+
+def charged_to(run_id: str) -> pl.Expr:
+    """Whether a charge is of a run, or of a fleet's run with all RL runs on it."""
+    return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
+
+
+def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `Charges.frame` that carry fully loaded cost, with `work` (one of WORK) and `loaded_nano`.
+
+    Sync, activation and transfer go to rollout, headroom to serving. Idle time and energy of a device in one pool,
+    class and UTC day are spread over its work in proportion to cost, by largest remainder; a device without work gives
+    them to its pool's purpose. `unaccounted` stays a row of its own. `loaded_nano` sums to the frame's `cost_nano` for
+    each device and day.
+    """
+    with database.connect() as connection:
+        connection.register("charge", frame)
+        loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
+    return loaded
 
 
 def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
@@ -200,10 +231,8 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
     """Give devices the team of the book's tags where their run names none."""
     if not book.device_tag:
         return
-    tags, devices = (
-        tagging(book.device_tag),
-        "SELECT unit, device_id, hardware_id, pool, device_class FROM stay WHERE asked",
-    )
+    tags = tagging(book.device_tag)
+    devices = "SELECT unit, device_id, hardware_id, pool, device_class FROM stay WHERE asked"
     tagged = [
         (unit, team)
         for unit, *device in connection.execute(devices).fetchall()
@@ -212,19 +241,6 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
     connection.execute("CREATE OR REPLACE TEMP TABLE tagged (unit BIGINT, team VARCHAR)")
     query.insert(connection, "tagged", tagged)
     _run(connection, "22_tagged")
-
-
-def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
-    tenures = connection.execute(
-        "SELECT run_id, device_id, hardware_id, pool, device_class, t0_ns, t1_ns FROM in_period JOIN stay USING (unit) "
-        "WHERE asked ORDER BY run_id, device_id, t0_ns"
-    )
-    return [Stay(*row) for row in tenures.fetchall()]
-
-
-def _of_run(frame: pl.DataFrame, run_id: str | None) -> pl.DataFrame:
-    """Return the rows of a fleet's run with all RL runs on it, or of one RL run."""
-    return frame if run_id is None else frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
@@ -257,34 +273,10 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
         .then(pl.lit("could have been lent"))
         .otherwise(pl.lit("leased, not used"))
     )
-    return pl.concat([rows, payers[rows["payer_row"]], buckets[rows["position"]]], how="horizontal").select(
-        "hour",
-        "run_id",
-        "fleet_run_id",
-        "provenance",
-        "device_id",
-        "hardware_id",
-        "pool",
-        "device_class",
-        "commitment",
-        "lease_id",
-        "kind",
-        "bucket",
-        pl.when("of_device").then("device_team").otherwise("run_team").alias("team"),
-        "policy_version",
-        "task",
-        "fate",
-        pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause").alias("cause"),
-        "route",
-        "ns",
-        "tokens",
-        "bytes",
-        "energy_mw_ns",
-        "cost_nano",
-        "writer",
-        "first_seq",
-        "last_seq",
-    )
+    joined = pl.concat([rows, payers[rows["payer_row"]], buckets[rows["position"]]], how="horizontal")
+    team = pl.when("of_device").then("device_team").otherwise("run_team")
+    cause = pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause")
+    return joined.with_columns(team=team, cause=cause).select(COLUMNS)
 
 
 def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
@@ -348,50 +340,34 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
 
 def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
     """Make the tables of prices by day: fractions num / den of a nano-dollar per unit."""
-    tables: dict[str, list[list[Any]]] = {"device": [], "transfer": [], "energy": [], "tokens": []}
+    tables: defaultdict[str, list[list[Any]]] = defaultdict(list)
     for key in records(connection.execute(sql.read("charges/35_price_keys.sql"))):
         day, ns = key["day"], key["day"] * 24 * NS_PER_HOUR
         if key["what"] == "device":
             entry = book.device_at(key["device_class"], key["pool"], ns)
-            rate = Fraction(entry.usd_per_hour) * NANO_USD_PER_USD / NS_PER_HOUR
-            values = [
-                key["device_class"],
-                key["pool"],
-                day,
-                *rate.as_integer_ratio(),
-                entry.commitment,
-                entry.energy_included,
-            ]
+            rate = _nano_ratio(Fraction(entry.usd_per_hour) / NS_PER_HOUR)
+            values = [key["device_class"], key["pool"], day, *rate, entry.commitment, entry.energy_included]
         elif key["what"] == "transfer":
-            rate = Fraction(book.transfer_at(key["route"], ns).usd_per_gb) * NANO_USD_PER_USD / _BYTES_PER_GB
-            values = [key["route"], day, *rate.as_integer_ratio()]
+            usd_per_gb = Fraction(book.transfer_at(key["route"], ns).usd_per_gb)
+            values = [key["route"], day, *_nano_ratio(usd_per_gb / _BYTES_PER_GB)]
         elif key["what"] == "energy":
             power = book.electricity_at(ns)
-            rate = Fraction(power.usd_per_kwh) * Fraction(power.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
-            values = [day, *rate.as_integer_ratio()]
+            values = [day, *_nano_ratio(Fraction(power.usd_per_kwh) * Fraction(power.pue) / _MW_NS_PER_KWH)]
         else:
             values = [day, *_weights(book, ns)]
         tables[key["what"]].append(values)
-    rate_columns = "num HUGEINT, den HUGEINT"
-    for name, columns in (
-        (
-            "device",
-            f"device_class VARCHAR, pool VARCHAR, day BIGINT, {rate_columns}, commitment VARCHAR, "
-            "energy_included BOOLEAN",
-        ),
-        ("transfer", f"route VARCHAR, day BIGINT, {rate_columns}"),
-        ("energy", f"day BIGINT, {rate_columns}"),
-        ("tokens", "day BIGINT, input_weight HUGEINT, output_weight HUGEINT"),
-    ):
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_price ({columns})")
-        query.insert(connection, f"{name}_price", tables[name])
+    _run(connection, "40_prices")
+    for name, rows_of_prices in tables.items():
+        query.insert(connection, f"{name}_price", rows_of_prices)
+
+
+def _nano_ratio(usd: Fraction) -> tuple[int, int]:
+    return (usd * NANO_USD_PER_USD).as_integer_ratio()
 
 
 def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
     """Return the weights of a prompt and a generated token, least whole numbers; equal where both are free."""
     prices = book.tokens_at(ns)
-    pair = Fraction(prices.input_usd_per_million), Fraction(prices.output_usd_per_million)
-    scale = pair[0].denominator * pair[1].denominator
-    whole = int(pair[0] * scale), int(pair[1] * scale)
-    shared = gcd(*whole)
-    return (whole[0] // shared, whole[1] // shared) if shared else (1, 1)
+    if not prices.output_usd_per_million:
+        return (1, 0) if prices.input_usd_per_million else (1, 1)
+    return (Fraction(prices.input_usd_per_million) / Fraction(prices.output_usd_per_million)).as_integer_ratio()

@@ -14,6 +14,7 @@ from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import preconditions
+from rose.pricing.charges.pricing import COLUMNS, charged_to
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.closing.records import Posting, postings
@@ -65,8 +66,8 @@ class Part:
         """The charges, with the columns of `Charges.frame`."""
         source = self.source
         scan = pl.scan_parquet(source, hive_partitioning=False) if isinstance(source, Path) else source.lazy()
-        kept = scan.filter(charge_algebra.in_period(self.period)).select(charge_algebra.COLUMNS)
-        return kept if self.run_id is None else kept.filter(charge_algebra.of_run(self.run_id))
+        kept = scan.filter(charge_algebra.in_period(self.period)).select(COLUMNS)
+        return kept if self.run_id is None else kept.filter(charged_to(self.run_id))
 
     @cached_property
     def frame(self) -> pl.DataFrame:
@@ -147,7 +148,7 @@ class Bill:
         """The fully loaded charges, without corrections."""
         whole = pl.concat([replace(part, run_id=None).frame for part in self.charges])
         loaded, run_id = charges.fully_load(charge_algebra.canonical(whole)), self.parts[0].run_id
-        return loaded if run_id is None else loaded.filter(charge_algebra.of_run(run_id))
+        return loaded if run_id is None else loaded.filter(charged_to(run_id))
 
     @property
     def hours(self) -> pl.DataFrame:

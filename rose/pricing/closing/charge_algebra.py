@@ -12,32 +12,9 @@ import polars as pl
 
 from rose.pricing.charges import sums
 from rose.pricing.charges.allocation import ALL_BUCKETS
+from rose.pricing.charges.pricing import AMOUNTS, COLUMNS, DIMENSIONS, REFERENCES
 from rose.pricing.closing.period import Period, naive
 from rose.pricing.money import PricingError
-
-DIMENSIONS: tuple[str, ...] = (
-    "hour",
-    "run_id",
-    "fleet_run_id",
-    "provenance",
-    "device_id",
-    "hardware_id",
-    "pool",
-    "device_class",
-    "commitment",
-    "lease_id",
-    "kind",
-    "bucket",
-    "team",
-    "policy_version",
-    "task",
-    "fate",
-    "cause",
-    "route",
-)
-AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
-REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")
-COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)
 
 UNALLOCATED = "unallocated"
 _PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}
@@ -60,11 +37,6 @@ BY: Mapping[str, str] = {
     "route": "route",
     "work": "work",
 }
-
-
-def of_run(run_id: str) -> pl.Expr:
-    """Whether a charge is of a run, or of a fleet's run with all RL runs on it."""
-    return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
 
 
 def in_period(period: Period) -> pl.Expr:

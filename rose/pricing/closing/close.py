@@ -17,10 +17,11 @@ from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges, Stay
+from rose.pricing.charges.pricing import AMOUNTS
 from rose.pricing.charges.sums import exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period
-from rose.pricing.closing.records import Posting, postings, watermark
+from rose.pricing.closing.records import BookStamp, Posting, postings, watermark
 from rose.pricing.closing.store import Closed
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.price_books import choice
@@ -61,7 +62,16 @@ def close(
             _refuse_closed(root, period, provenance)
         # Before anything is read: every event up to the mark is then priced.
         mark = watermark(root)
-        priced = _priced(root, period, book, provenance, allow_unverified)
+        priced = charges.price(
+            root,
+            book,
+            from_ns=period.from_ns,
+            to_ns=period.to_ns,
+            provenance=provenance,
+            allow_unverified=allow_unverified,
+        )
+        if priced.frame.is_empty():
+            raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
         _refuse_closed(root, period, priced.provenance)
         open_runs = _open_runs(root, period, priced)
         if open_runs and not with_open_runs:
@@ -96,20 +106,6 @@ def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
             )
 
 
-def _priced(root: Path, period: Period, book: PriceBook, provenance: str | None, allow_unverified: bool) -> Charges:
-    priced = charges.price(
-        root,
-        book,
-        from_ns=period.from_ns,
-        to_ns=period.to_ns,
-        provenance=provenance,
-        allow_unverified=allow_unverified,
-    )
-    if priced.frame.is_empty():
-        raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
-    return priced
-
-
 def settle(root: Path) -> None:
     """Finish what a killed process posted, remove what it only prepared. The caller holds the lock."""
     for posted in postings(root).values():
@@ -141,7 +137,7 @@ def make_posting(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "
             "unit of the prices (`rose price`), or close a shorter period"
         )
-    contents = {rows_file: store.parquet(frame), **more_files}
+    contents, book = {rows_file: store.parquet(frame), **more_files}, priced.book
     posting = Posting(
         close_id=close_id,
         number=number,
@@ -154,7 +150,14 @@ def make_posting(
         verified=priced.verified,
         reason=reason,
         open_runs=tuple(open_runs),
-        book=store.book_stamp(priced.book, book_file),
+        book=BookStamp(
+            name=book.name,
+            version=book.version,
+            currency=book.currency,
+            sha256=book.sha256,
+            source=book.path,
+            file=book_file,
+        ),
         rows=frame.height,
         cost_nano=cost_nano,
         rows_file=rows_file,
@@ -167,7 +170,7 @@ def make_posting(
 
 def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Return sums of the amounts by kind and bucket, in order of their names."""
-    summed = frame.group_by("kind", "bucket").agg(exact(name) for name in charge_algebra.AMOUNTS)
+    summed = frame.group_by("kind", "bucket").agg(exact(name) for name in AMOUNTS)
     return summed.sort("kind", "bucket").to_dicts()
 
 

@@ -20,7 +20,6 @@ import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,12 @@ from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.closing import charge_algebra
-from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import (
     ADOPTED,
     BUDGETED,
     CLOSED,
     RESTATED,
     Adoption,
-    BookStamp,
     Budget,
     Posting,
     adopted,
@@ -69,11 +66,6 @@ class Closed:
     charges: Charges
     corrections: pl.DataFrame
     posted: tuple[Posting, ...]
-
-    @property
-    def closed_at(self) -> datetime:
-        """When it was closed, naive UTC."""
-        return naive(self.posted[0].posted_ns)
 
     @property
     def book(self) -> PriceBook:
@@ -173,12 +165,6 @@ def book_of(root: Path, posting: Posting) -> PriceBook:
     """Return a posting's price book, from its frozen text. Raises PricingError, PriceBookError."""
     text = file(root, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
-
-
-def book_stamp(book: PriceBook, file: str) -> BookStamp:
-    return BookStamp(
-        name=book.name, version=book.version, currency=book.currency, sha256=book.sha256, source=book.path, file=file
-    )
 
 
 def folder(root: Path, close_id: str) -> Path:

@@ -7,7 +7,6 @@ Quantities and list costs are rounded to 1e-12, so they differ from charged cost
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from decimal import ROUND_HALF_EVEN, Context, Decimal
 from pathlib import Path
 
 import duckdb
@@ -27,7 +26,6 @@ SUFFIXES = (".parquet", ".csv")
 #: A portion ends with the hour that reaches this length.
 _PORTION_ROWS = 100_000
 _PICO = 10**12
-_CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 Progress = Callable[[int, int], None]
 
@@ -146,11 +144,7 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
         connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         # A correction needs no price, and its book may lack one.
         for price in [] if part.correction else prices.used(part):
-            row = [number, price.item, price.stretch, _pico(price.usd), price.name, price.commitment]
+            row = [number, price.item, price.stretch, round(price.usd * _PICO), price.name, price.commitment]
             connection.execute("INSERT INTO price VALUES (?, ?, ?, ?, ?, ?)", row)
     with catalog.connect(bill.root) as ledger:
         connection.register("run_tag", ledger.sql("SELECT run_id, tags_json FROM run").pl())
-
-
-def _pico(usd: Decimal) -> int:
-    return int(_CONTEXT.multiply(usd, _PICO).to_integral_value(rounding=ROUND_HALF_EVEN, context=_CONTEXT))

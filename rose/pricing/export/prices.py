@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import polars as pl
@@ -13,8 +13,6 @@ import polars as pl
 from rose.pricing.closing.bill import Part
 from rose.pricing.price_books.entries import Dated
 from rose.pricing.price_books.pricebook import PriceBook
-
-_CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +25,7 @@ class PriceUsed:
     item: str
     stretch: int
     name: str
-    usd: Decimal
+    usd: Fraction
     unit: str
     commitment: str | None
     entry: Dated
@@ -70,20 +68,20 @@ def used(part: Part) -> list[PriceUsed]:
 
 def _price(book: PriceBook, row: Mapping[str, Any]) -> PriceUsed:
     ns = int(row["hour"].replace(tzinfo=UTC).timestamp()) * 10**9
+    thing: str = row["item"]
+    commitment: str | None = None
+    entry: Dated
     if row["kind"] == "capacity":
-        device = book.device_at(row["device_class"], row["pool"], ns)
-        thing = f"device/{row['device_class']}" + (f"/{device.pool}" if device.pool else "")
-        return _used(book, row, device, f"{thing}/{device.commitment}", device.usd_per_hour, device.commitment)
-    if row["kind"] == "transfer":
-        route = book.transfer_at(row["route"], ns)
-        return _used(book, row, route, row["item"], route.usd_per_gb)
-    power = book.electricity_at(ns)
-    return _used(book, row, power, "energy", _CONTEXT.multiply(power.usd_per_kwh, power.pue))
-
-
-def _used(
-    book: PriceBook, row: Mapping[str, Any], entry: Dated, thing: str, usd: Decimal, commitment: str | None = None
-) -> PriceUsed:
+        entry = book.device_at(row["device_class"], row["pool"], ns)
+        usd, commitment = Fraction(entry.usd_per_hour), entry.commitment
+        # One price of a class has one name in all its pools.
+        thing = "/".join(filter(None, ("device", row["device_class"], entry.pool, commitment)))
+    elif row["kind"] == "transfer":
+        entry = book.transfer_at(row["route"], ns)
+        usd = Fraction(entry.usd_per_gb)
+    else:
+        entry = book.electricity_at(ns)
+        usd = Fraction(entry.usd_per_kwh) * Fraction(entry.pue)
     since = "" if entry.valid_from is None else f"/{entry.valid_from}"
     return PriceUsed(
         item=row["item"],

@@ -151,11 +151,8 @@ def _prices(bill: Bill) -> pl.DataFrame:
 
 
 def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None:
-    sheet, bold, usd = (
-        _sheet(book, BILL, bill),
-        book.add_format({"bold": True}),
-        book.add_format({"num_format": _money(bill)}),
-    )
+    sheet, bold = _sheet(book, BILL, bill), book.add_format({"bold": True})
+    usd = book.add_format({"num_format": _money(bill)})
     sheet.set_column(0, 0, 30)
     sheet.set_column(1, 2, 40)
     row = TABLE_ROW

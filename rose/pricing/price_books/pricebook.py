@@ -39,21 +39,7 @@ from rose.pricing.price_books.entries import (
 )
 from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag, VendorResource
 
-__all__ = [
-    "DevicePrice",
-    "Electricity",
-    "Lending",
-    "Offer",
-    "PowerFigure",
-    "PriceBook",
-    "PriceBookError",
-    "TokenPrices",
-    "TransferPrice",
-    "VerifierPrice",
-    "load",
-    "parse",
-    "shipped",
-]
+__all__ = ["Offer", "PowerFigure", "PriceBook", "PriceBookError", "load", "parse", "shipped"]
 
 E = TypeVar("E", bound=Entry)
 
@@ -73,19 +59,9 @@ class _File(Header):
     vendor_resource: list[VendorResource] = Field(default_factory=list)
 
     def entries(self, table: str) -> Sequence[Entry]:
-        by_table: dict[str, Sequence[Entry]] = {
-            "device": self.device,
-            "offer": self.offer,
-            "power": self.power,
-            "electricity": self.electricity_prices,
-            "transfer": self.transfer,
-            "lending": self.lending_terms,
-            "tokens": self.token_prices,
-            "verifier": self.verifier,
-            "device_tag": self.device_tag,
-            "vendor_resource": self.vendor_resource,
-        }
-        return by_table[table]
+        names = {field.alias or name: name for name, field in type(self).model_fields.items()}
+        entries: Sequence[Entry] = getattr(self, names[table])
+        return entries
 
     @model_validator(mode="after")
     def _one_price_a_day(self) -> Self:
@@ -172,11 +148,14 @@ class PriceBook(_File):
 
     def change_times_ns(self) -> list[int]:
         """Return every instant at which a price begins or ends, ascending."""
-        return sorted(_edges_ns(chain.from_iterable(map(self.entries, TABLES))))
+        entries = chain.from_iterable(map(self.entries, TABLES))
+        return sorted({ns for entry in entries for ns in (entry.from_ns, entry.to_ns) if ns is not None})
 
     def stretches(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
         """Return [t0_ns, t1_ns) cut at every change of a price."""
-        return _cut(t0_ns, t1_ns, self.change_times_ns())
+        if t0_ns >= t1_ns:
+            return []
+        return list(pairwise([t0_ns, *(ns for ns in self.change_times_ns() if t0_ns < ns < t1_ns), t1_ns]))
 
     @property
     def _where(self) -> str:
@@ -260,13 +239,3 @@ def _overlaps(entries: Iterable[E]) -> Iterator[tuple[E, E]]:
                 yield lasting, entry
             if lasting is None or (lasting.days[1] or date.max) < (entry.days[1] or date.max):
                 lasting = entry
-
-
-def _edges_ns(entries: Iterable[Entry]) -> set[int]:
-    return {ns for entry in entries for ns in (entry.from_ns, entry.to_ns) if ns is not None}
-
-
-def _cut(t0_ns: int, t1_ns: int, edges_ns: Iterable[int]) -> list[tuple[int, int]]:
-    if t0_ns >= t1_ns:
-        return []
-    return list(pairwise([t0_ns, *(ns for ns in sorted(edges_ns) if t0_ns < ns < t1_ns), t1_ns]))

@@ -10,8 +10,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from rose.pricing.price_books.entries import TABLES, Entry, Name, Pool
 
-_RULE = "rule"
-
 
 def _tags(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping) or not value:
@@ -30,7 +28,7 @@ class DeviceTag(Entry):
 
     key_fields = ("device", "pool", "device_class", "hardware")
     may_be_a_guess = False
-    noun = _RULE
+    noun = "rule"
 
     device: Name | None = None
     pool: Pool | None = None
@@ -116,9 +114,5 @@ class VendorResource(Entry):
         return self
 
 
-RULES: dict[str, type[Entry]] = {
-    "device_tag": DeviceTag,
-    "vendor_resource": VendorResource,
-}
 #: All tables of a file, prices first.
-FILE_TABLES: dict[str, type[Entry]] = TABLES | RULES
+FILE_TABLES: dict[str, type[Entry]] = {**TABLES, "device_tag": DeviceTag, "vendor_resource": VendorResource}

@@ -8,6 +8,7 @@ import pytest
 
 from rose.pricing import charges
 from rose.pricing.audit.explain import Explanation, Question, explain, explain_closed
+from rose.pricing.charges.pricing import DIMENSIONS
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import nanoseconds
 from rose.pricing.closing.restate import restate
@@ -191,7 +192,7 @@ def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any
     ]
     root = write_ledger(made)
     frame = charges.price(root, test_tenures.BOOK).frame
-    assert not frame.select(charge_algebra.DIMENSIONS).is_duplicated().any()
+    assert not frame.select(DIMENSIONS).is_duplicated().any()
     made_of = explain(root, Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
     assert made_of.faults == []
     assert sum("headroom, not lent" in text for text in sums(made_of)) == 2

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
 from rose.pricing.closing import charge_algebra
-from rose.pricing.closing.charge_algebra import AMOUNTS, DIMENSIONS
 from rose.pricing.money import PricingError
 from tests.pricing.closing.conftest import charges_of, frames_of_charges
 

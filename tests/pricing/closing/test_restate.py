@@ -8,8 +8,8 @@ import pytest
 
 from rose.pricing import charges
 from rose.pricing.audit.check import check
+from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
 from rose.pricing.closing import store
-from rose.pricing.closing.charge_algebra import AMOUNTS, DIMENSIONS
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
