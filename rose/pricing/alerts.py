@@ -52,8 +52,6 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class _Rule(Section):
-    """Name and destinations, which every rule has."""
-
     name: Name
     to: list[Name] = Field(min_length=1)
 
@@ -122,8 +120,6 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """An alert at one destination."""
-
     rule: str
     to: str
     key: str
@@ -137,8 +133,6 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """Results of one round, and the alerts that hold now."""
-
     outcomes: tuple[Outcome, ...]
     sent: int
     entries: tuple[Entry, ...]
@@ -291,7 +285,6 @@ def _without_secrets(text: str, plugin: NotifyBase) -> str:
 
 
 def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _Sender, now_us: int) -> Iterable[Entry]:
-    """Send a rule's new alerts, and yield its entries."""
     for to in outcome.rule.to:
         if outcome.unknown is not None:
             yield from (entry for entry in known.values() if entry.to == to and entry.rule == outcome.rule.name)

@@ -19,7 +19,6 @@ _STYLES: dict[Mark | None, str | None] = {None: None, "strong": "bold", "alarm":
 
 
 def show(parts: Iterable[Element], *, spaced: bool = False, screen: Screen | None = None) -> None:
-    """Print elements; with `spaced` an empty line after each."""
     screen = screen or Screen(width=max(WIDTH, Screen().width))
     for part in parts:
         # Ids and paths stay whole.
@@ -90,8 +89,6 @@ def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[in
 
 
 def _capped(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return `wanted`, cut to one width that fits `room`, and none below its `least`."""
-
     def capped(width: int) -> list[int]:
         return [max(low, min(want, width)) for want, low in zip(wanted, least, strict=True)]
 

@@ -47,7 +47,6 @@ class RunFacts:
 
 
 def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:
-    """Return the first paragraph of a document on a run."""
     return Paragraph(
         f" ({run.run_id}), {run.status}, {stamp.provenance}",
         lead=f"Run {run.name}",
@@ -56,7 +55,6 @@ def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:
 
 
 def to_json(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values by name, with the version of the layout."""
     return {
         "schema": SCHEMA,
         **{

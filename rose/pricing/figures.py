@@ -30,8 +30,6 @@ EXAMPLE_PRICES = "EXAMPLE PRICES, not yours"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BookFacts:
-    """A price book, and the rule that chose it."""
-
     name: str
     version: str
     sha256: str
@@ -130,7 +128,6 @@ class Figure:
 
     @property
     def interval_text(self) -> str:
-        """`$0.01 to $0.02`; empty without an interval."""
         if self.low is None:
             return ""
         return f"{_text(self.low, self.unit)} to {'unbounded' if self.high is None else _text(self.high, self.unit)}"
@@ -142,7 +139,6 @@ class Figure:
 
     @property
     def marked_short_text(self) -> str:
-        """`short_text`, marked if it was not measured."""
         return self.short_text + ("" if self.value is None else _MARKS.get(self.basis, ""))
 
     @property
@@ -187,7 +183,6 @@ class Figures:
     stamp: Stamp
 
     def money(self, usd: Fraction | None, view: str, **shown: Unpack[_Money]) -> Figure:
-        """Return dollars; the interval is in dollars too."""
         return self.amount(None if usd is None else nano_usd_of(usd), view, **shown)
 
     def amount(self, nano_usd: int | None, view: str, **shown: Unpack[_Money]) -> Figure:
@@ -202,7 +197,6 @@ class Figures:
         return self._figure(None if value is None else int(value), unit, COUNT, {"why": why})
 
     def measure(self, value: Fraction | float | None, unit: str = "ratio", **shown: Unpack[_Shown]) -> Figure:
-        """Return a share, a ratio or another measure."""
         return self._figure(None if value is None else float(value), unit, COUNT, shown)
 
     def part(

@@ -78,7 +78,6 @@ def alerts(root: Path, *, file: Path) -> Mapping[str, object]:
 
 
 def _reported(folder: Path) -> set[tuple[str, str, str | None]]:
-    """Return id, status and end of each run with a report in `folder`."""
     reported = set()
     for path in folder.glob("*.json"):
         try:
@@ -108,7 +107,6 @@ def _write(folder: Path, made: Report) -> str:
 
 
 def _file_name(run_id: str) -> str:
-    """Return a run's id as part of a file name, made safe and unique."""
     if _SAFE_NAME.fullmatch(run_id):
         return run_id
     return f"{re.sub(r'[^A-Za-z0-9_-]', '-', run_id)[:80]}-{sha256(run_id.encode()).hexdigest()[:12]}"

@@ -89,7 +89,6 @@ def format_usd(amount_nano_usd: int) -> str:
 
 
 def signed_usd(amount_nano_usd: int) -> str:
-    """Return `format_usd` with a plus above 0: `+$1.20`."""
     return ("+" if amount_nano_usd > 0 else "") + format_usd(amount_nano_usd)
 
 

@@ -93,7 +93,6 @@ def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any
 
 
 def records(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """Return a query's rows as dicts, in order."""
     assert cursor.description is not None
     columns = [column[0] for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]

@@ -187,7 +187,6 @@ def _reason(line: Mapping[str, Any], tolerance: Fraction) -> str:
 
 
 def tables(made: Mapping[str, Any]) -> Iterator[Element]:
-    """Yield the report for a terminal."""
     total = made["total"]
     yield (
         f"Ledger {format_usd(total['ledger_nano'])}, vendor {format_usd(total['effective_nano'])} (billed "

@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading. `unit` is the currency of `money`; a terminal never breaks a `whole` cell."""
+    """`unit` is the currency of `money`; a terminal never breaks a `whole` cell."""
 
     name: str
     kind: Kind = "text"
@@ -101,7 +101,6 @@ class Table:
         )
 
     def records(self) -> list[dict[str, Any]]:
-        """Return rows as cells by column name, the footer last."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in (*self.rows, *self.footer)]
 
@@ -121,11 +120,9 @@ class Table:
         }
 
     def starts_group(self, number: int) -> bool:
-        """Whether row `number` is the first with its value in the first column."""
         return not self.grouped or number == 0 or self.rows[number][0] != self.rows[number - 1][0]
 
     def texts(self, rows_max: int | None = None) -> Iterator[list[str]]:
-        """Yield the first `rows_max` rows as text."""
         for number, row in enumerate(self.rows[:rows_max]):
             first, *rest = self.row_text(row)
             yield [first if self.starts_group(number) else "", *rest]
@@ -159,7 +156,6 @@ Element = Table | Paragraph | str
 
 
 def columns(*names: str, text: Collection[str] = (), whole: Collection[str] = ()) -> tuple[Column, ...]:
-    """Return columns of figures; the first, and those in `text`, hold text."""
     return tuple(
         Column(name, "text" if index == 0 or name in text else "figure", whole=name in whole)
         for index, name in enumerate(names)
@@ -219,5 +215,4 @@ def values(title: str, figures: Mapping[str, Figure], stamp: Stamp, view: str, *
 
 
 def notes(*texts: str) -> tuple[str, ...]:
-    """Return the texts that are not empty."""
     return tuple(filter(None, texts))

@@ -246,7 +246,6 @@ def _rollout(
     hour_ns: int,
     evidence: Evidence,
 ) -> Step:
-    """Divide rollout time by tokens, weighted by serving's prices; `under` is the lease and RL run."""
     prices = book.tokens_at(hour_ns)
     made = [event for event in evidence.tokens if (event["lease_id"], event["rl_run_id"]) == under]
     again: Counter[tuple[Any, ...]] = Counter()
@@ -354,7 +353,6 @@ def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _with_tenant(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add `rl_run_id`: the RL run of charges on another run's device."""
     return rows.with_columns(rl_run_id=pl.when(pl.col("run_id") != pl.col("fleet_run_id")).then("run_id"))
 
 
@@ -376,5 +374,4 @@ def _percent(weights: Mapping[tuple[Any, ...], Fraction], key: tuple[Any, ...]) 
 
 
 def _nulls(values: Iterable[Any]) -> tuple[tuple[bool, Any], ...]:
-    """Return a key that sorts None first."""
     return tuple((value is not None, value if value is not None else 0) for value in values)

@@ -20,8 +20,6 @@ from rose.pricing.money import PricingError
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was checked; each problem names its file."""
-
     closes: int
     corrections: int
     files: int
@@ -66,7 +64,6 @@ def _files(root: Path, posting: Posting) -> Iterator[str]:
 
 
 def _foreign(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
-    """Yield files that no event names."""
     home = root / store.FOLDER
     known = {store.folder(root, posting.close_id) / name for posting in posted for name in posting.files}
     for path in sorted(home.rglob("*")):

@@ -45,8 +45,6 @@ class Evidence:
     units: tuple[tuple[int, Unit], ...] = ()
 
     def of_unit(self, unit: Unit) -> Evidence:
-        """Keep only events of this unit, for an hour in which the device was several."""
-
         def own(at_ns: int) -> bool:
             # Events before the device joined belong to its first unit.
             was = [one for since_ns, one in self.units if since_ns <= at_ns] or [one for _, one in self.units[:1]]
@@ -60,7 +58,6 @@ class Evidence:
         )
 
     def within(self, spans: Sequence[tuple[int, int]]) -> Evidence:
-        """Keep only slices that overlap one of `spans`, UTC nanoseconds."""
         inside = [row for row in self.slices if any(row["t0_ns"] < t1 and row["t1_ns"] > t0 for t0, t1 in spans)]
         return replace(self, slices=tuple(inside))
 
@@ -136,7 +133,6 @@ def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
 
 
 def _in_hour(row: Row, hour_ns: int) -> Row:
-    """Return a slice with its time in the hour, cut as in the charges."""
     parts = dict(cut(row))
     part = parts[hour_ns // NS_PER_HOUR]
     keys = ("writer", "seq", "lease_id", "rollout_run_id", "train_run_id", "t0_ns", "t1_ns")

@@ -90,7 +90,6 @@ class Explanation:
 
     @property
     def faults(self) -> list[str]:
-        """Sums that do not re-add, and broken chains."""
         sums = [f"{step.title}: {total.text}" for step in self.steps for total in step.sums if not total.ok]
         chains = [
             f"the hash chain of writer {span.writer!r} does not hold: run `rose ledger verify`"
@@ -325,7 +324,6 @@ def _corrections(closed: Closed, question: Question, device_hour: DeviceHour) ->
 
 
 def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
-    """Yield the chain from an amount down to the ledger's events."""
     amount, asked = explained.amount, explained.device_hour
     yield f"{amount.text}, {explained.title}  [{amount.view}; {amount.stamp}]"
     hour, count = hour_text(asked.hour_ns), len(explained.rows)

@@ -62,8 +62,6 @@ class DeviceCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """The devices of a run, or of the whole fleet over it."""
-
     devices: tuple[DeviceCost, ...]
     #: Hours of `devices` in which other runs held them too.
     shared: tuple[SharedTime, ...] = ()

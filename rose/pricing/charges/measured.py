@@ -56,7 +56,6 @@ class SharedTime:
 
 
 def shared(charges: Charges) -> tuple[SharedTime, ...]:
-    """Return all device time in shared hours, in order."""
     if charges.shared.is_empty():
         return ()
     keys = (*DEVICE_KEY, "hardware_id", "hour")

@@ -228,7 +228,6 @@ def _nothing(asked: tuple[int, int], chosen: str | None, run_id: str | None) -> 
 
 
 def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Give devices the team of the book's tags where their run names none."""
     if not book.device_tag:
         return
     tags = tagging(book.device_tag)
@@ -323,7 +322,6 @@ def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Price the hours of the period that have no charges at this book's prices yet."""
     connection.execute("BEGIN")
     if connection.execute("SELECT book_sha256 FROM priced_by").fetchall() != [(book.sha256,)]:
         connection.execute("DELETE FROM charge")

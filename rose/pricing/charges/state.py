@@ -121,7 +121,6 @@ def _marks(connection: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
 
 
 def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> list[str]:
-    """Return the id files of roll-ups that are new since the last addition."""
     known = dict(connection.execute("FROM id_file").fetchall())
     return [path for path, sha256 in added.id_files.items() if known.get(path) != sha256]
 
@@ -239,7 +238,6 @@ def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str
 
 
 def _hours(t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int]]:
-    """Yield the hours of [t0_ns, t1_ns), each with its time in it."""
     first = t0_ns // NS_PER_HOUR
     inside = range((first + 1) * NS_PER_HOUR, t1_ns, NS_PER_HOUR)
     for number, (from_ns, to_ns) in enumerate(pairwise([t0_ns, *inside, t1_ns])):

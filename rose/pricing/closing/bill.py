@@ -63,7 +63,6 @@ class Part:
 
     @property
     def rows(self) -> pl.LazyFrame:
-        """The charges, with the columns of `Charges.frame`."""
         source = self.source
         scan = pl.scan_parquet(source, hive_partitioning=False) if isinstance(source, Path) else source.lazy()
         kept = scan.filter(charge_algebra.in_period(self.period)).select(COLUMNS)
@@ -122,12 +121,10 @@ class Bill:
 
     @property
     def total_nano(self) -> int:
-        """The bill with its corrections, nano-dollars."""
         return sum(part.total_nano for part in self.parts)
 
     @property
     def rows(self) -> pl.LazyFrame:
-        """All charges and corrections, each with its `state`."""
         return pl.concat([part.rows.with_columns(state=pl.lit(part.state)) for part in self.parts])
 
     @cached_property
@@ -145,7 +142,6 @@ class Bill:
 
     @cached_property
     def loaded(self) -> pl.DataFrame:
-        """The fully loaded charges, without corrections."""
         whole = pl.concat([replace(part, run_id=None).frame for part in self.charges])
         loaded, run_id = charges.fully_load(charge_algebra.canonical(whole)), self.parts[0].run_id
         return loaded if run_id is None else loaded.filter(charged_to(run_id))
@@ -156,7 +152,6 @@ class Bill:
 
     @property
     def newest_book(self) -> PriceBook:
-        """The last price book of the last hours."""
         return max(self.parts, key=lambda part: (part.period.to_ns, part.posting.number if part.posting else 0)).book
 
 

@@ -169,7 +169,6 @@ def make_posting(
 
 
 def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return sums of the amounts by kind and bucket, in order of their names."""
     summed = frame.group_by("kind", "bucket").agg(exact(name) for name in AMOUNTS)
     return summed.sort("kind", "bucket").to_dicts()
 
@@ -180,7 +179,6 @@ def _stays(priced: Charges) -> pl.DataFrame:
 
 
 def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
-    """Return runs that have not ended and are charged in the period, or began in it."""
     with catalog.connect(root) as connection:
         set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
         runs = rows(connection, "closing/open_runs")
@@ -189,7 +187,6 @@ def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
 
 
 def _new_id(root: Path, period: Period, provenance: str) -> str:
-    """Return the period's first name that neither an event nor a folder has."""
     known, number = postings(root), 1
     while (close_id := f"{period.label}-{provenance}-{number}") in known or store.folder(root, close_id).exists():
         number += 1

@@ -43,11 +43,9 @@ class Period:
         return self.from_ns < other.to_ns and other.from_ns < self.to_ns
 
     def within(self, other: Period) -> Period:
-        """Return the part that lies in `other`, which it overlaps."""
         return Period(max(self.from_ns, other.from_ns), min(self.to_ns, other.to_ns))
 
     def without(self, taken: Iterable[Period]) -> list[Period]:
-        """Return what is left, in order, without the periods of `taken`."""
         left, at_ns = [], self.from_ns
         for cut in sorted(taken):
             if cut.from_ns > at_ns:
@@ -95,12 +93,10 @@ def nanoseconds(at: datetime) -> int:
 
 
 def moment(ns: int) -> datetime:
-    """Return the UTC time of nanoseconds since the epoch, cut to microseconds."""
     return _EPOCH + timedelta(microseconds=ns // 1000)
 
 
 def naive(ns: int) -> datetime:
-    """Return `moment` without a zone, as in a frame's columns."""
     return moment(ns).replace(tzinfo=None)
 
 

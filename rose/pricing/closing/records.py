@@ -50,8 +50,6 @@ class Adoption:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BookStamp:
-    """A posting's price book; its text is in `file` of the close's folder."""
-
     name: str
     version: str
     currency: str

@@ -73,7 +73,6 @@ class Closed:
 
     @property
     def frame(self) -> pl.DataFrame:
-        """Closed + corrections, one row for each combination of dimensions."""
         if self.corrections.is_empty():
             return self.charges.frame
         newest_first = self.corrections.sort("correction", descending=True, maintain_order=True)
@@ -172,7 +171,6 @@ def folder(root: Path, close_id: str) -> Path:
 
 
 def staged(root: Path, close_id: str) -> Path:
-    """Return the folder where files wait for their event."""
     return root / FOLDER / f".{close_id}.tmp"
 
 
@@ -266,7 +264,6 @@ def discard_unposted(root: Path) -> None:
 
 
 def finish(root: Path, posted: list[Posting]) -> None:
-    """`publish`, for a caller that holds `lock`."""
     for posting in posted:
         temporary, final = staged(root, posting.close_id), folder(root, posting.close_id)
         waiting = [name for name, sha256 in posting.files.items() if _is(temporary / name, sha256)]

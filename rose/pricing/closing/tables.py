@@ -32,7 +32,6 @@ def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
 
 
 def postings(posted: Sequence[Posting]) -> Iterator[Element]:
-    """Yield who posted what of a close, when, why and by which prices."""
     first = posted[0]
     yield f"{first.close_id}: {utc(first.from_ns)} to {utc(first.to_ns)}, {first.provenance}, ROSE {first.rose_version}"
     yield f"SHA-256 of the close {first.sha256}"

@@ -70,14 +70,12 @@ def month_of(text: str | None) -> Period:
 
 
 def book_of(root: Path, price_book: str | None, period: Period, provenance: str | None = None) -> PriceBook:
-    """Return the price book of the runs of a period. Raises as `choice.choose`."""
     from rose.pricing.price_books import choice
 
     return choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
 
 
 def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Iterable[Element]]) -> None:
-    """Print plain values as JSON, or the elements of `shown` on the terminal."""
     if as_json:
         echo_data(json.dumps(data(), indent=2, default=str))
         return
@@ -88,7 +86,6 @@ def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Ite
 
 
 def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section], as_json: bool) -> None:
-    """Print the answers on a run, as JSON or as tables."""
     from rose.pricing import console
     from rose.pricing.document import heading, to_json
 

@@ -75,7 +75,6 @@ def _show(book: PriceBook) -> None:
 
 
 def _words(entry: Entry) -> str:
-    """Return an entry's fields and values without its key, source and dates."""
     hidden = {*entry.key_fields, "source", "source_date", "valid_from", "valid_to"}
     plain = entry.model_dump(mode="json", exclude=hidden, exclude_none=True, by_alias=True)
     return ", ".join(f"{name} {_plain(value)}" for name, value in plain.items())

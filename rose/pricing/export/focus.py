@@ -59,7 +59,6 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
 
 
 def charges_nano(bill: Bill) -> dict[str, int]:
-    """Return nano-dollars by bucket, which the rows must sum to."""
     return {
         bucket: int(nano)
         for bucket, nano in pl.concat([part.frame.select("bucket", "cost_nano") for part in bill.parts])
@@ -126,7 +125,6 @@ def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
 
 
 def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
-    """Make the tables that the mapping joins: `part`, `price`, `run_tag`."""
     connection.execute(sql.read("export/focus_tables.sql"))
     for number, part in enumerate(bill.parts):
         book = part.book

@@ -49,7 +49,6 @@ class Report:
 
 
 def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
-    """Check rows in Parquet against FOCUS's rules and `charges_nano`, nano-dollars by bucket."""
     with database.connect() as connection:
         connection.read_parquet(str(path), file_row_number=True).create_view("stored")
         connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")

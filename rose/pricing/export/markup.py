@@ -28,5 +28,4 @@ def page(title: str, parts: Iterable[Table | str], warnings: Iterable[str] = ())
 
 
 def _shown(value: Any) -> Any:
-    """Make direction marks and controls of a text visible; a template's markup stays."""
     return visible_lines(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

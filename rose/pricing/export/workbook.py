@@ -78,7 +78,6 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
 
 
 def _charged_nano(bill: Bill) -> int:
-    """The bill without its corrections, nano-dollars."""
     return sum(part.total_nano for part in bill.charges)
 
 
@@ -118,7 +117,6 @@ def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
 
 
 def _summed(rows: pl.DataFrame, by: Sequence[str], sums: Sequence[str]) -> pl.DataFrame:
-    """Return sums by `by`, in its order, a null as "unallocated"."""
     summed = rows.group_by(by).agg(map(exact, sums)).sort(by)
     return summed.with_columns(pl.col(by).cast(pl.String).fill_null(UNALLOCATED))
 
@@ -184,7 +182,6 @@ def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
 
 
 def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:
-    """Yield the bill in each view and with corrections, nano-dollars."""
     yield AMORTIZED, _charged_nano(bill)
     yield FULLY_LOADED, loaded_nano
     yield MARGINAL, bill.marginal_nano
@@ -221,7 +218,6 @@ def _write_table(book: xlsxwriter.Workbook, name: str, frame: pl.DataFrame, bill
 
 
 def _sheet(book: xlsxwriter.Workbook, name: str, bill: Bill) -> Any:
-    """Add a sheet ready to print, with stamp and warnings at its top."""
     sheet = book.add_worksheet(name)
     sheet.set_landscape()
     sheet.set_paper(9)

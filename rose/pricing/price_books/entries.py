@@ -93,8 +93,6 @@ Pool = Literal["serving", "rollout", "train"]
 
 
 class Header(BaseModel):
-    """The top of the file."""
-
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Name
@@ -159,8 +157,6 @@ class Entry(BaseModel):
 
 
 class Dated(Entry):
-    """An entry with optional dates."""
-
     valid_from: Day | None = None
     valid_to: Day | None = None
 
@@ -329,8 +325,6 @@ class Lending(Dated):
 
 
 class TokenPrices(Dated):
-    """Serving's prices for a million tokens."""
-
     may_be_a_guess = False
 
     input_usd_per_million: Rate
@@ -338,8 +332,6 @@ class TokenPrices(Dated):
 
 
 class VerifierPrice(Dated):
-    """Price of a verdict."""
-
     key_fields = ("name",)
     may_be_a_guess = False
 

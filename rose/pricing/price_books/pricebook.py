@@ -45,8 +45,6 @@ E = TypeVar("E", bound=Entry)
 
 
 class _File(Header):
-    """The tables of the file."""
-
     device: list[DevicePrice] = Field(min_length=1)
     offer: list[Offer] = Field(default_factory=list)
     power: list[PowerFigure] = Field(default_factory=list)
@@ -118,11 +116,9 @@ class PriceBook(_File):
         )
 
     def offers_at(self, device_class: str, ns: int) -> tuple[Offer, ...]:
-        """Return market prices of a class at an instant, in the file's order."""
         return tuple(offer for offer in self.offer if offer.device_class == device_class and offer.holds_at(ns))
 
     def power_of(self, device_class: str) -> PowerFigure:
-        """Return the assumed power of a class. Raises PriceBookError if the book has none."""
         for figure in self.power:
             if figure.device_class == device_class:
                 return figure
@@ -147,19 +143,16 @@ class PriceBook(_File):
         return self._at([p for p in self.verifier if p.name == name], ns, "verifier", f"verifier {name!r}")
 
     def change_times_ns(self) -> list[int]:
-        """Return every instant at which a price begins or ends, ascending."""
         entries = chain.from_iterable(map(self.entries, TABLES))
         return sorted({ns for entry in entries for ns in (entry.from_ns, entry.to_ns) if ns is not None})
 
     def stretches(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
-        """Return [t0_ns, t1_ns) cut at every change of a price."""
         if t0_ns >= t1_ns:
             return []
         return list(pairwise([t0_ns, *(ns for ns in self.change_times_ns() if t0_ns < ns < t1_ns), t1_ns]))
 
     @property
     def _where(self) -> str:
-        """Where to add a price: the end of a sentence."""
         return ", in a copy of the book with a `name` of your own" if self.example else ""
 
     def _at(self, entries: Iterable[E], ns: int, table: str, what: str = "") -> E:
@@ -228,7 +221,6 @@ def parse(text: str, source: str) -> PriceBook:
 
 
 def _overlaps(entries: Iterable[E]) -> Iterator[tuple[E, E]]:
-    """Yield (earlier, later) entries of one key that hold on the same day."""
     by_key: dict[tuple[str, ...], list[E]] = {}
     for entry in entries:
         by_key.setdefault(entry.key, []).append(entry)

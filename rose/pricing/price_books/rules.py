@@ -93,7 +93,6 @@ class VendorResource(Entry):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The vendor's name; a resource and a SKU of one name differ."""
         if self.resource is None:
             return "sku", str(self.sku)
         return (self.resource,) if self.sku is None else (self.resource, self.sku)

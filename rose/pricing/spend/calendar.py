@@ -34,8 +34,6 @@ _DAYS_MAX = 3660
 
 
 class Hour(NamedTuple):
-    """A UTC hour, with the reader's names of the times that it lies in."""
-
     from_ns: int
     day: str
     week: str

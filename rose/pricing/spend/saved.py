@@ -62,8 +62,6 @@ class RunSaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The runs of a period."""
-
     period: Period
     provenance: str
     runs: tuple[RunSaved, ...]
@@ -87,7 +85,6 @@ class Saved:
         return all(run.verified is not False for run in self.runs)
 
     def of_team(self, team: str | None) -> list[RunSaved]:
-        """Return the runs of a team; all of them for None."""
         return [run for run in self.runs if team in (None, run.team)]
 
     def to_json(self) -> dict[str, Any]:
@@ -196,7 +193,6 @@ def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -
 
 
 def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
-    """Return sums over the known runs."""
     every = list(runs)
     capacity = [run.capacity_nano for run in every if run.capacity_nano is not None]
     cash = [run.cash_nano for run in every if run.cash_nano is not None]
@@ -253,7 +249,6 @@ def _of_run(
 
 
 def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool) -> RunSaved:
-    """Return what decisions let go of a fleet that RL runs share. Raises as `priced`."""
     with priced(root, row["run_id"], book, allow_unverified, seen) as run:
         nano = nano_usd_of(run.borrow.let_go_usd)
         return RunSaved(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
-    """Yield closed and open parts, then the lines and their sum."""
     question, currency = cost.question, cost.stamp.currency
     yield f"{question.calendar.text(question.period)}  [{cost.view}; {cost.stamp}]"
     yield rests_on(cost)
@@ -35,7 +34,6 @@ def terminal(cost: Cost) -> Iterator[Element]:
 
 
 def lines(cost: Cost) -> Table:
-    """Return the lines in whole units, and their sum."""
     by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
     corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
     counted = cost.view == AMORTIZED
@@ -93,7 +91,6 @@ def _exact(line: Line) -> tuple[int, ...]:
 
 
 def rests_on(cost: Cost) -> str:
-    """Return which parts are from the books, and which were priced now."""
     closes = ", ".join(
         close_id + (f" with {count} correction{'s' if count > 1 else ''}" if count else "")
         for close_id, count in cost.closes.items()
@@ -128,7 +125,6 @@ def csv_text(cost: Cost) -> str:
 
 
 def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
-    """Yield the fleet, then each team, then each run."""
     # Loads a third of the package, which cost does not need.
     from rose.pricing.spend.saved import NO_INTERVAL, cash_text, summed
 
