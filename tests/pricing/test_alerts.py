@@ -16,7 +16,7 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from rose import events
-from rose.pricing import alerts
+from rose.pricing import alerts, jobs
 from rose.pricing.alerts import AlertsConfig, AlertsError
 from rose.pricing.closing import period
 from rose.pricing.watch import budget
@@ -150,7 +150,7 @@ def test_a_message_that_does_not_arrive_is_sent_by_the_next_round(fleet: Path, c
         f'urls_file = "{asked.urls_file}"\n[[rule]]\nname = "ledger"\nkind = "ledger"\nto = ["hook"]\n'
     )
     with pytest.raises(AlertsError, match=r"the ledger was verified never -> hook: .*503"):
-        alerts.job(fleet, file=fleet.parent / "alerts.toml")
+        jobs.alerts(fleet, file=fleet.parent / "alerts.toml")
     hook.code = 200
     assert alerts.check(fleet, asked, NOW_US).sent == 1
     assert alerts.check(fleet, asked, NOW_US).sent == 0

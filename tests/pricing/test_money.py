@@ -12,7 +12,6 @@ from rose.pricing.money import (
     format_money,
     format_ns,
     format_usd,
-    nano_usd,
     nano_usd_of,
     split,
 )
@@ -58,7 +57,7 @@ def test_a_charge_is_exact_over_an_hour_and_rounded_half_to_even() -> None:
 
 
 def test_dollars_to_nano_dollars() -> None:
-    assert nano_usd(Decimal("1.0000000005")) == 1_000_000_000
+    assert nano_usd_of(Decimal("1.0000000005")) == 1_000_000_000
     assert nano_usd_of(Fraction(1, 3)) == 333_333_333
 
 

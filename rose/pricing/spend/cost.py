@@ -178,7 +178,7 @@ def ask(
 ) -> Cost:
     """Answer a question; `price_book` prices open hours. `seen` is for `verify`.
 
-    Raises QuestionError for a value that no charge has, and as `bill`.
+    Raises as `answer` and `bill`.
     """
     billed = bill(
         root,
@@ -190,6 +190,11 @@ def ask(
         close_id=question.close_id,
         as_of_ns=question.as_of_ns,
     )
+    return answer(billed, question)
+
+
+def answer(billed: Bill, question: Question) -> Cost:
+    """Answer a question from the bill of its period. Raises QuestionError for a value that no charge has."""
     charged = billed.rows if question.view == "amortized" else _fully_loaded(billed)
     names = [*question.by, *(name for name in question.only if name not in question.by)]
     dimensions = [_dimension(name, billed, charged, question.calendar) for name in names]

@@ -22,7 +22,6 @@ H = NS_PER_HOUR
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every ledger is large enough for its sums to be kept."""
     monkeypatch.setattr(state, "KEPT_EVENTS", 0)
 
 

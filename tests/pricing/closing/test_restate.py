@@ -9,7 +9,7 @@ import pytest
 from rose.pricing import charges
 from rose.pricing.audit.check import check
 from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
-from rose.pricing.closing import store
+from rose.pricing.closing import store, tables
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
@@ -26,6 +26,7 @@ from tests.pricing.closing.conftest import (
     late_slice,
     write,
 )
+from tests.pricing.conftest import printed
 
 
 def again(root: Path, reason: str = "late", book: PriceBook | None = None, hours: int = 1) -> Posting | None:
@@ -132,3 +133,14 @@ def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) 
 
 def _by(frame: pl.DataFrame, key: str) -> dict[object, int]:
     return dict(frame.group_by(key).agg(pl.col("cost_nano").sum()).iter_rows())
+
+
+def test_a_close_and_its_corrections_are_shown(closed: Path) -> None:
+    restate(closed, CLOSE_ID, "contract 18 [signed]", DEARER, by="bob", now_us=NEXT_DAY_US + 1)
+    listed = printed(tables.closes(postings(closed)))
+    assert f"{CLOSE_ID} 2026-06-01 2026-06-01T01 $3.87 1: +$0.360 $4.23" in listed
+    text = printed(tables.postings(postings(closed)[CLOSE_ID]))
+    assert f"SHA-256 of the close {postings(closed)[CLOSE_ID][0].sha256}" in text
+    assert "0 2026-06-02T00:00:00Z $3.87" in text
+    assert "+$0.360" in text
+    assert "contract 18 [signed] (bob)" in text

@@ -40,7 +40,8 @@ def written() -> str:
         rows=((NAME, 1_500_000_000),),
         notes=(NAME,),
         marks={0: "alarm"},
-    ).with_total()
+        footer=(("total", 1_500_000_000),),
+    )
     return markup.page(NAME, [NAME, table], [NAME])
 
 

@@ -109,7 +109,6 @@ def _events(run_id: str) -> Iterable[events.Event]:
 
 
 def mapped(*entries: str) -> PriceBook:
-    """BOOK with [[vendor_resource]] entries."""
     cited = 'source = "console"\nsource_date = 2026-06-01\n'
     return pricebook.parse(BOOK_TEXT + "".join(f"\n[[vendor_resource]]\n{text}\n{cited}" for text in entries), "b.toml")
 

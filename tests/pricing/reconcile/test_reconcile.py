@@ -18,6 +18,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.reconcile import reconcile, tables
 from tests.pricing.conftest import printed
+from tests.pricing.reconcile import vendor_file
 from tests.pricing.reconcile.conftest import BOOK, LEDGER_NANO, NANO, PERIOD, Row, charge, mapped, whole, write_csv
 
 Compare = Callable[..., dict[str, Any]]
@@ -214,3 +215,8 @@ def test_a_file_that_is_no_invoice_is_refused(compare: Compare, fleet_of_four: P
         reconcile(fleet_of_four, tmp_path / "v.csv", PERIOD, BOOK)
     with pytest.raises(PricingError, match="has no charge of usage in"):
         compare([charge(day=9)])
+
+
+def test_the_sample_invoice_is_what_its_program_makes(tmp_path: Path) -> None:
+    vendor_file.make(tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_bytes() == vendor_file.FILE.read_bytes()
