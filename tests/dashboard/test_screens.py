@@ -259,7 +259,7 @@ def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, 
     app = drawn(closed, "books")
     assert not app.exception
     assert not app.error
-    first, second = (posting.cost_nano for posting in store.read(closed, CLOSE).posted)
+    first, second = (posting.cost_nano for posting in store.of_close(closed, CLOSE))
     (row,) = table(app, "close", "corrections").to_dict("records")
     assert (row["close"], row["closed"], row["total"]) == (CLOSE, format_usd(first), format_usd(first + second))
     assert "the carrier raised its price (audit)" in list(table(app, "why, and by whom")["why, and by whom"])
@@ -272,7 +272,7 @@ def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, 
 
 
 def test_books_are_shown_as_they_were_and_in_both_views(closed: Path, open_page: OpenPage) -> None:
-    posted = store.read(closed, CLOSE).posted
+    posted = store.of_close(closed, CLOSE)
     app = choose(open_page(closed, "books"), "As it was known", posted[0].posted_ns)
     (row,) = table(app, "close", "corrections").to_dict("records")
     assert (row["corrections"], row["total"]) == ("none", format_usd(posted[0].cost_nano))

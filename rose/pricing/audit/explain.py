@@ -25,9 +25,9 @@ from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
+from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.period import hour_text, naive, nanoseconds
 from rose.pricing.closing.records import postings
-from rose.pricing.closing.store import Closed
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
 from rose.pricing.price_books.pricebook import PriceBook
@@ -180,14 +180,13 @@ def explain_closed(root: Path, question: Question, close_id: str) -> list[Explan
 
     Each rests on the events of its own time and its frozen price book. Raises as `explain`, and for an unknown close.
     """
-    closed = store.read(root, close_id)
-    device_hour, _ = _one(
-        question, closed.frame if question.rows_of(closed.charges.frame).is_empty() else closed.charges.frame
-    )
-    stamp = dataclasses.replace(closed.stamp, from_ns=device_hour.hour_ns, to_ns=device_hour.hour_ns + NS_PER_HOUR)
+    root = layout.check(root)
+    closed = of_close(root, close_id)
+    whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
+    device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)
     first, *later = closed.posted
     explanations, seen = [], Seen()
-    for posting, frame in [(first, closed.charges.frame), *((last, closed.frame) for last in later[-1:])]:
+    for posting, frame in [(first, charged), *((last, whole) for last in later[-1:])]:
         rows = question.rows_of(_device_hour(device_hour, frame))
         title = f"as it was closed at {utc(posting.posted_ns)}"
         notes = []
@@ -195,10 +194,16 @@ def explain_closed(root: Path, question: Question, close_id: str) -> list[Explan
             title = f"as restated by correction {posting.number} at {utc(posting.posted_ns)}: {posting.reason}"
             notes = [_corrections(closed, question, device_hour)]
         book = store.book_of(root, posting)
-        stamped = dataclasses.replace(stamp, verified=posting.verified)
-        stays = None if posting.number else closed.charges.stays
+        stamp = Stamp(
+            from_ns=device_hour.hour_ns,
+            to_ns=device_hour.hour_ns + NS_PER_HOUR,
+            provenance=closed.provenance,
+            book=BookFacts.from_book(book),
+            verified=posting.verified,
+        )
+        stays = None if posting.number else store.stays(root, posting)
         explanations.append(
-            _chain(root, title, device_hour, rows, frame, stays, book, stamped, posting.watermark, notes, seen)
+            _chain(root, title, device_hour, rows, frame, stays, book, stamp, posting.watermark, notes, seen)
         )
     return explanations
 
@@ -309,18 +314,16 @@ def _chain(
     )
 
 
-def _corrections(closed: Closed, question: Question, device_hour: DeviceHour) -> str:
-    before = charge_algebra.total(question.rows_of(_device_hour(device_hour, closed.charges.frame)))
-    posted = question.rows_of(_device_hour(device_hour, closed.corrections))
+def _corrections(closed: Bill, question: Question, device_hour: DeviceHour) -> str:
+    rows = [question.rows_of(_device_hour(device_hour, part.frame)) for part in closed.parts]
+    before, *nanos = map(charge_algebra.total, rows)
     parts = [
-        f"correction {number}: {format_usd(int(nano))} ({reason})"
-        for number, reason, nano in posted.group_by("correction", "reason", maintain_order=True)
-        .agg(pl.col("cost_nano").sum())
-        .iter_rows()
+        f"correction {posting.number}: {format_usd(nano)} ({posting.reason})"
+        for posting, nano, corrected in zip(closed.posted[1:], nanos, rows[1:], strict=True)
+        if not corrected.is_empty()
     ]
-    after = charge_algebra.total(question.rows_of(_device_hour(device_hour, closed.frame)))
-    assert before + charge_algebra.total(posted) == after
-    return f"closed {format_usd(before)}; {'; '.join(parts) or 'no correction of it'}; restated {format_usd(after)}"
+    after = format_usd(before + sum(nanos))
+    return f"closed {format_usd(before)}; {'; '.join(parts) or 'no correction of it'}; restated {after}"
 
 
 def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:

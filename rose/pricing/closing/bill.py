@@ -113,6 +113,10 @@ class Bill:
         return tuple(part for part in self.parts if part.correction)
 
     @property
+    def posted(self) -> tuple[Posting, ...]:
+        return tuple(part.posting for part in self.parts if part.posting is not None)
+
+    @property
     def close_id(self) -> str | None:
         """The close, if the bill is one whole close."""
         first = self.parts[0].posting

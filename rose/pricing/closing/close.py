@@ -22,7 +22,6 @@ from rose.pricing.charges.sums import exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import BookStamp, Posting, postings, watermark
-from rose.pricing.closing.store import Closed
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
@@ -41,7 +40,7 @@ def close(
     with_open_runs: bool = False,
     allow_unverified: bool = False,
     now_us: int | None = None,
-) -> Closed:
+) -> Posting:
     """Price a period and freeze it, whole or not at all. `by` is the poster, else this process's user.
 
     Raises PricingError for made-up prices, and for a period that is not over, overlaps a closed one of the same
@@ -93,7 +92,7 @@ def close(
             open_runs=open_runs,
         )
         store.post(root, posting, contents)
-    return store.read(root, posting.close_id)
+    return posting
 
 
 def _refuse_closed(root: Path, period: Period, provenance: str) -> None:

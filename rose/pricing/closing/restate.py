@@ -13,6 +13,7 @@ from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
 from rose.pricing.closing import charge_algebra, store
+from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, watermark
@@ -40,9 +41,9 @@ def restate(
     root = layout.check(root)
     with store.lock(root):
         settle(root)
-        closed = store.read(root, close_id)
+        closed = of_close(root, close_id)
         last = closed.posted[-1]
-        book = book or store.book_of(root, last)
+        book = book or closed.parts[-1].book
         choice.refuse_example(book, f"correcting {close_id}")
         mark = watermark(root)
         priced = charges.price(
@@ -56,7 +57,7 @@ def restate(
         number = last.number + 1
         # Never before the last posting, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
-        rows = charge_algebra.difference(priced.frame, closed.frame)
+        rows = charge_algebra.difference(priced.frame, closed.frame.drop("closed"))
         if rows.is_empty():
             return None
         new_book = book.sha256 != last.book.sha256

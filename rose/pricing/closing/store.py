@@ -3,7 +3,7 @@
 - closes/<close>/charges.parquet: the charges
 - closes/<close>/stays.parquet: the time of each device in the fleet
 - closes/<close>/price_book.toml: the text of the price book
-- closes/<close>/corrections-0001.parquet: signed rows of the first correction
+- closes/<close>/corrections-0001.parquet: signed rows of the first correction, with its number, time and reason
 - closes/<close>/price_book-0001.toml: its price book, if it is another one
 
 Files are prepared in a hidden folder, the ledger's event makes them count, then they take their names. A process killed
@@ -19,7 +19,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,7 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.charges import Charges, Stay
-from rose.pricing.closing import charge_algebra
+from rose.pricing.charges import Stay
 from rose.pricing.closing.records import (
     ADOPTED,
     BUDGETED,
@@ -44,7 +42,6 @@ from rose.pricing.closing.records import (
     adopted,
     postings,
 )
-from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -54,74 +51,8 @@ CHARGES_FILE = "charges.parquet"
 STAYS_FILE = "stays.parquet"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Closed:
-    """A closed period as known at some instant.
-
-    `corrections` has the charges' columns with signed amounts, and `correction` (Int64, from 1), `posted_at`
-    (Datetime(us), UTC) and `reason` (String); `hour` is the charged hour. `posted` are the close and its corrections.
-    """
-
-    close_id: str
-    charges: Charges
-    corrections: pl.DataFrame
-    posted: tuple[Posting, ...]
-
-    @property
-    def book(self) -> PriceBook:
-        return self.charges.book
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        if self.corrections.is_empty():
-            return self.charges.frame
-        newest_first = self.corrections.sort("correction", descending=True, maintain_order=True)
-        return charge_algebra.add([newest_first, self.charges.frame])
-
-    @property
-    def verified(self) -> bool:
-        return all(posting.verified for posting in self.posted)
-
-    @property
-    def stamp(self) -> Stamp:
-        return Stamp(
-            from_ns=self.charges.from_ns,
-            to_ns=self.charges.to_ns,
-            provenance=self.charges.provenance,
-            book=dataclasses.replace(
-                BookFacts.from_book(self.book), example=any(posting.book.example for posting in self.posted)
-            ),
-            verified=self.verified,
-        )
-
-
-def read(root: Path, close_id: str, as_of_ns: int | None = None) -> Closed:
-    """Return a close with the corrections posted up to `as_of_ns` (UTC nanoseconds; None: all).
-
-    Raises PricingError for an unknown or later close, and for frozen files that were changed; LedgerError.
-    """
-    root = layout.check(root)
-    first, *later = of_close(root, close_id, as_of_ns)
-    charges = Charges(
-        frame=_frame(root, first, first.rows_file),
-        stays=tuple(Stay(*row) for row in _frame(root, first, STAYS_FILE).iter_rows()),
-        from_ns=first.from_ns,
-        to_ns=first.to_ns,
-        provenance=first.provenance,
-        verified=first.verified,
-        book=book_of(root, first),
-    )
-    none = charges.frame.clear().with_columns(
-        pl.lit(None, pl.Int64).alias("correction"),
-        pl.lit(None, pl.Datetime("us")).alias("posted_at"),
-        pl.lit(None, pl.String).alias("reason"),
-    )
-    corrections = pl.concat([none, *(_frame(root, posting, posting.rows_file) for posting in later)])
-    return Closed(close_id=close_id, charges=charges, corrections=corrections, posted=(first, *later))
-
-
 def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Posting]:
-    """Return the postings of a close up to `as_of_ns`, with their files in place.
+    """Return the postings of a close up to `as_of_ns` (UTC nanoseconds; None: all), with their files in place.
 
     Raises PricingError for an unknown or later close.
     """
@@ -158,6 +89,12 @@ def file(root: Path, posting: Posting, name: str) -> Path:
     if sha256 != (posting.book.sha256 if name == posting.book.file else posting.files[name]):
         raise PricingError(f"{path} was changed after it was frozen; restore the original, `rose books verify` checks")
     return path
+
+
+def stays(root: Path, posting: Posting) -> tuple[Stay, ...]:
+    """Return the time of each device in a closed period. Raises PricingError."""
+    frame = pl.read_parquet(file(root, posting, STAYS_FILE), hive_partitioning=False)
+    return tuple(Stay(*row) for row in frame.iter_rows())
 
 
 def book_of(root: Path, posting: Posting) -> PriceBook:
@@ -283,7 +220,3 @@ def _is(path: Path, sha256: str) -> bool:
         return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
     except OSError:
         return False
-
-
-def _frame(root: Path, posting: Posting, name: str) -> pl.DataFrame:
-    return pl.read_parquet(file(root, posting, name), hive_partitioning=False)

@@ -62,7 +62,7 @@ def close(
         root, whole = ledger_root(ledger), period_of(period)
         if receipt is not None:
             check_place(receipt)
-        made = closing.close(
+        posting = closing.close(
             root,
             whole,
             book_of(root, price_book, whole, provenance),
@@ -71,7 +71,7 @@ def close(
             with_open_runs=with_open_runs,
             allow_unverified=allow_unverified,
         )
-        _say(root, list(made.posted), receipt, as_json)
+        _say(root, [posting], receipt, as_json)
         if price_book is not None and adopted(root) is None:
             echo(
                 "Only this close takes its prices from that book: `rose price FILE --adopt` has every command price "

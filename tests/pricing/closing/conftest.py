@@ -15,7 +15,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges.pricing import AMOUNTS, COLUMNS
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
-from rose.pricing.closing.store import Closed
+from rose.pricing.closing.records import Posting
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing import any_event
@@ -171,7 +171,7 @@ CLOSE_ID = "2026-06-01T00-live-1"
 BILL_NANO = 3_600_000_000 + 200_000_000 + 68_750_000
 
 
-def close(root: Path, period: Period = FIRST_HOUR, book: PriceBook = BOOK, **options: Any) -> Closed:
+def close(root: Path, period: Period = FIRST_HOUR, book: PriceBook = BOOK, **options: Any) -> Posting:
     return closing.close(root, period, book, **({"now_us": NEXT_DAY_US, "by": "ann"} | options))
 
 

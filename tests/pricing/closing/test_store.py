@@ -3,38 +3,45 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from rose.ledger.growth import compaction
 from rose.pricing.audit.check import check
+from rose.pricing.charges import Stay
 from rose.pricing.closing import store
+from rose.pricing.closing.bill import Bill, of_close
 from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.money import PricingError
 from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, FIRST_HOUR, NEXT_DAY_US, late_slice, write
 
 
+def read(root: Path, close_id: str = CLOSE_ID, as_of_ns: int | None = None) -> tuple[Bill, tuple[Stay, ...]]:
+    close = of_close(root, close_id, as_of_ns)
+    assert close.total_nano == int(close.frame["cost_nano"].sum())
+    return close, store.stays(root, close.posted[0])
+
+
 def test_a_close_reads_back_as_it_was_frozen(closed_kept: Path) -> None:
-    close = store.read(closed_kept, CLOSE_ID)
-    assert (close.charges.from_ns, close.charges.to_ns) == (FIRST_HOUR.from_ns, FIRST_HOUR.to_ns)
-    assert close.charges.total_nano == BILL_NANO
-    assert close.book == close.charges.book == BOOK.model_copy(update={"chosen": "frozen with the close"})
-    assert close.corrections.is_empty()
-    assert close.frame.equals(close.charges.frame)
+    close, _ = read(closed_kept)
+    assert (close.period, close.total_nano, close.corrections) == (FIRST_HOUR, BILL_NANO, ())
+    assert close.newest_book == BOOK.model_copy(update={"chosen": "frozen with the close"})
+    assert close.frame.drop("closed").equals(close.parts[0].frame)
     assert str(close.stamp) == "USD, live"
 
 
 def test_before_it_was_closed_nothing_was_known(closed_kept: Path) -> None:
-    assert store.read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000).charges.total_nano == BILL_NANO
+    assert read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000)[0].total_nano == BILL_NANO
     with pytest.raises(PricingError, match=r"was closed at 2026-06-02T00:00:00\.000000Z, so nothing of it was known"):
-        store.read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000 - 1)
+        read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000 - 1)
 
 
 def test_what_is_not_there_is_named(closed: Path) -> None:
     with pytest.raises(PricingError, match=f"no close 'x'; the closes of this ledger: {CLOSE_ID}"):
-        store.read(closed, "x")
+        read(closed, "x")
     (closed / "closes" / "x").mkdir()
     with pytest.raises(PricingError, match=r"closes/x is there, but no event of the ledger speaks of it"):
-        store.read(closed, "x")
+        read(closed, "x")
 
 
 @pytest.mark.parametrize("name", ["charges.parquet", "stays.parquet", "price_book.toml"])
@@ -43,16 +50,16 @@ def test_a_changed_or_missing_file_is_never_read(closed: Path, name: str) -> Non
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(PricingError, match=f"{name} was changed after it was frozen"):
-        store.read(closed, CLOSE_ID)
+        read(closed)
     path.unlink()
     with pytest.raises(PricingError, match=f"{name}, which {CLOSE_ID} was frozen in, cannot be read"):
-        store.read(closed, CLOSE_ID)
+        read(closed)
 
 
 def test_the_same_rows_are_the_same_bytes(closed_kept: Path) -> None:
-    frame = store.read(closed_kept, CLOSE_ID).charges.frame
-    assert store.parquet(frame) == store.parquet(frame.clone())
-    assert store.parquet(frame) == (closed_kept / "closes" / CLOSE_ID / "charges.parquet").read_bytes()
+    path = closed_kept / "closes" / CLOSE_ID / "charges.parquet"
+    frame = pl.read_parquet(path)
+    assert store.parquet(frame) == store.parquet(frame.clone()) == path.read_bytes()
 
 
 def test_a_posting_goes_through_json_unchanged(closed: Path) -> None:
