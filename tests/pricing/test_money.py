@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.money import (
-    charge_nano_usd,
-    format_money,
-    format_ns,
-    format_usd,
-    nano_usd_of,
-    split,
-)
+from rose.pricing.money import charge_nano_usd, format_money, format_ns, format_usd, nano_usd_of, split
 
 weights = st.dictionaries(st.text(max_size=3), st.integers(0, 10**20), min_size=1, max_size=9)
 

@@ -123,12 +123,7 @@ class Explanation:
 
 
 def explain(
-    root: Path,
-    question: Question,
-    book: PriceBook,
-    *,
-    provenance: str | None = None,
-    allow_unverified: bool = False,
+    root: Path, question: Question, book: PriceBook, *, provenance: str | None = None, allow_unverified: bool = False
 ) -> Explanation:
     """Return the chain of a charge as the ledger is now, at the prices of `book`.
 

@@ -245,11 +245,7 @@ def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -
     with priced_run(root, run_id, book) as run:
         marginal_nano = nano_usd_of(run.borrow.usd)
     parts = (replace(part, run_id=run_id) for part in whole.parts)
-    return replace(
-        whole,
-        parts=tuple(part for part in parts if not part.frame.is_empty()),
-        marginal_nano=marginal_nano,
-    )
+    return replace(whole, parts=tuple(part for part in parts if not part.frame.is_empty()), marginal_nano=marginal_nano)
 
 
 def _provenance(root: Path, period: Period, posted: Mapping[str, list[Posting]], chosen: str | None) -> str:

@@ -168,12 +168,7 @@ def adopt(root: Path, book: PriceBook, *, by: str) -> Adoption:
         if (last := adopted(root)) is not None and last.text == book.text:
             return last
         adoption = Adoption(
-            name=book.name,
-            version=book.version,
-            sha256=book.sha256,
-            text=book.text,
-            adopted_us=utc_us(),
-            adopted_by=by,
+            name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
         )
         _record(root, ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
     return adoption

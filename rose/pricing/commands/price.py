@@ -60,13 +60,7 @@ def _show(book: PriceBook) -> None:
 
     names = ("what", "price", "holds", "source", "of")
     rows = tuple(
-        (
-            " ".join((table, *entry.key)),
-            _words(entry),
-            span_of(*entry.days),
-            entry.source,
-            str(entry.source_date),
-        )
+        (" ".join((table, *entry.key)), _words(entry), span_of(*entry.days), entry.source, str(entry.source_date))
         for table in FILE_TABLES
         for entry in book.entries(table)
     )

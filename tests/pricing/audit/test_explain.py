@@ -251,11 +251,7 @@ def stay(run_id: str, t0_ns: int, t1_ns: int) -> Stay:
 def test_time_is_cut_equally_where_it_is_shared_and_the_first_by_name_has_what_is_left() -> None:
     a, b, c = ((name, "d", "serving", "h100") for name in "abc")
     parts = held([stay("b", 0, H + 5), stay("c", H - 10, H), stay("a", H - 10, 2 * H)], 0)
-    assert parts == {
-        a: Held(10, 4, (b, c)),
-        b: Held(H, H - 7, (a, c)),
-        c: Held(10, 3, (a, b)),
-    }
+    assert parts == {a: Held(10, 4, (b, c)), b: Held(H, H - 7, (a, c)), c: Held(10, 3, (a, b))}
     assert held([stay("b", 0, H + 5), stay("a", H - 10, 2 * H)], H)[b] == Held(5, 2, (a,))
     assert held([stay("b", 0, H)], H) == {}
 

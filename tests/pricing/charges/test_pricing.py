@@ -91,10 +91,7 @@ RUNS: dict[str, list[events.Event]] = {
     "metered": [*begin(), slice_(0, idle=7200), power(1800, 5400, 800_000)],
     # One reading crosses the end of an hour; beside a meter, one that measures nothing reads nothing twice.
     "unmetered": [*begin(), slice_(0, idle=5400), power(0, 60, 1000), power(0, 5400, None)],
-    "no device time": [
-        *begin(),
-        any_event.sync(device_id="d", wire_bytes=10**9, source="s", at_us=us(10)),
-    ],
+    "no device time": [*begin(), any_event.sync(device_id="d", wire_bytes=10**9, source="s", at_us=us(10))],
     "no trajectory": [*begin(), slice_(0, rollout=10), replace(turn("a", 5, 3), trajectory_id=None)],
     **{f"tags {tags}": [*begin(tags=tags), slice_(0, idle=10)] for tags in ("not json", '{"team": ""}', "[1]", None)},
 }
@@ -293,8 +290,7 @@ def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "chosen",
-    ['device = "s0"', 'pool = "serving"', 'class = "h100-sxm"', 'hardware = "run/*"', 'hardware = "*"'],
+    "chosen", ['device = "s0"', 'pool = "serving"', 'class = "h100-sxm"', 'hardware = "run/*"', 'hardware = "*"']
 )
 def test_a_device_s_team_pays_for_what_its_run_says_no_team_of(tmp_path: Path, chosen: str) -> None:
     by_bucket = teams(tmp_path, None, f'{chosen}\ntags = {{ team = "chat", centre = "4711" }}')

@@ -100,11 +100,7 @@ RUNS: dict[str, list[events.Event]] = {
         slice_(7200, serving=3600),
         device("left", 10800, hardware_id=None),
     ],
-    "replaced+other": [
-        device("joined", 0, hardware_id="B"),
-        slice_(0, serving=3600),
-        device("left", 3600),
-    ],
+    "replaced+other": [device("joined", 0, hardware_id="B"), slice_(0, serving=3600), device("left", 3600)],
     "said": [
         device("joined", 0, hardware_id=None),
         device("joined", 600),
@@ -115,11 +111,7 @@ RUNS: dict[str, list[events.Event]] = {
     ],
     **{f"few+{name}": [device("joined", 0), slice_(0, idle=1e-5), device("left", 1e-5)] for name in ("c", "a", "b")},
     "part": [device("joined", 0), slice_(0, serving=3600), device("left", 3600)],
-    "part+other": [
-        device("joined", 0, pool="rollout"),
-        slice_(0, rollout=3600),
-        device("left", 3600, pool="rollout"),
-    ],
+    "part+other": [device("joined", 0, pool="rollout"), slice_(0, rollout=3600), device("left", 3600, pool="rollout")],
     "power": [device("joined", 0), slice_(0, idle=3600), power(0, 3600, KILOWATT_MW)],
     "power+other": [device("joined", 0), slice_(0, idle=3600), power(1800, 3600, KILOWATT_MW)],
     "apart+a": [device("joined", 0, hardware_id="node-1/cores-0"), slice_(0, idle=3600)],
@@ -238,11 +230,7 @@ def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(pr
 
 def test_a_shared_device_is_divided_to_the_nanosecond_at_the_price_of_each_run_s_pool(priced: charges.Charges) -> None:
     """Three runs share 10,000 ns and the 7 nano-dollars that they cost; the first by name has what does not divide."""
-    assert by(of_case(priced, "few"), "run_id") == {
-        "few+a": (3334, 0, 3),
-        "few+b": (3333, 0, 2),
-        "few+c": (3333, 0, 2),
-    }
+    assert by(of_case(priced, "few"), "run_id") == {"few+a": (3334, 0, 3), "few+b": (3333, 0, 2), "few+c": (3333, 0, 2)}
     assert by(of_case(priced, "part"), "run_id") == {
         "part": (1800 * S, 0, 1_175_000_000),
         "part+other": (1800 * S, 0, 500_000_000),

@@ -66,10 +66,7 @@ def test_a_drill_down_sums_to_its_parent_with_an_explicit_unallocated(frame: pl.
         assert sum(line["cost_nano"] for line in children) == parent["cost_nano"]
 
 
-@pytest.mark.parametrize(
-    ("by", "says"),
-    [(["teem"], "by 'teem'; give one of team"), (["work"], "by 'work'")],
-)
+@pytest.mark.parametrize(("by", "says"), [(["teem"], "by 'teem'; give one of team"), (["work"], "by 'work'")])
 def test_what_is_no_dimension_is_refused(by: list[str], says: str) -> None:
     with pytest.raises(PricingError, match=says):
         charge_algebra.drill(charges_of([{"cost_nano": 1}]), by)

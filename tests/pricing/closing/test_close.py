@@ -127,11 +127,7 @@ close(Path(sys.argv[1]))
 
 
 @pytest.mark.parametrize(
-    ("where", "stands"),
-    [
-        ("before the event", False),
-        ("before the files have their names", True),
-    ],
+    ("where", "stands"), [("before the event", False), ("before the files have their names", True)]
 )
 def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path, where: str, stands: bool) -> None:
     root = Path(__file__).parents[3]

@@ -101,10 +101,7 @@ def test_the_documented_scrape_is_of_where_it_is_served() -> None:
 def test_it_serves_until_it_is_stopped(fleet: Path, tmp_path: Path) -> None:
     (tmp_path / "book.toml").write_text(BOOK_TOML)
     (tmp_path / "token").write_text("0123456789abcdef\n")
-    with started(f"mine={fleet}", "-b", tmp_path / "book.toml", "--token-file", tmp_path / "token") as (
-        url,
-        process,
-    ):
+    with started(f"mine={fleet}", "-b", tmp_path / "book.toml", "--token-file", tmp_path / "token") as (url, process):
         statuses = []
         for headers in ({}, {"Authorization": "Bearer 0123456789abcdef"}):
             request = urllib.request.Request(f"{url}/trust", headers=headers)

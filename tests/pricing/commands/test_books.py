@@ -115,8 +115,5 @@ def test_books_that_this_user_may_not_change_are_named_in_a_line(folder: Path) -
     lock = folder / "ledger" / "locks" / ".closing.lock"
     lock.unlink(missing_ok=True)
     lock.mkdir()
-    for arguments in (
-        ("budget", "chat", "100", "--month", "2026-06"),
-        ("restate", CLOSE_ID, "--reason", "late"),
-    ):
+    for arguments in (("budget", "chat", "100", "--month", "2026-06"), ("restate", CLOSE_ID, "--reason", "late")):
         refused(books(folder, *arguments), f"cannot lock {lock}: Is a directory")

@@ -169,20 +169,12 @@ def test_what_an_example_lacks_is_added_in_a_copy_and_its_file_is_where_it_says(
         ("usd_per_hour = 2.35", "usd_per_minute = 2", r"device\.1\.usd_per_minute: no such field"),
         ("usd_per_hour = 2.35", "", r"device\.1\.usd_per_hour: Field required"),
         ("usd_per_hour = 2.35", "usd_per_hour = 2.35\nlist_usd_per_hour = 3", r"device\.1\.list_usd_per_hour: no such"),
-        (
-            "usd_per_hour = 2.35",
-            "usd_per_hour = 2.35\nlow_share = 0.9",
-            r"device\.1: has one of low_share and",
-        ),
+        ("usd_per_hour = 2.35", "usd_per_hour = 2.35\nlow_share = 0.9", r"device\.1: has one of low_share and"),
         ("usd_per_hour = 2.35", "usd_per_hour = 2\nlow_share = 0.9\nhigh_share = 2", r"device\.1: .*taken as known"),
         ("low_share = 0.6", "low_share = 1.1", r"low_share: .*equal to 1.*1\.1"),
         ("high_share = 1.6", "high_share = 0.9", r"high_share: .*equal to 1.*0\.9"),
         ('class = "h200"', "class = 200", r"device\.2\.class: .*string \(got 200\)"),
-        (
-            'class = "h200"',
-            'class = "h200"\npool = "chat"',
-            r"device\.2\.pool: Input.*got 'chat'",
-        ),
+        ('class = "h200"', 'class = "h200"\npool = "chat"', r"device\.2\.pool: Input.*got 'chat'"),
         ('currency = "USD"', 'currency = "EUR"', r"currency: .*'USD' \(got 'EUR'\)"),
         ('currency = "USD"', 'currency = "USD"\nfiscal_start = 2', r"fiscal_start: no such field"),
         ("[electricity]", "[[exchange_rate]]\nusd_per_unit = 1\n[electricity]", r"exchange_rate: no such field"),
@@ -218,10 +210,7 @@ def test_everything_wrong_is_said_at_once_and_tables_may_not_be_missing() -> Non
     with pytest.raises(PriceBookError) as caught:
         pricebook.parse(text, "b")
     lines = str(caught.value).splitlines()[1:]
-    assert [line.split(":")[0].strip() for line in lines] == [
-        "currency",
-        "electricity.0.pue",
-    ]
+    assert [line.split(":")[0].strip() for line in lines] == ["currency", "electricity.0.pue"]
     with pytest.raises(PriceBookError) as caught:
         pricebook.parse('name = "n"\nversion = "1"\ncurrency = "USD"\ntransfer = 5\ndevice = []\n', "b")
     for table in ("device", "electricity", "lending", "tokens", "transfer"):
@@ -231,11 +220,7 @@ def test_everything_wrong_is_said_at_once_and_tables_may_not_be_missing() -> Non
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        (
-            "valid_to = 2026-03-01",
-            "valid_to = 2026-03-02",
-            "device h100-sxm .* 2025-10-01 until 2026-03-02, another",
-        ),
+        ("valid_to = 2026-03-01", "valid_to = 2026-03-02", "device h100-sxm .* 2025-10-01 until 2026-03-02, another"),
         ("valid_to = 2026-03-01", "", "device h100-sxm has two prices on one day: one holds from 2025-10-01 on"),
         ('route = "internet"', 'route = "loopback"', "transfer loopback has two prices on one day: one holds always"),
     ],

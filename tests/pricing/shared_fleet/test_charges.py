@@ -129,7 +129,4 @@ def test_the_idle_time_that_runs_have_of_a_shared_device(tmp_path: Path) -> None
         }
         for run_id in RUNS[1:]
     }
-    assert parts == {
-        "red": {"d0": (1800 + 900) * S, "d1": 333_333_333},
-        "blue": {"d0": 1800 * S, "d1": 666_666_667},
-    }
+    assert parts == {"red": {"d0": (1800 + 900) * S, "d1": 333_333_333}, "blue": {"d0": 1800 * S, "d1": 666_666_667}}
