@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -39,14 +39,7 @@ class BookFacts:
 
     @classmethod
     def from_book(cls, book: PriceBook) -> BookFacts:
-        return cls(
-            name=book.name,
-            version=book.version,
-            sha256=book.sha256,
-            currency=book.currency,
-            chosen=book.chosen,
-            example=book.example,
-        )
+        return cls(**{field.name: getattr(book, field.name) for field in fields(cls)})
 
     @property
     def text(self) -> str:

@@ -13,26 +13,13 @@ from rose.ledger.reading import pinned
 
 #: DuckDB type of each variable: an empty list needs one.
 _TYPES = {
-    "run_id": "VARCHAR",
-    "needs": "VARCHAR",
-    "provenance": "VARCHAR",
-    "from_ns": "BIGINT",
-    "to_ns": "BIGINT",
-    "price_changes": "BIGINT[]",
-    "period_from_ns": "BIGINT",
-    "period_end_ns": "BIGINT",
+    **dict.fromkeys(("run_id", "needs", "provenance", "part", "device_id"), "VARCHAR"),
+    **dict.fromkeys(("from_ns", "to_ns", "period_from_ns", "period_end_ns", "archived_us", "horizon_ns"), "BIGINT"),
     "blocks": "INTEGER",
-    "archived_us": "BIGINT",
-    "part": "VARCHAR",
-    "load_points": "DOUBLE[]",
+    **dict.fromkeys(("price_changes", "span_from", "span_to", "penalty_nano"), "BIGINT[]"),
     "span_device": "VARCHAR[]",
-    "span_from": "BIGINT[]",
-    "span_to": "BIGINT[]",
-    "horizon_ns": "BIGINT",
-    "device_id": "VARCHAR",
-    "penalty_nano": "BIGINT[]",
-    "curve_at": "DOUBLE[][]",
-    "curve_nano": "DOUBLE[][]",
+    "load_points": "DOUBLE[]",
+    **dict.fromkeys(("curve_at", "curve_nano"), "DOUBLE[][]"),
 }
 
 _ROWS_AT_ONCE = 100

@@ -38,15 +38,6 @@ _OPTIONAL = (
 )
 _OPTIONS: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "512MB", "threads": "2"}
 _FAULTS_MAX, _DAYS_MAX = 5, 1000
-_SUMS = """
-    sum(ledger_nano)::HUGEINT AS ledger_nano, sum(billed_nano)::HUGEINT AS billed_nano,
-    sum(effective_nano)::HUGEINT AS effective_nano,
-    (sum(effective_nano) - sum(ledger_nano))::HUGEINT AS difference_nano, sum(ledger_ns)::HUGEINT AS ledger_ns,
-    CASE WHEN count(*) = count(invoice_ns) THEN sum(invoice_ns) END::HUGEINT AS invoice_ns,
-    sum(again_nano)::HUGEINT AS again_nano, count(*) FILTER (in_ledger AND NOT in_invoice) AS days_ledger,
-    count(*) FILTER (in_invoice AND NOT in_ledger) AS days_invoice,
-    count(*) FILTER (in_ledger AND in_invoice) AS days_both
-"""
 
 
 def reconcile(
@@ -96,11 +87,11 @@ def reconcile(
         if not query("FROM invoice_day LIMIT 1"):
             raise PricingError(f"{path} has no charge of usage in {period.label}; give the invoice of that period")
         by = "abs(difference_nano) DESC, kind, name, item"
-        lines = query(f"SELECT kind, name, item, {_SUMS} FROM cell GROUP BY kind, name, item ORDER BY {by}")
-        beyond = f"HAVING abs(difference_nano) > {float(tolerance)} * abs(sum(ledger_nano)) ORDER BY {by}, day"
-        days = f"SELECT day, kind, name, item, {_SUMS} FROM cell GROUP BY ALL {beyond} LIMIT {_DAYS_MAX}"
+        lines = query(f"SELECT * EXCLUDE (level, day) FROM summed WHERE level = 'line' ORDER BY {by}")
+        beyond = f"abs(difference_nano) > {float(tolerance)} * abs(ledger_nano) ORDER BY {by}, day LIMIT {_DAYS_MAX}"
+        days = f"SELECT * EXCLUDE (level) FROM summed WHERE level = 'day' AND {beyond}"
         others = "SELECT category, count(*) AS rows, sum(billed)::VARCHAR AS billed FROM invoice_row WHERE NOT compared"
-        (total,) = query(f"SELECT {_SUMS} FROM cell")
+        (total,) = query("SELECT * EXCLUDE (level, day, kind, name, item) FROM summed WHERE level = 'total'")
         disagreement = sum(abs(line["difference_nano"]) for line in lines)
         return {
             "view": AMORTIZED,

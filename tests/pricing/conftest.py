@@ -234,27 +234,17 @@ def joined(device_id: str, pool: Any = "serving", device_class: str = "h100-sxm"
 
 
 def sync(device_id: str, wire_gb: int, dense_gb: int, route: str, *, ok: bool = True) -> events.Sync:
-    return any_event.sync(
-        device_id=device_id,
-        ok=ok,
-        encoding="delta" if wire_gb < dense_gb else "dense",
-        wire_bytes=wire_gb * 10**9,
-        dense_bytes=dense_gb * 10**9,
-        total_ns=S,
-        route=route,
-        at_us=us(30),
-    )
+    sizes: dict[str, Any] = {"wire_bytes": wire_gb * 10**9, "dense_bytes": dense_gb * 10**9, "total_ns": S}
+    encoding = "delta" if wire_gb < dense_gb else "dense"
+    return any_event.sync(device_id=device_id, ok=ok, encoding=encoding, route=route, at_us=us(30), **sizes)
 
 
 def lease(
     lease_id: str, granted_s: int, *, closed_s: int = 0, by: str | None = None, expires_s: int = 3600
 ) -> list[events.Lease]:
-    def change(action: str, after_s: int) -> events.Lease:
-        return any_event.lease(
-            action=action, lease_id=lease_id, device_id="s0", expires_at_us=us(expires_s), at_us=us(after_s)
-        )
-
-    return [change("granted", granted_s)] + ([change(by, closed_s)] if by else [])
+    plain: dict[str, Any] = {"lease_id": lease_id, "device_id": "s0", "expires_at_us": us(expires_s)}
+    granted = any_event.lease(at_us=us(granted_s), **plain)
+    return [granted, any_event.lease(action=by, at_us=us(closed_s), **plain)] if by else [granted]
 
 
 def trajectory(
@@ -269,16 +259,14 @@ def trajectory(
     stale: bool = False,
 ) -> list[events.Event]:
     """A trajectory of one turn; an attempt but the last was preempted, and its tokens are the next one's prompt."""
-    lost = outcome == "lost"
+    lost, ids = outcome == "lost", {"trajectory_id": trajectory_id, "group_id": group_id, "step": step}
     output_tokens = 0 if lost else sum(tokens for _, tokens in made_on)
     made: list[events.Event] = []
     for attempt, (device_id, tokens) in enumerate(made_on):
         last = attempt == len(made_on) - 1
         made.append(
             any_event.turn(
-                trajectory_id=trajectory_id,
-                group_id=group_id,
-                step=step,
+                **ids,
                 attempt=attempt,
                 device_id=device_id,
                 outcome="failed" if lost else "completed" if last else "preempted",
@@ -291,9 +279,7 @@ def trajectory(
         )
     made.append(
         any_event.trajectory(
-            trajectory_id=trajectory_id,
-            group_id=group_id,
-            step=step,
+            **ids,
             task="t",
             outcome=outcome,
             prompt_tokens=50,
@@ -304,18 +290,8 @@ def trajectory(
         )
     )
     if accepted is not None:
-        made.append(
-            any_event.verdict(
-                trajectory_id=trajectory_id,
-                group_id=group_id,
-                step=step,
-                reward=float(accepted),
-                accepted=accepted,
-                correct=correct,
-                stale=stale,
-                at_us=us(300),
-            )
-        )
+        verdict = {"reward": float(accepted), "accepted": accepted, "correct": correct, "stale": stale}
+        made.append(any_event.verdict(**ids, **verdict, at_us=us(300)))
     return made
 
 

@@ -134,7 +134,7 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
 def _device(
     draw: st.DrawFn, device_id: str, at_least: int, moving: bool, tenants: list[str | None]
 ) -> tuple[list[events.Event], list[events.Event], list[tuple[str, str | None, int]]]:
-    """A device as it came and went, what else it reports, and places on it: (device, lease, instant)."""
+    """Return joins and leaves of a device, its other events, and places: (device, lease, instant)."""
     pool: Any = draw(st.sampled_from(["serving", "serving", "rollout", "train"]))
     offset = draw(st.sampled_from([-HOUR_NS, -1, 0, 1, -S, -59 * 60 * S]) | st.integers(-2 * HOUR_NS, HOUR_NS))
     at_ns = MIDNIGHT_NS + offset
@@ -218,7 +218,7 @@ def _lease(action: Any, lease_id: str, device_id: str, at_ns: int, rl_run_id: st
 def _trajectory(
     draw: st.DrawFn, n: int, places: list[tuple[str, str | None, int]], run_id: str | None
 ) -> list[events.Event]:
-    """Turns of one to three attempts wherever there is a place, how it ended if it did, and up to two verdicts."""
+    """Return turns of one to three attempts at any places, maybe an end, and up to two verdicts."""
     ids: dict[str, Any] = {"trajectory_id": f"t{n}", "group_id": f"g{n // 2}", "step": n // 2, "run_id": run_id}
     made: list[events.Event] = []
     made_tokens = 0

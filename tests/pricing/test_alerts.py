@@ -30,8 +30,6 @@ SECRET = "s3cret-path-of-the-hook"
 
 @dataclass
 class Hook:
-    """An HTTP server: the titles that it got, and the code that it answers with."""
-
     url: str = ""
     titles: list[str] = field(default_factory=list)
     bodies: list[str] = field(default_factory=list)
@@ -86,7 +84,6 @@ def hook() -> Iterator[Hook]:
 
 @pytest.fixture
 def config(tmp_path: Path, hook: Hook) -> Any:
-    """Makes the configuration of some rules, whose alerts go to `hook`."""
     (tmp_path / "book.toml").write_text(BOOK_TOML)
     urls = tmp_path / "urls"
     urls.write_text(f"# destinations\nhook = {hook.url}\n")

@@ -42,7 +42,6 @@ pytestmark = pytest.mark.usefixtures("ledgers_folder")
 @settings(QUIET, max_examples=EXAMPLES // 2)
 @given(made=ledgers())
 def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
-    """What arrives after a close is a correction of it, and what was closed can be asked for as it was."""
     day_ns = 24 * HOUR_NS
     period = Period(MIDNIGHT_NS - 3 * day_ns, MIDNIGHT_NS + 4 * day_ns)
     root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
@@ -150,7 +149,6 @@ def test_identity_11_a_record_that_a_roll_up_counts_is_the_first() -> None:
 
 
 def outcome(root: Path) -> bytes | str:
-    """The bytes of a ledger's charges, or why it has none."""
     try:
         return content(charges.price(root, BOOK).frame)
     except PricingError as error:

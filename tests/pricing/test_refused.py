@@ -17,7 +17,6 @@ HOUR = ("--period", "2026-06-01T00")
 
 
 def asked(folder: Path, book: str) -> Iterator[tuple[str | Path, ...]]:
-    """Everything that gives figures of the sample's hour by a price book."""
     path = folder / "book.toml"
     path.write_text(book.replace('name = "example"', 'name = "ours"'))
     yield ("report", "--json", "--price-book", path)

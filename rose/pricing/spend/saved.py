@@ -228,15 +228,13 @@ def _of_run(
     except PricingError as error:
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
-        return RunSaved(run_id=row["run_id"], team=row["team"], status=row["status"], why=str(error))
+        return RunSaved(**_names(row), why=str(error))
     figures: dict[str, Figure] = {name: figure for name, figure, _ in table.rows}
     capacity, cash, added = figures[CAPACITY], figures[CASH], figures[ADDED]
     ends = [figures.get(f"{CASH} {end}", cash) for end in (WOULD, WOULD_NOT)]
     amounts = [int(end.value) for end in ends if end.value is not None]
     return RunSaved(
-        run_id=row["run_id"],
-        team=row["team"],
-        status=row["status"],
+        **_names(row),
         capacity_nano=None if capacity.value is None else int(capacity.value),
         cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
         why=capacity.why or (None if amounts else cash.why),
@@ -252,9 +250,7 @@ def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None,
     with priced(root, row["run_id"], book, allow_unverified, seen) as run:
         nano = nano_usd_of(run.borrow.let_go_usd)
         return RunSaved(
-            run_id=row["run_id"],
-            team=row["team"],
-            status=row["status"],
+            **_names(row),
             capacity_nano=0,
             cash_nano=(nano, nano),
             why=LET_GO,
@@ -263,6 +259,10 @@ def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None,
             book=run.stamp.book,
             no_interval="it is a price, and known exactly",
         )
+
+
+def _names(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("run_id", "team", "status")}
 
 
 def _interval(figure: Figure) -> Ends | None:

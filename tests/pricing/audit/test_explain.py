@@ -103,7 +103,6 @@ def test_a_value_that_no_charge_has_is_named(fleet_kept: Path, question: Questio
 
 
 def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
-    """What one ledger says is held against what another charged."""
     from rose.pricing.audit import audit_steps
     from rose.pricing.audit.evidence import DeviceHour, gather
 

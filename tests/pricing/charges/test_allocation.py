@@ -132,7 +132,6 @@ shared_hours = st.tuples(
 def test_the_parts_of_shared_idle_time_sum_to_that_of_the_hours_in_which_somebody_worked(
     hours: dict[tuple[str, str, int], tuple[int, dict[str, int]]],
 ) -> None:
-    """Two fleets may call their devices alike."""
     rows = [
         ("capacity", *key, "rollout", "h100-sxm", bucket, run_id, ns)
         for key, (idle_ns, worked_ns) in hours.items()

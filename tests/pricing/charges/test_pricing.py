@@ -275,7 +275,6 @@ CITED = 'source = "inventory"\nsource_date = 2026-01-01\n'
 
 
 def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]]:
-    """Teams by bucket, of an hour of `s0`, with tags of the run and of the book."""
     root = tmp_path / "ledger"
     if not root.exists():
         write(root, [*begun(tags), *fleet_events()[2:]])

@@ -17,7 +17,6 @@ from tests.pricing.closing.conftest import charges_of, frames_of_charges
 
 
 def sums(frame: pl.DataFrame, keys: Iterable[str]) -> dict[tuple[Any, ...], tuple[int, ...]]:
-    """Amounts by the values of some columns, added up in plain Python; what is 0 everywhere is left out."""
     by_key: dict[tuple[Any, ...], Counter[str]] = {}
     for row in frame.iter_rows(named=True):
         amounts_of_key = by_key.setdefault(tuple(row[key] for key in keys), Counter())

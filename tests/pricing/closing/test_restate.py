@@ -108,7 +108,6 @@ def test_what_cannot_be_restated_is_refused(closed: Path, close_id: str, reason:
 
 
 def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) -> None:
-    """Identity 9, and as-of questions that never change their answer."""
     known = [(NEXT_DAY_US, amounts(of_close(closed, CLOSE_ID).frame))]
     for step, rate in enumerate(["1.8", "3.6000000007"], 1):
         book = parse(BOOK_TOML.replace("3.60", rate), "book.toml")

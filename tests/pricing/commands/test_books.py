@@ -27,7 +27,6 @@ folder = a_copy_of("books_made", "folder")
 
 
 def run(folder: Path, *arguments: str) -> Result:
-    """A command on the folder's ledger, with its price book where the command takes one and none is given."""
     priced = arguments[0] == "explain" or arguments[1] in ("close", "budget")
     book = ["--price-book", str(folder / "book.toml")] if priced else []
     return rose(*arguments, *book, ledger=folder / "ledger")
@@ -102,7 +101,7 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
         (("books", "close", "--period", "2126-01"), "is not over"),
         (("books", "close", "--period", "2026-06-01T00", "--provenance", "live"), "overlaps"),
         (("books", "close", "--period", "2026-06", "--provenance", "replay"), "--with-open-runs"),
-        (("books", "restate", CLOSE_ID, "--reason", ""), "needs a reason"),
+        (("books", "restate", CLOSE_ID, "--reason", ""), "--reason is empty"),
         (("books", "budget", "x"), "give the dollars too"),
         (("books", "budget", "x", "lots", "--month", "2026-06"), "is no amount"),
         (("explain", "--bucket", "idle"), "provenance"),

@@ -22,7 +22,6 @@ DAYS = ("--period", "2026-06-15", "--before", "2026-06-14")
 
 
 def run(ledger: Path, *arguments: str, book: str = BOOK_TOML) -> Result:
-    """A command on a ledger, by a price book where one is given."""
     priced = []
     if book:
         path = ledger.parent / f"{hashlib.sha256(book.encode()).hexdigest()[:8]}.toml"

@@ -32,13 +32,11 @@ RUN = "busy"
 
 @pytest.fixture(scope="session")
 def book() -> PriceBook:
-    """Prices that no count of nanoseconds divides evenly; they change in mid-period."""
     return pricebook.parse(BOOK, "awkward.toml")
 
 
 @pytest.fixture(scope="session")
 def dear_book() -> PriceBook:
-    """The same contract, a tenth dearer after the midnight: what a close is restated with."""
     text = BOOK.replace("usd_per_hour = 2.35", "usd_per_hour = 2.585").replace('version = "1"', 'version = "2"')
     return pricebook.parse(text, "dearer.toml")
 
@@ -124,7 +122,6 @@ def us(after_s: float) -> int:
 
 
 def slice_(device_id: str, hour: int, lease_id: str | None, *, first_s: int = 0, **seconds: int) -> list[events.Event]:
-    """One slice, a nanosecond short in its last bucket: that time is unaccounted."""
     t0_ns = START_NS + hour * HOUR_NS + first_s * S
     return [any_event.slice_(t0_ns, device_id, lease_id=lease_id, unit_ns=S, short_ns=7, **seconds)]
 

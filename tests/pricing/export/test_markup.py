@@ -11,8 +11,6 @@ NAME = '<script>alert("run")</script> \u202egnp.exe\u0007'
 
 
 class Page(HTMLParser):
-    """The text of a page, its elements, and whether every one is closed."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.words: list[str] = []

@@ -34,7 +34,6 @@ def formulas(file: Path) -> Any:
 
 
 def with_rows(bill: Bill, frame: pl.DataFrame) -> Bill:
-    """An open bill with other charges."""
     part = Part(source=frame, period=bill.period, posting=None, book=bill.parts[0].book)
     return dataclasses.replace(bill, parts=(part,))
 

@@ -32,8 +32,6 @@ def test_watts_lie_on_straight_lines_between_the_points() -> None:
         with pytest.raises(ValueError, match="load must be from 0 to 1"):
             figure.watts(load)
 
-
-def test_idle_and_load_are_two_points() -> None:
     figure = power(idle_w=267, load_w=680)
     assert figure.points == ((0, 267), (1, 680))
     assert figure.watts(Fraction(1, 2)) == Fraction(947, 2)

@@ -38,18 +38,11 @@ def test_the_example_has_what_a_demonstration_needs_and_exact_rates() -> None:
     book = pricebook.load("example")
     assert {"cpu-core", "h100-sxm", "h200"} <= {price.device_class for price in book.device}
     may = ns(2026, 5, 1)
-    assert book.device_at("h100-sxm", "serving", may).usd_per_hour == Decimal("2.35")
-    assert book.transfer_at("inter-region", may).usd_per_gb == Decimal("0.02")
     assert "no market price" in book.device_at("cpu-core", "rollout", may).source
-    assert [offer.usd_per_hour for offer in book.offers_at("h100-sxm", may)] == [
-        Decimal("1.99"),
-        Decimal("5.00"),
-        Decimal("1.00"),
-    ]
+    assert [str(offer.usd_per_hour) for offer in book.offers_at("h100-sxm", may)] == ["1.99", "5.00", "1.00"]
     assert book.offers_at("h100-sxm", may - 1) == ()
     assert book.offers_at("b200", may) == ()
     assert all("no market price" in offer.source for offer in book.offers_at("cpu-core", may))
-    assert book.verifier_at("frozenlake-goal", may).usd_per_verdict == 0
 
 
 @pytest.mark.parametrize("name", pricebook.shipped())

@@ -33,7 +33,6 @@ STEP_HOURS = Decimal("0.0005")
 
 
 def book() -> PriceBook:
-    """The price book of docs/price-books.md."""
     text = (ROOT / "docs" / "price-books.md").read_text(encoding="utf-8")
     block = re.search(r"^```toml\n(# prices\.toml\n.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert block is not None

@@ -100,10 +100,10 @@ def test_the_next_hour_of_the_same_lease_may_be_of_another_run(tmp_path: Path) -
 
 
 def test_the_idle_time_that_runs_have_of_a_shared_device(tmp_path: Path) -> None:
-    """Each hour's idle time is divided by the work in it; what a fleet leaves idle in an hour without a run is not.
+    """Each hour's idle time is divided by the work in it.
 
-    Of d0 red has the first hour, nobody the second, and both runs a part of the third. A second of d1 is left idle in
-    an hour of which red worked a third and blue the rest, so it has no whole parts.
+    Red has d0's first hour, nobody the second, both runs a part of the third. A second of d1 is idle in an hour of
+    which red worked a third: its parts are not whole.
     """
     slices = [
         slice_(0, "d0", "red", None, rollout=1800, idle=1800),

@@ -43,7 +43,6 @@ def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(reports: dict[str, 
 
 
 def steps(made: report.Report) -> list[str]:
-    """Accept rates of the first and the last step."""
     rows = made.section.table("glance").records()
     return [row["value"].text for row in rows if row["what"].endswith(" step")]
 
@@ -64,7 +63,6 @@ def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, re
 
 
 def test_what_reports_of_the_runs_count_sums_to_the_fleets(reports: dict[str, report.Report]) -> None:
-    """The lease is granted once, for red, and each run has half of its time."""
     made = [reports[run_id].section for run_id in RUNS]
     for name, counts in (
         ("time leased", [2000 * S, 1000 * S, 1000 * S]),

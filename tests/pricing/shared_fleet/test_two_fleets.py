@@ -21,9 +21,9 @@ from tests.pricing.shared_fleet.ledger import BOOK, RUNS, fleet_events, joined, 
 
 
 def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: Path) -> None:
-    """Red goes on on another fleet, whose device and engine are called as those of the first, which blue has then.
+    """Red continues on a fleet with the same device and engine names; blue then has the first fleet's.
 
-    The engines hold KV memory in all of red's time but for the 100 s between each death and start.
+    The engines hold KV memory in all of red's time but for 100 s between each death and start.
     """
     root = tmp_path / "ledger"
     engine: dict[str, Any] = {"engine_id": "r0", "device_id": "s0", "role": "rollout", "model": "m"}
@@ -53,7 +53,7 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: P
 
 
 def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: Path) -> None:
-    """Red goes on on another fleet; the first gives its device back while red works on the other's of that name."""
+    """Red continues on another fleet; the first one's device leaves while red uses the other of that name."""
     root = tmp_path / "ledger"
     for fleet, begin_s in (("f1", 0), ("f2", 1000)):
         with LedgerWriter.open(root, fleet, fleet) as writer:
@@ -109,9 +109,9 @@ DEATHS_S = (300, 1000, 2000, 2601, 3500)
 
 
 def test_a_lease_that_nothing_closed_and_engines_end_with_the_run_that_had_the_device(tmp_path: Path) -> None:
-    """The lease's agent was killed: the runs ended before it would have expired, and the fleet works on for hours.
+    """The lease's agent was killed: the runs end before its expiry, and the fleet works for hours.
 
-    Engines died before red had s0, under red, under blue, as blue's last slice had just ended, and after both runs.
+    Engines died before red had s0, under red, under blue, at the end of blue's last slice, and after both runs.
     """
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "controller", "fleet") as writer:
