@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import lcm
@@ -70,6 +70,9 @@ class Step:
     title: str
     says: str
     sums: tuple[Sum, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sums": [{**asdict(total), "ok": total.ok} for total in self.sums]}
 
 
 def capacity(
@@ -143,11 +146,7 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
     Time of several holders is cut into equal parts; remaining nanoseconds go to the first by name.
     """
     spans = [
-        (
-            (stay.run_id, stay.device_id, stay.pool, stay.device_class),
-            max(stay.t0_ns, hour_ns),
-            min(stay.t1_ns, hour_ns + NS_PER_HOUR),
-        )
+        (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + NS_PER_HOUR))
         for stay in stays
         if stay.t0_ns < hour_ns + NS_PER_HOUR and stay.t1_ns > hour_ns
     ]

@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from rose.events import BUCKETS
 from rose.ledger import catalog, examine, layout, segments
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import Report
+from rose.pricing.charges.pricing import charged_to
 from rose.pricing.charges.state import cut
+from rose.pricing.closing.period import naive
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.query import rows, set_variables
 
@@ -27,6 +31,10 @@ class DeviceHour:
     provenance: str
     device_id: str
     hour_ns: int
+
+    def rows_of(self, frame: pl.DataFrame) -> pl.DataFrame:
+        own = pl.col("hour") == naive(self.hour_ns), pl.col("device_id") == self.device_id
+        return frame.filter(charged_to(self.run_id), *own)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +108,7 @@ class Explanation:
             **self.amount.stamp.to_json(),
             "amount": self.amount.to_json(),
             "rows": list(self.rows),
-            "steps": [
-                {
-                    "title": step.title,
-                    "says": step.says,
-                    "sums": [{**dataclasses.asdict(total), "ok": total.ok} for total in step.sums],
-                }
-                for step in self.steps
-            ],
+            "steps": [step.to_json() for step in self.steps],
             "ledger": [dataclasses.asdict(span) for span in self.spans],
             "events": {kind: list(rows) for kind, rows in self.events.items()} if with_events else None,
             "notes": list(self.notes),
@@ -130,44 +124,22 @@ def explain(
     Raises PricingError for no charge, and for several device-hours, naming the largest; PriceBookError; LedgerError.
     """
     hour_ns, seen = question.hour_ns, Seen()
-    priced = charges.price(
-        root,
-        book,
-        from_ns=hour_ns,
-        to_ns=None if hour_ns is None else hour_ns + NS_PER_HOUR,
-        run_id=question.run_id,
-        provenance=provenance,
-        allow_unverified=allow_unverified,
-        seen=seen,
-    )
+    price = partial(charges.price, root, book, allow_unverified=allow_unverified, seen=seen)
+    to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
+    priced = price(from_ns=hour_ns, to_ns=to_ns, run_id=question.run_id, provenance=provenance)
     device_hour, rows = _one(question, priced.frame)
     notes = [
         f"this hour is closed in {close_id}; `--close {close_id}` explains the booked figure"
         for close_id, posted in postings(root).items()
         if posted[0].provenance == device_hour.provenance and posted[0].from_ns <= device_hour.hour_ns < posted[0].to_ns
     ]
-    stamp = Stamp(
-        from_ns=device_hour.hour_ns,
-        to_ns=device_hour.hour_ns + NS_PER_HOUR,
-        provenance=priced.provenance,
-        book=BookFacts.from_book(book),
-        verified=priced.verified,
-    )
     alone = f"{device_hour.run_id}/{device_hour.device_id}"
     if question.run_id is not None and (priced.fleet is not None or (rows["hardware_id"] != alone).any()):
         # Other runs may have held the device in that hour.
-        priced = charges.price(
-            root,
-            book,
-            from_ns=device_hour.hour_ns,
-            to_ns=device_hour.hour_ns + NS_PER_HOUR,
-            provenance=device_hour.provenance,
-            allow_unverified=allow_unverified,
-            seen=seen,
-        )
-    return _chain(
-        root, "as the ledger is now", device_hour, rows, priced.frame, priced.stays, book, stamp, None, notes, seen
-    )
+        hour_ns = device_hour.hour_ns
+        priced = price(from_ns=hour_ns, to_ns=hour_ns + NS_PER_HOUR, provenance=device_hour.provenance)
+    title, verified = "as the ledger is now", priced.verified
+    return _chain(root, title, device_hour, rows, priced.frame, priced.stays, book, verified, None, notes, seen)
 
 
 def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
@@ -182,23 +154,16 @@ def explain_closed(root: Path, question: Question, close_id: str) -> list[Explan
     first, *later = closed.posted
     explanations, seen = [], Seen()
     for posting, frame in [(first, charged), *((last, whole) for last in later[-1:])]:
-        rows = question.rows_of(_device_hour(device_hour, frame))
+        rows = question.rows_of(device_hour.rows_of(frame))
         title = f"as it was closed at {utc(posting.posted_ns)}"
         notes = []
         if posting.number:
             title = f"as restated by correction {posting.number} at {utc(posting.posted_ns)}: {posting.reason}"
             notes = [_corrections(closed, question, device_hour)]
         book = store.book_of(root, posting)
-        stamp = Stamp(
-            from_ns=device_hour.hour_ns,
-            to_ns=device_hour.hour_ns + NS_PER_HOUR,
-            provenance=closed.provenance,
-            book=BookFacts.from_book(book),
-            verified=posting.verified,
-        )
         stays = None if posting.number else store.stays(root, posting)
         explanations.append(
-            _chain(root, title, device_hour, rows, frame, stays, book, stamp, posting.watermark, notes, seen)
+            _chain(root, title, device_hour, rows, frame, stays, book, posting.verified, posting.watermark, notes, seen)
         )
     return explanations
 
@@ -225,12 +190,6 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
     return DeviceHour(run_id=run_id, provenance=own_provenance, device_id=device_id, hour_ns=nanoseconds(hour)), rows
 
 
-def _device_hour(device_hour: DeviceHour, frame: pl.DataFrame) -> pl.DataFrame:
-    return Question(hour_ns=device_hour.hour_ns, run_id=device_hour.run_id, device_id=device_hour.device_id).rows_of(
-        frame
-    )
-
-
 def _chain(
     root: Path,
     title: str,
@@ -239,14 +198,14 @@ def _chain(
     frame: pl.DataFrame,
     stays: Sequence[Stay] | None,
     book: PriceBook,
-    stamp: Stamp,
+    verified: bool,
     mark: Mapping[str, tuple[int, str]] | None,
     notes: list[str],
     seen: Seen,
 ) -> Explanation:
     root = layout.check(root)
     evidence = gather(root, device_hour, mark)
-    whole = _device_hour(device_hour, frame)
+    whole = device_hour.rows_of(frame)
     steps: list[Step] = []
     everybodys = frame.filter(
         pl.col("hour") == naive(device_hour.hour_ns),
@@ -259,11 +218,7 @@ def _chain(
     for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
         tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]
         holder = (device_hour.run_id, device_hour.device_id, pool, device_class)
-        own = [
-            (stay.t0_ns, stay.t1_ns)
-            for stay in tenures
-            if (stay.run_id, stay.device_id, stay.pool, stay.device_class) == holder
-        ]
+        own = [(stay.t0_ns, stay.t1_ns) for stay in tenures if stay.holder == holder]
         charged, asked, lot = (
             frame.filter(kind="capacity", hardware_id=hardware_id, pool=pool, device_class=device_class)
             for frame in (whole, rows, everybodys)
@@ -295,6 +250,13 @@ def _chain(
         "syncs": evidence.syncs if "transfer" in kinds else (),
         "readings": evidence.readings if "energy" in kinds else (),
     }
+    stamp = Stamp(
+        from_ns=device_hour.hour_ns,
+        to_ns=device_hour.hour_ns + NS_PER_HOUR,
+        provenance=device_hour.provenance,
+        book=BookFacts.from_book(book),
+        verified=verified,
+    )
     if evidence.late:
         notes = [*notes, f"{evidence.late} events of the hour came in later and are not in this figure"]
     return Explanation(
@@ -310,7 +272,7 @@ def _chain(
 
 
 def _corrections(closed: Bill, question: Question, device_hour: DeviceHour) -> str:
-    rows = [question.rows_of(_device_hour(device_hour, part.frame)) for part in closed.parts]
+    rows = [question.rows_of(device_hour.rows_of(part.frame)) for part in closed.parts]
     before, *nanos = map(charge_algebra.total, rows)
     parts = [
         f"correction {posting.number}: {format_usd(nano)} ({posting.reason})"

@@ -115,8 +115,7 @@ def allocate(charges: Charges) -> Allocation:
         loaded[fleet, device_id, pool, device_class][work] += nano
     stays: dict[_Device, list[tuple[int, int]]] = {}
     for stay in charges.stays:
-        key = (stay.run_id, stay.device_id, stay.pool, stay.device_class)
-        stays.setdefault(key, []).append((stay.t0_ns, stay.t1_ns))
+        stays.setdefault(stay.holder, []).append((stay.t0_ns, stay.t1_ns))
     common = shared(charges)
     others: dict[_Device, dict[str, Fraction]] = {}
     for time in common:

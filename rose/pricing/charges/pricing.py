@@ -61,6 +61,10 @@ class Stay:
     t0_ns: int
     t1_ns: int
 
+    @property
+    def holder(self) -> tuple[str, str, str, str]:
+        return self.run_id, self.device_id, self.pool, self.device_class
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charges:
@@ -251,7 +255,7 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
     for stay in stays:
         if stay.run_id == run_id:
             yield stay
-        elif span := inside.get((stay.run_id, stay.device_id, stay.pool, stay.device_class)):
+        elif span := inside.get(stay.holder):
             t0_ns, t1_ns = max(stay.t0_ns, span[0]), min(stay.t1_ns, span[1])
             if t0_ns < t1_ns:
                 yield replace(stay, t0_ns=t0_ns, t1_ns=t1_ns)

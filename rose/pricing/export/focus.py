@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import sql
 from rose.ledger import catalog, database, verified
 from rose.ledger.commands.output import FORMULA
+from rose.pricing import query
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import naive
 from rose.pricing.export import focus_check, out, prices
@@ -126,23 +127,17 @@ def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
 
 def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
     connection.execute(sql.read("export/focus_tables.sql"))
+    parts, used = [], []
     for number, part in enumerate(bill.parts):
-        book = part.book
-        values = [
-            number,
-            part.correction,
-            part.invoice_id,
-            naive(part.billing_period.from_ns),
-            naive(part.billing_period.to_ns),
-            book.currency,
-            book.name,
-            book.version,
-            book.sha256,
-        ]
-        connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        book, billed = part.book, part.billing_period
+        ends = naive(billed.from_ns), naive(billed.to_ns)
+        names = book.currency, book.name, book.version, book.sha256
+        parts.append((number, part.correction, part.invoice_id, *ends, *names))
         # A correction needs no price, and its book may lack one.
         for price in [] if part.correction else prices.used(part):
-            row = [number, price.item, price.stretch, round(price.usd * _PICO), price.name, price.commitment]
-            connection.execute("INSERT INTO price VALUES (?, ?, ?, ?, ?, ?)", row)
+            usd_pico = round(price.usd * _PICO)
+            used.append((number, price.item, price.stretch, usd_pico, price.name, price.commitment))
+    query.insert(connection, "part", parts)
+    query.insert(connection, "price", used)
     with catalog.connect(bill.root) as ledger:
         connection.register("run_tag", ledger.sql("SELECT run_id, tags_json FROM run").pl())

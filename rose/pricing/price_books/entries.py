@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from rose.pricing.closing.period import nanoseconds
 from rose.pricing.money import PricingError
 
 
@@ -357,11 +358,7 @@ def midnight_ns(day: date | None) -> int | None:
     """Return the first nanosecond of a UTC day; None stays None."""
     if day is None:
         return None
-    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000_000
-
-
-def day_of(ns: int) -> date:
-    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).date()
+    return nanoseconds(datetime(day.year, day.month, day.day))
 
 
 def span_of(start: date | None, end: date | None) -> str:

@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from rose.config import explain
+from rose.pricing.closing.period import day_of
 from rose.pricing.price_books.entries import (
     TABLES,
     DevicePrice,
@@ -34,7 +35,6 @@ from rose.pricing.price_books.entries import (
     TokenPrices,
     TransferPrice,
     VerifierPrice,
-    day_of,
     span_of,
 )
 from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag, VendorResource

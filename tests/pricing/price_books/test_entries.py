@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from rose.pricing.closing.period import day_of
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.entries import PowerFigure, PriceBookError, TransferPrice, day_of, midnight_ns, span_of
+from rose.pricing.price_books.entries import PowerFigure, PriceBookError, TransferPrice, midnight_ns, span_of
 from rose.pricing.price_books.pricebook import PriceBook
 
 CITED: dict[str, Any] = {"source": "by hand", "source_date": date(2026, 5, 1)}
