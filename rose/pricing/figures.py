@@ -140,18 +140,8 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """Return the figure without its stamp. Amounts stay whole nano-dollars."""
-        return {
-            "value": self.value,
-            "unit": self.unit,
-            "view": self.view,
-            "basis": self.basis,
-            "why": self.why,
-            "low": self.low,
-            "high": self.high,
-            "no_interval": self.no_interval,
-            "text": self.text,
-            "provenance": self.stamp.provenance,
-        }
+        names = ("value", "unit", "view", "basis", "why", "low", "high", "no_interval", "text")
+        return {name: getattr(self, name) for name in names} | {"provenance": self.stamp.provenance}
 
 
 class _Shown(TypedDict, total=False):

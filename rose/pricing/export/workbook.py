@@ -123,29 +123,13 @@ def _summed(rows: pl.DataFrame, by: Sequence[str], sums: Sequence[str]) -> pl.Da
 
 def _prices(bill: Bill) -> pl.DataFrame:
     used = {price.name: price for part in bill.charges for price in prices.used(part)}
-    rows = [
-        (
-            name,
-            float(price.usd),
-            price.unit,
-            price.commitment,
-            *price.entry.days,
-            price.entry.source,
-            price.entry.source_date,
-        )
-        for name, price in sorted(used.items())
-    ]
-    schema = {
-        "price": pl.String,
-        "USD": pl.Float64,
-        "for each": pl.String,
-        "commitment": pl.String,
-        "from": pl.Date,
-        "until": pl.Date,
-        "source": pl.String,
-        "source's date": pl.Date,
-    }
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    rows = []
+    for name, price in sorted(used.items()):
+        cited = *price.entry.days, price.entry.source, price.entry.source_date
+        rows.append((name, float(price.usd), price.unit, price.commitment, *cited))
+    amounts = {"price": pl.String, "USD": pl.Float64, "for each": pl.String, "commitment": pl.String}
+    sources = {"from": pl.Date, "until": pl.Date, "source": pl.String, "source's date": pl.Date}
+    return pl.DataFrame(rows, schema=amounts | sources, orient="row")
 
 
 def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from rose import events
 from rose.pricing import charges
+from rose.pricing.charges import sums
+from rose.pricing.closing.close import totals
 from rose.pricing.money import PricingError, charge_nano_usd
 from rose.pricing.price_books.pricebook import PriceBookError, load, parse
 from tests.pricing import any_event
@@ -309,3 +311,25 @@ def test_what_names_fewer_devices_holds(tmp_path: Path) -> None:
     entries = ['device = "s0"\ntags = { team = "chat" }', 'pool = "serving"\ntags = { team = "other" }']
     for given in (entries, entries[::-1]):
         assert set().union(*teams(tmp_path, None, *given).values()) == {"chat"}
+
+
+#: 500 W for an hour, in milliwatt-nanoseconds.
+HOUR_MW_NS = 500_000 * 3600 * 10**9
+
+
+def rows(count: int) -> pl.DataFrame:
+    amounts = {"ns": 3600 * 10**9, "tokens": 0, "bytes": 0, "energy_mw_ns": HOUR_MW_NS, "cost_nano": 10}
+    return pl.DataFrame([{"kind": "energy", "bucket": "energy", **amounts}] * count)
+
+
+@pytest.mark.parametrize("hours", [5, 6, 720])
+def test_metered_energy_of_many_hours_is_its_sum(hours):
+    assert totals(rows(hours))[0]["energy_mw_ns"] == hours * HOUR_MW_NS
+    assert sums.total(rows(hours), "energy_mw_ns") == hours * HOUR_MW_NS
+
+
+def test_an_amount_beyond_64_bits_is_refused_and_names_the_amount():
+    dear = rows(2).with_columns(cost_nano=pl.lit(2**62))
+    with pytest.raises(PricingError, match="cost_nano"):
+        sums.refuse_too_large(dear)
+    sums.refuse_too_large(rows(720))

@@ -45,6 +45,11 @@ BOOK = pricebook.parse(BOOK_TEXT, "book.toml")
 LEDGER_NANO = DAYS * 24 * (2 * 3_600_000_000 + 2 * 1_000_000_000)
 
 Row = dict[str, str]
+COLUMNS = (
+    *("BilledCost", "BillingCurrency", "ChargeCategory", "ChargeClass", "ChargePeriodStart", "ChargePeriodEnd"),
+    *("ConsumedQuantity", "ConsumedUnit", "EffectiveCost", "InvoiceId", "PricingQuantity", "PricingUnit"),
+    *("ResourceId", "ResourceType", "SkuId", "Tags"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -89,24 +94,11 @@ def mapped(*entries: str) -> PriceBook:
 
 def charge(resource: str = "GPU-0", day: int = 1, usd: str = "86.40", hours: str | None = "24", **cells: str) -> Row:
     """A row of a vendor's invoice: a day of June of a resource."""
-    row = {
-        "BilledCost": usd,
-        "BillingCurrency": "USD",
-        "ChargeCategory": "Usage",
-        "ChargeClass": "",
-        "ChargePeriodStart": f"2026-06-{day:02}T00:00:00Z",
-        "ChargePeriodEnd": f"2026-06-{day + 1:02}T00:00:00Z",
-        "ConsumedQuantity": hours or "",
-        "ConsumedUnit": "Hours" if hours else "",
-        "EffectiveCost": usd,
-        "InvoiceId": "INV-7",
-        "PricingQuantity": "",
-        "PricingUnit": "",
-        "ResourceId": resource,
-        "ResourceType": "instance",
-        "SkuId": "sku-1",
-        "Tags": "",
-    }
+    row = dict.fromkeys(COLUMNS, "")
+    row |= {"BilledCost": usd, "EffectiveCost": usd, "BillingCurrency": "USD", "ChargeCategory": "Usage"}
+    row |= {"ChargePeriodStart": f"2026-06-{day:02}T00:00:00Z", "ChargePeriodEnd": f"2026-06-{day + 1:02}T00:00:00Z"}
+    row |= {"ConsumedQuantity": hours or "", "ConsumedUnit": "Hours" if hours else "", "InvoiceId": "INV-7"}
+    row |= {"ResourceId": resource, "ResourceType": "instance", "SkuId": "sku-1"}
     return row | cells
 
 

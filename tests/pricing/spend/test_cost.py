@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.spend import tables
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import BY, Cost, Question, answer, ask
 from rose.pricing.spend.saved import saved
@@ -38,7 +42,7 @@ from tests.pricing.closing.conftest import (
     late_slice,
     write,
 )
-from tests.pricing.conftest import OURS, WEEK_CLOSE_ID
+from tests.pricing.conftest import OURS, WEEK_CLOSE_ID, printed
 from tests.pricing.recorded import Made
 
 USD = 10**9
@@ -230,3 +234,27 @@ def test_an_archived_period_is_refused_and_not_called_free(sample: Path, tmp_pat
             price(sample, DAY, OURS)
     archive.restore(sample, str(tmp_path / "away"))
     assert bill(sample, DAY, OURS).frame.equals(before)
+
+
+@pytest.fixture(scope="module")
+def eight_days(half_closed_kept: Path) -> Cost:
+    question = Question(period=Period(T0_NS, T0_NS + 8 * DAY_NS), by=("team", "bucket"), only={"team": "research"})
+    return ask(half_closed_kept / "ledger", question, BOOK)
+
+
+def test_a_table_says_what_is_closed_and_what_is_open(eight_days: Cost) -> None:
+    text = printed(tables.terminal(eight_days))
+    assert "2026-06-01 through 2026-06-08, UTC [amortized; USD, live]" in text
+    assert "closed: 2026-06-01-to-2026-06-08-live-1 with 1 correction; open, priced now: 2026-06-08T00" in text
+    # An hour a day of rollouts: seven at $3.60 + 10% and one at $3.60.
+    assert "team research only: $31.32 of the period's bill of $751.68" in text
+    assert "research rollout $31.32 100.0% $2.52 $3.60" in text
+
+
+def test_csv_has_every_line_to_the_nano_and_no_formula(eight_days: Cost) -> None:
+    (row,) = csv.DictReader(io.StringIO(tables.csv_text(eight_days)))
+    assert Decimal(row["cost"]) == Decimal(row["closed"]) + Decimal(row["corrections"]) + Decimal(row["open"])
+    assert (row["cost"], row["device_hours"], row["bucket"]) == ("31.320000000", "8.000000000", "rollout")
+    (line,) = eight_days.lines
+    hostile = replace(eight_days, lines=(replace(line, values=("=1+1", "rollout")),))
+    assert tables.csv_text(hostile).splitlines()[1].startswith("'=1+1,rollout,")
