@@ -60,7 +60,7 @@ class Stamp:
     to_ns: int
     provenance: str
     book: BookFacts
-    #: False: the hash chain does not hold, and the reader allowed that.
+    #: False: the hash chain does not hold or was not checked, and the reader allowed that.
     verified: bool
 
     @property

@@ -158,25 +158,13 @@ def sample_events() -> list[events.Event]:
     the dedicated one; stale; lost), g1 on the dedicated device (accepted and wrong; accepted, not audited; rejected;
     no verdict yet), g2 there (rejected). A preemption threw away 100 more.
     """
-    made: list[events.Event] = [
-        events.Run(
-            action="started",
-            name="by hand",
-            at_us=us(0),
-            trace="bursty",
-            trace_keep_share=0.25,
-            trace_length_scale=0.1,
-            trace_output_length_scale=0.5,
-            trace_time_scale=2.0,
-        )
-    ]
+    scales = {"keep_share": 0.25, "length_scale": 0.1, "output_length_scale": 0.5, "time_scale": 2.0}
+    trace: dict[str, Any] = {"trace": "bursty"} | {f"trace_{name}": scale for name, scale in scales.items()}
+    made: list[events.Event] = [events.Run(action="started", name="by hand", at_us=us(0), **trace)]
     for device_id, pool in (("s0", "serving"), ("r0", "rollout")):
         for action, after_s in (("joined", 0), ("left", 3600)):
-            made.append(
-                any_event.device(
-                    action=action, device_id=device_id, t_ns=T0_NS + after_s * S, pool=pool, at_us=us(after_s)
-                )
-            )
+            at = {"t_ns": T0_NS + after_s * S, "at_us": us(after_s)}
+            made.append(any_event.device(action=action, device_id=device_id, pool=pool, **at))
     for n in (0, 1):
         made += [
             slice_("s0", n, serving=720, rollout=720, sync=36, activation=36, headroom=108, idle=180),
@@ -188,18 +176,10 @@ def sample_events() -> list[events.Event]:
         *lease("L2", 1200, closed_s=2400, by="preempted"),
         *lease("L3", 2400, closed_s=3000, by="expired"),
         *lease("L4", 3000, expires_s=7200),
-        events.Preemption(
-            action="revoke",
-            reason="burst",
-            device_id="s0",
-            lease_id="L2",
-            requests=1,
-            tokens_kept=400,
-            tokens_lost=100,
-            at_us=us(2400),
-        ),
         events.Preemption(action="yield", reason="step", device_id="s0", duration_ns=5_000_000, at_us=us(60)),
     ]
+    burst: dict[str, Any] = {"action": "revoke", "reason": "burst", "requests": 1, "tokens_kept": 400}
+    made.append(events.Preemption(device_id="s0", lease_id="L2", tokens_lost=100, at_us=us(2400), **burst))
     made += [
         *trajectory("t0", "g0", 1, [("s0", 1000)], accepted=True, correct=True),
         *trajectory("t1", "g0", 1, [("s0", 400), ("r0", 600)], accepted=False),
@@ -264,31 +244,12 @@ def trajectory(
     made: list[events.Event] = []
     for attempt, (device_id, tokens) in enumerate(made_on):
         last = attempt == len(made_on) - 1
-        made.append(
-            any_event.turn(
-                **ids,
-                attempt=attempt,
-                device_id=device_id,
-                outcome="failed" if lost else "completed" if last else "preempted",
-                prompt_tokens=50 + 400 * attempt,
-                output_tokens=tokens,
-                answer_tokens=output_tokens // 4 if last else 0,
-                duration_ns=S,
-                at_us=us(100 + attempt),
-            )
-        )
-    made.append(
-        any_event.trajectory(
-            **ids,
-            task="t",
-            outcome=outcome,
-            prompt_tokens=50,
-            output_tokens=output_tokens,
-            answer_tokens=output_tokens // 4,
-            duration_ns=S,
-            at_us=us(200),
-        )
-    )
+        ended = "failed" if lost else "completed" if last else "preempted"
+        counts = {"prompt_tokens": 50 + 400 * attempt, "output_tokens": tokens}
+        counts |= {"answer_tokens": output_tokens // 4 if last else 0, "duration_ns": S, "at_us": us(100 + attempt)}
+        made.append(any_event.turn(**ids, attempt=attempt, device_id=device_id, outcome=ended, **counts))
+    counts = {"prompt_tokens": 50, "output_tokens": output_tokens, "answer_tokens": output_tokens // 4}
+    made.append(any_event.trajectory(**ids, task="t", outcome=outcome, duration_ns=S, at_us=us(200), **counts))
     if accepted is not None:
         verdict = {"reward": float(accepted), "accepted": accepted, "correct": correct, "stale": stale}
         made.append(any_event.verdict(**ids, **verdict, at_us=us(300)))
@@ -296,19 +257,13 @@ def trajectory(
 
 
 def request(request_id: str, after_s: int, ttft_ms: int, lent: bool) -> events.Request:
+    times = {"ttft_ns": ttft_ms * 1_000_000, "tpot_mean_ns": 50_000_000, "tpot_max_ns": 60_000_000, "e2e_ns": S}
+    budgets = {"ttft_budget_ns": 2_000_000_000, "tpot_budget_ns": 250_000_000}
+    sizes = {"prompt_tokens": 10, "output_tokens": 10}
+    lease_id = "L1" if lent else None
+    at_us = us(after_s)
     return any_event.request(
-        request_id=request_id,
-        device_id="s0",
-        lease_id="L1" if lent else None,
-        prompt_tokens=10,
-        output_tokens=10,
-        ttft_ns=ttft_ms * 1_000_000,
-        tpot_mean_ns=50_000_000,
-        tpot_max_ns=60_000_000,
-        e2e_ns=S,
-        ttft_budget_ns=2_000_000_000,
-        tpot_budget_ns=250_000_000,
-        at_us=us(after_s),
+        request_id=request_id, device_id="s0", lease_id=lease_id, at_us=at_us, **times, **budgets, **sizes
     )
 
 

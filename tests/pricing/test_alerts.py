@@ -65,15 +65,8 @@ def serving() -> Iterator[Hook]:
 
 
 def request(number: int, at_s: int, ttft_ms: int) -> events.Request:
-    return any_event.request(
-        request_id=f"q{number}",
-        device_id="s0",
-        ttft_ns=ttft_ms * 10**6,
-        e2e_ns=S,
-        ttft_budget_ns=500 * 10**6,
-        tpot_budget_ns=50 * 10**6,
-        at_us=us(at_s),
-    )
+    times = {"ttft_ns": ttft_ms * 10**6, "e2e_ns": S, "ttft_budget_ns": 500 * 10**6, "tpot_budget_ns": 50 * 10**6}
+    return any_event.request(request_id=f"q{number}", device_id="s0", at_us=us(at_s), **times)
 
 
 @pytest.fixture

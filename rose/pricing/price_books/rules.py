@@ -65,7 +65,7 @@ class DeviceTag(Entry):
 
 
 def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
-    """Return a function from (device_id, hardware_id, pool, device_class) to tags, narrowest entry first."""
+    """Return a function from (device_id, hardware_id, pool, device_class) to tags, each of its narrowest entry."""
     widest_first = sorted(entries, key=lambda entry: entry.place, reverse=True)
 
     def tags(device_id: str | None, hardware_id: str | None, pool: str, device_class: str) -> dict[str, str]:

@@ -165,17 +165,9 @@ def test_idle_that_could_have_been_lent_is_told_apart(frame: pl.DataFrame) -> No
 
 
 def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> None:
-    def sync(at_s: float, lease_id: str | None, size: int, *, ok: bool = True) -> events.Sync:
-        return any_event.sync(
-            device_id="d",
-            lease_id=lease_id,
-            ok=ok,
-            wire_bytes=size,
-            dense_bytes=size,
-            source="s",
-            policy_version=1,
-            at_us=us(at_s),
-        )
+    def sync(at_s: float, lease_id: str | None, size: int) -> events.Sync:
+        sizes = {"wire_bytes": size, "dense_bytes": size}
+        return any_event.sync(device_id="d", lease_id=lease_id, policy_version=1, at_us=us(at_s), **sizes)
 
     def lease(at_s: float, lease_id: str) -> events.Lease:
         return any_event.lease(device_id="d", lease_id=lease_id, expires_at_us=us(9999), at_us=us(at_s))

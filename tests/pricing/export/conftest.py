@@ -96,18 +96,9 @@ def record(root: Path, provenance: events.Provenance) -> Path:
             t0_ns = START_NS + hour * HOUR_NS
             made.append(any_event.power(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HOUR_NS, power_mw=333_333))
         for device_id, route in (("s0", "inter-region"), ("r0", "loopback")):
-            made.append(
-                any_event.sync(
-                    device_id=device_id,
-                    encoding="delta",
-                    wire_bytes=123_456_789 + hour,
-                    dense_bytes=10**9,
-                    total_ns=S,
-                    route=route,
-                    policy_version=hour,
-                    at_us=us(hour * 3600 + 5),
-                )
-            )
+            sizes = {"wire_bytes": 123_456_789 + hour, "dense_bytes": 10**9, "policy_version": hour}
+            at_us = us(hour * 3600 + 5)
+            made.append(any_event.sync(device_id=device_id, encoding="delta", route=route, at_us=at_us, **sizes))
         for n, (device_id, lease_id) in enumerate((("s0", f"L{hour}"), ("r0", None), ("s0", f"L{hour}"))):
             made += trajectory(f"t{hour}-{n}", hour, device_id, lease_id, accepted=n == 0, stale=n == 1)
     made.append(events.Run(action="ended", name=NAME, at_us=us(HOURS * 3600)))

@@ -32,17 +32,8 @@ def joined(device_id: str = "s0", at_s: int = 0, **fields: Any) -> events.Device
 
 
 def turn(run_id: str, at_s: int, device_id: str, lease_id: str | None, tokens: int, **more: Any) -> events.Event:
-    return any_event.turn(
-        run_id=run_id,
-        device_id=device_id,
-        lease_id=lease_id,
-        prompt_tokens=10,
-        output_tokens=tokens,
-        duration_ns=S,
-        policy_version=1,
-        at_us=us(at_s),
-        **{"trajectory_id": "t", "attempt": 0, **more},
-    )
+    plain = {"trajectory_id": "t", "prompt_tokens": 10, "output_tokens": tokens, "policy_version": 1, "at_us": us(at_s)}
+    return any_event.turn(run_id=run_id, device_id=device_id, lease_id=lease_id, **(plain | more))
 
 
 def fleet_events() -> Iterator[events.Event]:
@@ -67,16 +58,8 @@ def fleet_events() -> Iterator[events.Event]:
         yield any_event.verdict(
             run_id=run_id, trajectory_id="t", step=0, threshold=0.5, accepted=run_id == "red", at_us=us(at_s)
         )
-        yield any_event.sync(
-            device_id="s0",
-            lease_id="L",
-            rl_run_id=run_id,
-            wire_bytes=10**9,
-            dense_bytes=10**9,
-            total_ns=S,
-            policy_version=1,
-            at_us=us(at_s),
-        )
+        sent = {"wire_bytes": 10**9, "dense_bytes": 10**9, "policy_version": 1, "at_us": us(at_s)}
+        yield any_event.sync(device_id="s0", lease_id="L", rl_run_id=run_id, **sent)
     yield events.Lease(action="released", expires_at_us=us(3600), at_us=us(2600), **lease)
     for run_id in RUNS[1:]:
         yield events.Run(action="ended", name="grpo", run_id=run_id, at_us=us(3000))
