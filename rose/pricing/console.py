@@ -67,7 +67,6 @@ def _table(table: Table, width: int) -> TerminalTable:
 
 
 def _edges(table: Table) -> int:
-    """Return the width of blanks and edges: two blanks a cell, an edge between and beside columns."""
     return 3 * len(table.columns) + 1
 
 

@@ -70,7 +70,6 @@ def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, in
 
 
 def _by_largest_remainder(parts: Mapping[K, tuple[int, Fraction | int]], total: int) -> dict[K, int]:
-    """Give units to the largest remainders, or take them from the smallest, until parts sum to `total`."""
     wholes = {key: whole for key, (whole, _) in parts.items()}
     left = total - sum(wholes.values())
     order = sorted(parts, key=lambda key: -parts[key][1])

@@ -139,7 +139,6 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> No
 
 
 def _mapping(root: Path, period: Period, named: str | PriceBook | None, provenance: str) -> pl.DataFrame:
-    """Return the book's [[vendor_resource]] entries; a closed period needs no book."""
     try:
         book = choice.choose(root, named, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
     except choice.NoPriceBookError:
@@ -153,7 +152,6 @@ def _mapping(root: Path, period: Period, named: str | PriceBook | None, provenan
 
 
 def _reason(line: Mapping[str, Any], tolerance: Fraction) -> str:
-    """Return why the sides of a line differ; empty within the tolerance."""
     ledger, billed, difference = line["ledger_nano"], line["effective_nano"], line["difference_nano"]
     if abs(difference) <= tolerance * abs(ledger):
         return ""

@@ -181,8 +181,6 @@ def cell_text(column: Column, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The tables and paragraphs of one question by name, in order."""
-
     parts: Mapping[str, Table | Paragraph]
 
     def table(self, name: str) -> Table:
@@ -208,7 +206,6 @@ class Section:
 
 
 def values(title: str, figures: Mapping[str, Figure], stamp: Stamp, view: str, **more: Any) -> Table:
-    """Return a table of one figure a row, named by its key."""
     return Table(
         title=title, view=view, stamp=stamp, columns=columns("what", "value"), rows=(*figures.items(),), **more
     )

@@ -323,7 +323,6 @@ def _slices(
 
 
 def _entry(book: PriceBook, table: str, entry: Entry) -> str:
-    """Return `, 2026-03-01 on; source (date); price book ... line 12`."""
     entries = list(book.entries(table))
     nth = next(place for place, candidate in enumerate(entries) if candidate is entry)
     header = re.compile(rf"\s*\[\[?\s*{table}\s*\]\]?\s*(#.*)?$")

@@ -72,7 +72,6 @@ def _foreign(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
 
 
 def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
-    """Yield priced segments that are no longer in the ledger's chain."""
     chains = {writer: set(_chain(root, writer)) for writer in layout.writers(root)}
     for posting in posted:
         for writer, (seq, sha256) in posting.watermark.items():
@@ -84,7 +83,6 @@ def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
 
 
 def _chain(root: Path, writer: str) -> Iterator[str]:
-    """Yield the SHA-256 of every segment of a writer, merged and archived ones too."""
     for part in layout.chain(root, writer):
         if part.state == "live":
             yield from map(segments.sha256_in, segments.segment_names(root / part.folder))

@@ -246,7 +246,6 @@ def _hours(t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int]]:
 
 @cache
 def _version() -> str:
-    """Return a hash of everything that the kept sums depend on: scripts, views and columns."""
     scripts = sorted(
         f"{folder}/{file.name}"
         for folder in ("charges", "sums")

@@ -113,7 +113,6 @@ class Posting:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The event for a reader: times as text, without the sums."""
         times = {"from": utc(self.from_ns), "to": utc(self.to_ns), "posted_at": utc(self.posted_ns)}
         hidden = ("totals", "from_ns", "to_ns", "posted_us")
         own = {name: value for name, value in self.to_json().items() if name not in hidden}

@@ -279,7 +279,6 @@ def _facts(posted: list[Posting]) -> dict[str, Any]:
 
 
 def _say(root: Path, posted: list[Posting], file: Path | None, as_json: bool) -> None:
-    """Print what was posted; with `file` write a receipt of the ledger there."""
     from rose.ledger.evidence import receipt
     from rose.pricing.closing import tables
 

@@ -94,7 +94,6 @@ def _write(bill: Bill, path: Path, progress: Progress) -> None:
 
 
 def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
-    """Yield the charges in order, whole hours of one part at a time, with keys of the other tables."""
     if not any(prices.keyed(part).height for part in bill.charges):
         raise PricingError("there are no charges in the period, so there is nothing to export")
     # The marginal cost is of a whole run's charges.

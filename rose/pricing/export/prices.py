@@ -32,10 +32,7 @@ class PriceUsed:
 
 
 def keyed(part: Part) -> pl.DataFrame:
-    """Return charges that have an amount, with `item` and `stretch` of their price, and its `unit`.
-
-    Rows that only count tokens are left out: they have no price.
-    """
+    """Return charges that have an amount (not tokens alone), with `item`, `stretch` and `unit` of their price."""
     frame = part.frame.filter(pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     changes_us = pl.Series([ns // 1000 for ns in part.book.change_times_ns()], dtype=pl.Int64)
     item = (

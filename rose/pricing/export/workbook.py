@@ -175,7 +175,6 @@ def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:
 
 
 def _write_table(book: xlsxwriter.Workbook, name: str, frame: pl.DataFrame, bill: Bill) -> None:
-    """Write the rows, and below each column of whole numbers its sum as a formula."""
     sheet = _sheet(book, name, bill)
     scale = {column: NANO_USD_PER_USD for column, dtype in frame.schema.items() if dtype.is_integer()}
     formats: dict[str, str] = {**dict.fromkeys(scale, _money(bill)), "USD": "0.############"}
@@ -215,6 +214,5 @@ def _sheet(book: xlsxwriter.Workbook, name: str, bill: Bill) -> Any:
 
 
 def _money(bill: Bill) -> str:
-    """Return a format: below a thousand dollars cents are too coarse."""
     usd = '"$"#,##0.00' if bill.total_nano >= 1000 * NANO_USD_PER_USD else '"$"#,##0.000000000'
     return f"{usd};[Red]-{usd}"

@@ -169,7 +169,6 @@ class PriceBook(_File):
 
 @functools.cache
 def shipped() -> tuple[str, ...]:
-    """Return the names of the package's books, all made up."""
     files = (item.name for item in resources.files("rose.pricing.price_books").iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
 

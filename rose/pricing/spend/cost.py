@@ -39,6 +39,8 @@ DIMENSIONS_MAX = 6
 _TAG = "tag:"
 _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 _AMOUNTS = ("cost_nano", "ns", "tokens")
+_SUMMED = ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
+_STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +90,7 @@ class Line:
         return self.closed_nano + self.corrections_nano + self.open_nano
 
     def to_json(self) -> dict[str, int]:
-        names = ("cost_nano", "closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("cost_nano", *_SUMMED)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,7 +264,6 @@ def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calenda
 
 
 def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
-    """Return the value of a tag: the run's, else the price book's for the device."""
     with catalog.connect(billed.root) as ledger:
         set_variables(ledger, provenance=billed.provenance)
         runs = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
@@ -280,10 +280,6 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
     of_device = {json.dumps(device): own_tags(*device).get(tag) for device in devices}
     key = pl.concat_list(pl.col(_DEVICE)).map_elements(lambda cells: json.dumps(cells.to_list()), pl.String)
     return pl.coalesce(value, key.replace_strict(of_device, default=None, return_dtype=pl.String))
-
-
-_SUMMED = ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
-_STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:

@@ -128,12 +128,11 @@ def saved(
     kept: MutableMapping[str, RunSaved] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the runs of a period with what each saved. `progress` gets runs done and their number; `seen` is for
-    `verify`.
+    """Return the runs of a period with what each saved.
 
-    `kept` caches runs by id; use one for the same ledger and book only. Raises NothingChargedError if no run counts in
-    the period; QuestionError for an unknown run or team; PricingError for several provenances (unless one is chosen) or
-    several price books; LedgerError.
+    `progress` gets runs done and their number; `seen` is for `verify`; `kept` caches runs of one ledger and book by id.
+    Raises NothingChargedError if no run counts in the period; QuestionError for an unknown run or team; PricingError
+    for several provenances (unless one is chosen) or several price books; LedgerError.
     """
     root = layout.check(root)
     now_ns = utc_us() * 1000 if now_ns is None else now_ns

@@ -60,7 +60,6 @@ def lines(cost: Cost) -> Table:
 
 
 def page(cost: Cost, postings: Sequence[Posting] = ()) -> Iterator[Table | str]:
-    """Yield a page for a team lead; `postings` are the close that was asked about and its corrections."""
     for part in terminal(cost):
         assert not isinstance(part, Paragraph)
         yield part
