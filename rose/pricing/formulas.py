@@ -31,9 +31,6 @@ def _share(**values: float) -> None:
             raise ValueError(f"{name} must be between 0 and 1, got {value!r}")
 
 
-# Cost per correct answer ---------------------------------------------------------------------------------------------
-
-
 def blended_price(input_usd_per_million: float, output_usd_per_million: float) -> float:
     """[A] CPM: the blended price of a million tokens, the mean of input and output."""
     _not_negative(input_usd_per_million=input_usd_per_million, output_usd_per_million=output_usd_per_million)
@@ -52,18 +49,12 @@ def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0
     return cpm * r * (1 + pi * rho) / alpha
 
 
-# The third price line ------------------------------------------------------------------------------------------------
-
-
 def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: float, borrowed_share: float) -> float:
     """[D] pi = ((1 - phi) * c_D + phi * c_O) / c_S, with phi the borrowed share of useful rollout tokens."""
     _positive(c_serving=c_serving)
     _not_negative(c_dedicated=c_dedicated, c_opportunistic=c_opportunistic)
     _share(borrowed_share=borrowed_share)
     return ((1 - borrowed_share) * c_dedicated + borrowed_share * c_opportunistic) / c_serving
-
-
-# The frontier between inference and training -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,9 +115,6 @@ def third_line_threshold(
     return inference_usd / spend
 
 
-# Slack taken now, paid for in a later burst --------------------------------------------------------------------------
-
-
 def provision_closing(opening: int, accrued: int, realised: int, released: int) -> int:
     """[D] Opening + accrued - realised - released, in nano-dollars."""
     return opening + accrued - realised - released
@@ -144,9 +132,6 @@ def break_even_provision(
     if wasted_dedicated == 1:
         raise ValueError("wasted_dedicated must be below 1: nothing useful was made on dedicated devices")
     return p_dedicated * tau_ratio * (1 - wasted_borrowed) / (1 - wasted_dedicated) - m_without_provision
-
-
-# Throughput to cost --------------------------------------------------------------------------------------------------
 
 
 def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float) -> float:

@@ -308,9 +308,7 @@ def _slices(
         }
         reported_ns = Counter(split(held.ns, reported))
         scaled = f", in proportion to the run's part, {held.ns:,} of {held.held_ns:,} ns"
-    keys = [key for key in charged if key[1] != UNACCOUNTED] + [
-        key for key in reported_ns if reported_ns[key] and key not in charged and key[1] != UNACCOUNTED
-    ]
+    keys = [key for key in dict.fromkeys((*charged, *+reported_ns)) if key[1] != UNACCOUNTED]
     return Step(
         title="slices",
         says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted"

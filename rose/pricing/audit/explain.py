@@ -22,7 +22,7 @@ from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step, held
-from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
+from rose.pricing.audit.evidence import DeviceHour, Row, Span, Unit, gather, spans
 from rose.pricing.charges import Stay
 from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
@@ -219,11 +219,9 @@ def _chain(
         tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]
         holder = (device_hour.run_id, device_hour.device_id, pool, device_class)
         own = [(stay.t0_ns, stay.t1_ns) for stay in tenures if stay.holder == holder]
-        charged, asked, lot = (
-            frame.filter(kind="capacity", hardware_id=hardware_id, pool=pool, device_class=device_class)
-            for frame in (whole, rows, everybodys)
-        )
-        unit_evidence = evidence.of_unit((hardware_id, pool, device_class)) if several else evidence
+        unit = (hardware_id, pool, device_class)
+        charged, asked, lot = (_of_unit(frame, "capacity", unit) for frame in (whole, rows, everybodys))
+        unit_evidence = evidence.of_unit(unit) if several else evidence
         if stays is not None:
             unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
         shares = held(tenures, device_hour.hour_ns)
@@ -232,10 +230,7 @@ def _chain(
         charged, asked = (frame.filter(kind="transfer") for frame in (whole, rows))
         steps += audit_steps.transfer(charged, asked, book, device_hour.hour_ns, evidence)
     for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
-        charged, asked = (
-            frame.filter(kind="energy", hardware_id=unit[0], pool=unit[1], device_class=unit[2])
-            for frame in (whole, rows)
-        )
+        charged, asked = (_of_unit(frame, "energy", unit) for frame in (whole, rows))
         others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
             charged, on=("fleet_run_id", "device_id"), how="anti"
         )
@@ -269,6 +264,11 @@ def _chain(
         events=events,
         notes=tuple(notes),
     )
+
+
+def _of_unit(frame: pl.DataFrame, kind: str, unit: Unit) -> pl.DataFrame:
+    hardware_id, pool, device_class = unit
+    return frame.filter(kind=kind, hardware_id=hardware_id, pool=pool, device_class=device_class)
 
 
 def _corrections(closed: Bill, question: Question, device_hour: DeviceHour) -> str:

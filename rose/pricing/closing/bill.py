@@ -179,7 +179,10 @@ def bill(
     root = layout.check(root)
     every = postings(root) if close_id is None else {close_id: store.of_close(root, close_id, as_of_ns)}
     overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
-    provenance = _provenance(root, period, overlapping, provenance)
+    present = {own[0].provenance for own in overlapping.values()}
+    if period.without(own[0].period for own in overlapping.values()):
+        present |= _of_runs(root, period)
+    provenance = one_provenance(root, present, provenance, period)
     posted = {name: own for name, own in overlapping.items() if own[0].provenance == provenance}
     gaps = period.without(own[0].period for own in posted.values())
     parts = [
@@ -246,13 +249,6 @@ def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -
         marginal_nano = nano_usd_of(run.borrow.usd)
     parts = (replace(part, run_id=run_id) for part in whole.parts)
     return replace(whole, parts=tuple(part for part in parts if not part.frame.is_empty()), marginal_nano=marginal_nano)
-
-
-def _provenance(root: Path, period: Period, posted: Mapping[str, list[Posting]], chosen: str | None) -> str:
-    present = {own[0].provenance for own in posted.values()}
-    if period.without(own[0].period for own in posted.values()):
-        present |= _of_runs(root, period)
-    return one_provenance(root, present, chosen, period)
 
 
 def provenances(root: Path, period: Period) -> list[str]:

@@ -53,12 +53,8 @@ def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
         connection.read_parquet(str(path), file_row_number=True).create_view("stored")
         connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")
         connection.execute(sql.read("export/amounts.sql"))
-        return _check(connection, charges_nano)
-
-
-def _check(connection: duckdb.DuckDBPyConnection, charges_nano: Mapping[str, int]) -> Report:
-    faults = _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
-    sums = _records(connection, "focus_sums")
+        faults = _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
+        sums = _records(connection, "focus_sums")
     buckets = {row["bucket"]: int(row["effective"] or 0) for row in sums if row["bucket"] is not None}
     faults += tuple(
         Fault(
