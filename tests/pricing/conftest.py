@@ -44,12 +44,10 @@ def shown(parts: Iterable[Element]) -> str:
 
 
 def printed(parts: Iterable[Element]) -> str:
-    """The same as words with one blank between them."""
     return " ".join(shown(parts).split())
 
 
 def rests_on(answer: Section, term: str) -> str:
-    """What a row of the terms of m rests on."""
     return str(answer.table("terms").row(term)["rests on"])
 
 
@@ -141,7 +139,6 @@ sample, sample_kept = a_copy_of("sample_written"), kept_copy_of("sample_written"
 
 @pytest.fixture(scope="session")
 def priced_sample(sample_kept: Path) -> Iterator[PricedRun]:
-    """The run of `sample`, priced once for tests that only ask it."""
     with priced(sample_kept, "run") as run:
         yield run
 
@@ -291,7 +288,6 @@ def closed_made(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="session")
 def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger of `weeks_events`."""
     return write(tmp_path_factory.mktemp("weeks") / "ledger", weeks_events())
 
 

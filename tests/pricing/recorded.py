@@ -121,7 +121,7 @@ class Made:
         )
 
     def read(self) -> dict[tuple[str, str, int, int], tuple[int, int]]:
-        """The same of the time over which power was read."""
+        """Return `parts` of the time over which power was read."""
         readings = [
             (run_id, reading) for _, _, run_id, reading in self.facts(events.Power) if reading.power_mw is not None
         ]
