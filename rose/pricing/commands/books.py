@@ -15,7 +15,6 @@ from rose.pricing.commands.common import (
     ProvenanceOption,
     UnverifiedOption,
     WhoOption,
-    book_of,
     clear_errors,
     month_of,
     period_of,
@@ -58,14 +57,17 @@ def close(
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
         from rose.pricing.closing.records import adopted
+        from rose.pricing.price_books import choice
 
         root, whole = ledger_root(ledger), period_of(period)
         if receipt is not None:
             check_place(receipt)
+        from_ns, to_ns = whole.from_ns, whole.to_ns
+        book = choice.choose(root, price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         posting = closing.close(
             root,
             whole,
-            book_of(root, price_book, whole, provenance),
+            book,
             provenance=provenance,
             by=who,
             with_open_runs=with_open_runs,

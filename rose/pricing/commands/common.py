@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from rose.pricing.closing.period import Period
     from rose.pricing.document import RunFacts
     from rose.pricing.figures import Stamp
-    from rose.pricing.price_books.pricebook import PriceBook
     from rose.pricing.table import Element, Section
 
 BookOption = Annotated[
@@ -67,12 +65,6 @@ def month_of(text: str | None) -> Period:
     from rose.pricing.watch import budget
 
     return budget.current_month() if text is None else period.of_month(text)
-
-
-def book_of(root: Path, price_book: str | None, period: Period, provenance: str | None = None) -> PriceBook:
-    from rose.pricing.price_books import choice
-
-    return choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
 
 
 def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Iterable[Element]]) -> None:

@@ -98,20 +98,16 @@ class PriceBook(_File):
         holding = [price for price in wanted if price.holds_at(ns)]
         if holding:
             return max(holding, key=lambda price: price.pool is not None)
-        message = f"price book {self.path} has no price for device class {device_class!r}"
         if not of_class:
-            known = ", ".join(sorted({price.device_class for price in self.device}))
-            raise PriceBookError(
-                f'{message} (it has {known}); add a [[device]] with class = "{device_class}"{self._where}'
-            )
-        if not wanted:
+            lack = f" (it has {', '.join(sorted({price.device_class for price in self.device}))})"
+            fix = f'with class = "{device_class}"'
+        elif not wanted:
             pools = ", ".join(sorted({str(price.pool) for price in of_class}))
-            raise PriceBookError(
-                f"{message} in pool {pool!r} (it has one for pool {pools}); add a [[device]] without a pool"
-                f"{self._where}"
-            )
+            lack, fix = f" in pool {pool!r} (it has one for pool {pools})", "without a pool"
+        else:
+            lack, fix = f" in pool {pool!r} on {day_of(ns)}", "whose valid_from and valid_to hold that day"
         raise PriceBookError(
-            f"{message} in pool {pool!r} on {day_of(ns)}; add a [[device]] whose valid_from and valid_to hold that day"
+            f"price book {self.path} has no price for device class {device_class!r}{lack}; add a [[device]] {fix}"
             f"{self._where}"
         )
 
