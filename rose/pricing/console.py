@@ -21,7 +21,6 @@ _STYLES: dict[Mark | None, str | None] = {None: None, "strong": "bold", "alarm":
 def show(parts: Iterable[Element], *, spaced: bool = False, screen: Screen | None = None) -> None:
     screen = screen or Screen(width=max(WIDTH, Screen().width))
     for part in parts:
-        # Ids and paths stay whole.
         screen.print(rendered(part, screen.width), soft_wrap=isinstance(part, str), crop=False)
         if spaced:
             screen.print()

@@ -14,7 +14,6 @@ from rose.ledger.commands.output import csv_cells
 from rose.pricing.figures import Stamp
 from rose.pricing.table import Paragraph
 
-#: Version of the JSON's layout.
 SCHEMA = 3
 _CSV_COLUMNS = (
     *("figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval"),

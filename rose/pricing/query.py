@@ -52,7 +52,6 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     connection.execute(f"CREATE OR REPLACE TEMP {made} own_event AS {select}")
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:
-        # The view's own definition, over these events.
         begin = f"CREATE OR REPLACE VIEW {view} AS"
         text = sql.view(view)
         assert begin in text

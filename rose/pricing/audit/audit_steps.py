@@ -31,7 +31,6 @@ _MW_NS_PER_KWH = 10**12 * 3_600_000
 _RECOMPUTED = "recomputed"
 
 
-#: Run, device id, pool and class.
 Holder = tuple[str, str, str, str]
 
 

@@ -34,7 +34,6 @@ from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.table import Column, Element, Table
 
-#: Device-hours that are named where a question means several.
 _SHOWN = 8
 #: Sums of a step that are shown; others are counted.
 _SUMS_SHOWN = 12
@@ -59,7 +58,6 @@ class Question:
         hour_ns, run_id = wanted.pop("hour_ns"), wanted.pop("run_id")
         chosen = [pl.col(name) == value for name, value in wanted.items() if value is not None]
         if run_id is not None:
-            # A fleet's run means what the RL runs on it are charged too.
             chosen.append(charged_to(run_id))
         if hour_ns is not None:
             chosen.append(pl.col("hour") == naive(hour_ns))

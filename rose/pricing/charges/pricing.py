@@ -36,13 +36,11 @@ _BYTES_PER_GB = 10**9
 
 _DEVICE = ("run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment")
 _USE = ("lease_id", "kind", "bucket", "team", "policy_version", "task", "fate", "cause", "route")
-#: A row of the charges is identified by its dimensions.
 DIMENSIONS: tuple[str, ...] = ("hour", *_DEVICE, *_USE)
 AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")
 #: The columns of `Charges.frame`, in its order.
 COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)
-#: What carries fully loaded cost.
 WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 

@@ -108,8 +108,7 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
             connection.execute(f"DROP TABLE {name}")
         added = increment.since(root, {})
-    # Without a transaction, which would take twice the memory. A killed process leaves no version macro, so the file is
-    # begun anew.
+    # A transaction would take twice the memory. A killed process leaves no version macro: the file is begun anew.
     _fold(connection, root, added, first=True)
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
     return connection

@@ -34,7 +34,6 @@ class Part:
     #: The frozen file or the rows; hours outside `period` do not count.
     source: Path | pl.DataFrame
     period: Period
-    #: None for open hours.
     posting: Posting | None
     book: PriceBook
     run_id: str | None = None

@@ -38,7 +38,6 @@ _BY: Mapping[str, tuple[str, ...]] = {
     "By cause": ("bucket", "fate", "cause", "pool", "device_class", "route"),
     "By policy version": ("policy_version", "task", "bucket"),
 }
-#: Dimensions with the fully loaded view too.
 _LOADED = ("team", "run_id")
 #: Rows of an Excel sheet, less heading and total.
 _ROWS_MAX = 1_048_576 - 10

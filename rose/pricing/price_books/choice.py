@@ -20,7 +20,6 @@ from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
 
-#: The environment's price book.
 VARIABLE = "ROSE_PRICE_BOOK"
 
 NAMED, RUNS_OWN, CONFIGURED, FROZEN = "named for this", "the run's own", f"from {VARIABLE}", "frozen with the close"

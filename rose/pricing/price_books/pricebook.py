@@ -76,7 +76,6 @@ class _File(Header):
 class PriceBook(_File):
     """The whole validated file. Lookups refuse a missing price with PriceBookError."""
 
-    #: SHA-256 of the file's text.
     sha256: str = Field(default="", exclude=True)
     path: str = Field(default="", exclude=True)
     text: str = Field(default="", exclude=True, repr=False)

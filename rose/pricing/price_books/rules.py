@@ -113,5 +113,4 @@ class VendorResource(Entry):
         return self
 
 
-#: All tables of a file, prices first.
 FILE_TABLES: dict[str, type[Entry]] = {**TABLES, "device_tag": DeviceTag, "vendor_resource": VendorResource}

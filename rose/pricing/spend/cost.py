@@ -31,7 +31,6 @@ from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.calendar import Calendar
 
-#: Their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
 BY: tuple[str, ...] = (*charge_algebra.BY, *TIMES)
 VIEWS: Mapping[str, str] = {view.replace(" ", "-"): view for view in (AMORTIZED, FULLY_LOADED)}

@@ -143,7 +143,7 @@ def saved(
         provenance = one_provenance(root, present, provenance, period)
         set_variables(connection, provenance=provenance)
         counted = rows(connection, "spend/runs")
-    # What a fleet's run borrowed, RL runs that share it borrowed: only asked for by name does all of it count itself.
+    # RL runs borrow on a shared fleet: its own run counts whole only when it is asked for by name.
     counted = [row for row in counted if not row["shared"] or row["let_go"] or row["run_id"] == run_id]
     counted = [row for row in counted if _counts(row, period, provenance, now_ns)]
     if not counted:
@@ -157,7 +157,6 @@ def saved(
                 f"no run that counts in {period.label} has {option} {value!r}{did_you_mean(value, known)}"
             )
         counted = [row for row in counted if value in (None, row[column])]
-    # One sum has one book: runs that name different ones are refused.
     book = choice.choose(
         root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
     )
@@ -169,7 +168,7 @@ def saved(
         key = f"{row['run_id']}/let_go" if let_go_alone else row["run_id"]
         if key not in kept:
             kept[key] = _of_run(root, row, book, seen, allow_unverified=allow_unverified, let_go_alone=let_go_alone)
-        # What is kept has the status that the run had then: it may have fallen silent since.
+        # The status may have changed since the run was kept.
         runs.append(replace(kept[key], status=row["status"]))
     return Saved(period=period, provenance=provenance, runs=tuple(runs))
 
