@@ -42,6 +42,8 @@ def restate(
     with store.lock(root):
         settle(root)
         closed = of_close(root, close_id)
+        # Refuse a close whose other frozen file was changed, too.
+        store.stays(root, closed.posted[0])
         last = closed.posted[-1]
         book = book or closed.parts[-1].book
         choice.refuse_example(book, f"correcting {close_id}")

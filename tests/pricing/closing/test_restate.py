@@ -107,6 +107,14 @@ def test_what_cannot_be_restated_is_refused(closed: Path, close_id: str, reason:
         restate(closed, close_id, reason)
 
 
+@pytest.mark.parametrize("name", ["charges.parquet", "stays.parquet", "price_book.toml"])
+def test_a_close_whose_file_was_changed_is_not_restated(closed: Path, name: str) -> None:
+    path = closed / "closes" / CLOSE_ID / name
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(PricingError, match=f"{name} was changed after it was frozen"):
+        again(closed)
+
+
 def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) -> None:
     known = [(NEXT_DAY_US, amounts(of_close(closed, CLOSE_ID).frame))]
     for step, rate in enumerate(["1.8", "3.6000000007"], 1):
