@@ -237,6 +237,7 @@ def explain_command(
     with clear_errors():
         from rose.pricing.audit import explain
         from rose.pricing.closing import period
+        from rose.pricing.money import NS_PER_HOUR
         from rose.pricing.price_books import choice
 
         question = explain.Question(
@@ -253,7 +254,7 @@ def explain_command(
         root = ledger_root(ledger)
         if close_id is None:
             from_ns = question.hour_ns
-            to_ns = None if from_ns is None else from_ns + period.NS_PER_HOUR
+            to_ns = None if from_ns is None else from_ns + NS_PER_HOUR
             book = choice.choose(root, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
             answers = [explain.explain(root, question, book, provenance=provenance, allow_unverified=allow_unverified)]
         else:
