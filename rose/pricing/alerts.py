@@ -1,7 +1,4 @@
-"""Alerts: rules on a ledger's figures, each alert sent once to its destinations by Apprise.
-
-`alerts.json` in the ledger's folder lists the alerts that hold, by destination. Without it every alert is sent again.
-"""
+"""Alerts: rules on figures, each sent once by Apprise; `alerts.json` in the ledger lists those that hold."""
 
 from __future__ import annotations
 
@@ -204,10 +201,7 @@ def evaluate(root: Path, config: AlertsConfig, now_us: int | None = None) -> tup
 
 
 def check(root: Path, config: AlertsConfig, now_us: int | None = None) -> Round:
-    """Evaluate the rules and send new alerts; a message that did not arrive is sent again next round.
-
-    Raises AlertsError for wrong destinations, LedgerError if the outcome cannot be kept.
-    """
+    """Evaluate rules and send new alerts, and failed messages again. Raises AlertsError, LedgerError."""
     root, now_us = layout.check(root), utc_us() if now_us is None else now_us
     plugins = destinations(config)
     with layout.locked(root / "locks" / ".alerts.lock"):

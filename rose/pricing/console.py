@@ -70,10 +70,7 @@ def _edges(table: Table) -> int:
 
 
 def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return column widths: the widest columns wrap, and words break only where they must.
-
-    Amounts never break: one continued in the next line would be read as a smaller one.
-    """
+    """Return column widths: words break only where they must, amounts never (a part would be read as a smaller one)."""
     natural, words, unbroken = [], [], []
     for column, texts in zip(table.columns, cells, strict=True):
         all_texts = [visible(column.name), *texts]

@@ -99,7 +99,7 @@ class Stamp:
 class Figure:
     """One value. `unit` is `nano_usd` (or `nano_usd/...`), `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`.
 
-    `value` None means not enough data or not applicable; `why` says which.
+    `value` None: not enough data, or not applicable; see `why`.
     """
 
     value: int | float | None

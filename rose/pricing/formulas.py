@@ -84,10 +84,7 @@ def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n
 
 
 def best_of_n_elasticity(p: float, n: float) -> float:
-    """[D] Elasticity in n of 1 - (1 - p)^n, the chance that one of n independent tries is right.
-
-    Always below 1: independent best of n raises cost per correct with n.
-    """
+    """[D] Elasticity in n of 1 - (1 - p)^n, n independent tries: below 1, so more tries raise cost per correct."""
     _positive(p=p, n=n)
     if p >= 1:
         raise ValueError(f"p must be below 1, got {p!r}")

@@ -34,11 +34,7 @@ def planned(settings: Settings) -> list[Job]:
 
 
 def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
-    """Write the report of every ended run that has none in `folder`, and of the newest running one.
-
-    The result names each run that cannot be priced; the next call tries it again. Raises LedgerError, and PricingError
-    for an unverified ledger.
-    """
+    """Write reports of ended runs without one, and of the newest running one. Raises LedgerError, PricingError."""
     from rose.ledger import catalog, verified, verify
     from rose.pricing import query
     from rose.pricing.price_books import choice

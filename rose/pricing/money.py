@@ -1,7 +1,4 @@
-"""Money as integer nano-dollars, and splits that lose nothing.
-
-Rates are `Decimal`, amounts `int`. Floats never carry an amount that is added up.
-"""
+"""Money as integer nano-dollars: rates are `Decimal`, amounts `int`; no float is ever added up."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ _VIEWS = (
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> None:
-    """Copy a run's rows of every view into temporary tables of the same names: one state for all later queries.
+    """Copy a run's rows of every view into temporary tables: one state for all later queries.
 
-    A fleet's run includes its RL runs' events, and an RL run the events of its fleets in its own time there.
+    A fleet's run includes its RL runs' events, and an RL run its fleets' in its own time there.
     """
     set_variables(connection, run_id=run_id)
     pinned.pin(connection, root)

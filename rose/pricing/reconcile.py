@@ -1,7 +1,6 @@
-"""A vendor's FOCUS invoice against the ledger's amortized charges, by device and day.
+"""A vendor's FOCUS invoice against the ledger's amortized charges, by device and day, in whole nano-dollars.
 
-EffectiveCost is compared in whole nano-dollars, within bounded memory. Cells of the foreign file are text until
-checked.
+Cells of the foreign file are text until checked; memory is bounded.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ def reconcile(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> dict[str, Any]:
-    """Return both sides: in all, by line, and days on which a line differs beyond the tolerance.
-
-    Raises PricingError for a file or period that cannot be compared, and as `bill`.
-    """
+    """Return both sides in all, by line, and days beyond the tolerance. Raises PricingError, also as `bill`."""
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
     if not path.is_file():

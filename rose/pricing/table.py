@@ -1,7 +1,4 @@
-"""A table of figures as data, which a terminal, page, sheet and screen show.
-
-Its look is in `rose.pricing.console`, `rose.pricing.export.markup` and `workbook`, and `dashboard.frame`.
-"""
+"""A table of figures as data, which a terminal, page, sheet and screen show."""
 
 from __future__ import annotations
 
@@ -71,10 +68,7 @@ class Table:
         return tuple(cell for row in (*self.rows, *self.footer) for cell in row if isinstance(cell, Figure))
 
     def plain(self) -> Table:
-        """Return the table with figures as text, intervals in columns of their own.
-
-        Notes say why values or intervals are missing.
-        """
+        """Return the table with figures and intervals as text; notes say why values or intervals are missing."""
         if not self.figures:
             return self
         columns, cells = [], []

@@ -1,7 +1,4 @@
-"""The links between a charge and its events, each worked out anew and compared with the charge.
-
-Rates come from the price book's text, times and tokens from the ledger's events; divisions are repeated.
-"""
+"""The links between a charge and its events, worked out anew from the price book's text and the ledger's events."""
 
 from __future__ import annotations
 
@@ -140,10 +137,7 @@ def capacity(
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
-    """Return by holder its part of the hour that begins at `hour_ns`, of one device with all its `stays`.
-
-    Time of several holders is cut into equal parts; remaining nanoseconds go to the first by name.
-    """
+    """Return by holder its part of an hour of one device: shared time is cut equally, the rest to the first by name."""
     spans = [
         (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + NS_PER_HOUR))
         for stay in stays
@@ -212,10 +206,7 @@ def energy(
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of metered energy: `rows` are all energy charges of a device-hour.
-
-    With other runs in `everybodys`, all readings are divided equally.
-    """
+    """Yield the steps of a device-hour's energy charges; readings of other runs (`everybodys`) are divided equally."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")

@@ -27,10 +27,9 @@ class Check:
 
 
 def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with the ledger's events, and the ledger with its own chain.
+    """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError.
 
-    Receipts that were kept elsewhere, by name, oldest first, also reveal a removal with every trace. Raises LedgerError
-    for no ledger, or a receipt of another.
+    Receipts that were kept elsewhere, by name, oldest first, also reveal a removal with every trace.
     """
     root = layout.check(root)
     try:

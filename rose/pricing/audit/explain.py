@@ -117,10 +117,7 @@ class Explanation:
 def explain(
     root: Path, question: Question, book: PriceBook, *, provenance: str | None = None, allow_unverified: bool = False
 ) -> Explanation:
-    """Return the chain of a charge as the ledger is now, at the prices of `book`.
-
-    Raises PricingError for no charge, and for several device-hours, naming the largest; PriceBookError; LedgerError.
-    """
+    """Return the chain of a charge as the ledger is now. Raises PricingError for none or several; LedgerError."""
     hour_ns, seen = question.hour_ns, Seen()
     price = partial(charges.price, root, book, allow_unverified=allow_unverified, seen=seen)
     to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
@@ -141,10 +138,7 @@ def explain(
 
 
 def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
-    """Return the chain of a booked charge: as closed, and as last restated if corrected.
-
-    Each rests on the events of its own time and its frozen price book. Raises as `explain`, and for an unknown close.
-    """
+    """Return the chain of a booked charge: as closed, and as last restated. Raises as `explain` and `of_close`."""
     root = layout.check(root)
     closed = of_close(root, close_id)
     whole, charged = closed.frame.drop("closed"), closed.parts[0].frame

@@ -1,8 +1,4 @@
-"""Charges: every device-nanosecond and nano-dollar of a period, each in one row.
-
-`state` keeps integer sums of the ledger by UTC hour and adds new events to them, in any order and portions. `pricing`
-makes charges from these sums and a price book: a pure function.
-"""
+"""Charges: every device-nanosecond and nano-dollar of a period, each in one row."""
 
 from __future__ import annotations
 

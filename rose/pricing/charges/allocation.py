@@ -147,10 +147,7 @@ def allocate(charges: Charges) -> Allocation:
 
 
 def shared_idle_ns(fleet: pl.DataFrame, run_id: str) -> dict[_Device, int]:
-    """Return a run's part of idle time on shared devices, by device; `fleet` has all charges of these devices.
-
-    Each hour's idle time is divided by largest remainder among the runs that worked in that hour.
-    """
+    """Return a run's part of each hour's idle time by device, in proportion to work, by largest remainder."""
     keys = [*DEVICE_KEY, "hour"]
     capacity = fleet.filter(kind="capacity")
     idle = capacity.filter(bucket="idle").group_by(keys).agg(pl.col("ns").sum().alias("idle"))

@@ -1,7 +1,6 @@
 """Measured time in hours that several runs shared a device.
 
-A run that works a whole hour beside another run is billed half of it but made its tokens in all of it: quantities of
-work rest on measured time, money on the billed part.
+A run beside another one is billed half of an hour, but makes tokens in all of it.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ class SharedTime:
 
     @property
     def hardware_share(self) -> Fraction:
-        """Hardware time for each nanosecond billed.
-
-        All runs together never have more than the hour: two runs that work, or are idle, at once have half each.
-        """
+        """Hardware time for each nanosecond billed: all runs together never have more than the hour."""
         return self.room / self.part
 
 

@@ -46,10 +46,7 @@ WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A span [t0_ns, t1_ns) UTC of the period in which a device of a run was provisioned.
-
-    Devices that RL runs share belong to the fleet's run.
-    """
+    """Span [t0_ns, t1_ns) UTC of a device's provisioning; devices that RL runs share belong to the fleet's run."""
 
     run_id: str
     device_id: str
@@ -260,10 +257,7 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Return the charges of the period.
-
-    Polars joins what many rows share: DuckDB takes several times as long.
-    """
+    """Return the charges of the period; polars joins them several times as fast as DuckDB."""
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")

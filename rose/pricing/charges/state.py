@@ -47,10 +47,7 @@ _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "traje
 
 @contextmanager
 def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection to the up-to-date sums of the ledger at `root`; other callers wait for a kept file.
-
-    Raises LedgerError for a damaged ledger, PricingError if it cannot be added up.
-    """
+    """Yield a connection to up-to-date sums; other callers wait for a kept file. Raises LedgerError, PricingError."""
     root = layout.check(root)
     path = root / STATE
     # Python variables are never taken for tables.

@@ -263,7 +263,7 @@ def _of_runs(root: Path, period: Period) -> set[str]:
 
 
 def one_provenance(root: Path, present: set[str], chosen: str | None, period: Period) -> str:
-    """Return the chosen provenance, or the only one present. Raises PricingError for several or none."""
+    """Return the chosen provenance, or the only one. Raises PricingError for several or none."""
     if chosen is not None:
         return chosen
     if len(present) > 1:

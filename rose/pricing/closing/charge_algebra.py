@@ -1,7 +1,4 @@
-"""Charges as frames that are added, subtracted and drilled into: integers only, so every sum is exact.
-
-A row is identified by its dimensions. Its amounts add up; its references name the ledger's events.
-"""
+"""Charges as frames that are added, subtracted and drilled into: integers only, so every sum is exact."""
 
 from __future__ import annotations
 
@@ -75,10 +72,7 @@ def canonical(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:
-    """Return sums of `amount`, `ns` and `tokens` by `by`, largest first; they sum to the frame's own.
-
-    A null value is in the row "unallocated". Raises PricingError for an unknown dimension.
-    """
+    """Return sums by `by`, largest first; null is "unallocated". Raises PricingError for an unknown dimension."""
     known = [name for name, column in BY.items() if column in frame.columns]
     for name in by:
         if name not in known:

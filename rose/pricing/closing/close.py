@@ -127,10 +127,7 @@ def make_posting(
     open_runs: Iterable[str] = (),
     reason: str | None = None,
 ) -> tuple[Posting, dict[str, bytes]]:
-    """Return a posting of `frame`, and the bytes of its files. `book_file` may be an earlier posting's.
-
-    Raises PricingError for a total that the books cannot hold.
-    """
+    """Return a posting of `frame` and its files' bytes. Raises PricingError for a total that the books cannot hold."""
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "

@@ -1,7 +1,4 @@
-"""The ledger's events of closes, corrections, budgets and adopted price books.
-
-The event makes a posting count: files without one were left by an interrupted close.
-"""
+"""The ledger's events of the books: files without their event were left by an interrupted close."""
 
 from __future__ import annotations
 
@@ -66,8 +63,8 @@ class BookStamp:
 class Posting:
     """One set of frozen rows: the charges of a close (number 0), or its n-th correction.
 
-    `files` maps names in the close's folder to SHA-256; `rows_file` has the rows. `watermark` maps each writer to the
-    seq of its last event and the SHA-256 of that segment, taken before pricing: every event up to there is priced.
+    `files` maps names in the close's folder to SHA-256. `watermark` maps each writer to the seq of its last event and
+    the SHA-256 of that segment, taken before pricing: every event up to there is priced.
     """
 
     close_id: str
@@ -131,10 +128,7 @@ class Posting:
 
 
 def postings(root: Path) -> dict[str, list[Posting]]:
-    """Return by close, in order of closing, the close and its corrections.
-
-    Raises LedgerError for no ledger, PricingError for events that contradict one another.
-    """
+    """Return by close, in order, the close and its corrections. Raises LedgerError; PricingError for contradictions."""
     root = layout.check(root)
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):

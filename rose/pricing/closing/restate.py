@@ -1,7 +1,4 @@
-"""Restating a closed period: the ledger is priced again, and the difference is posted as signed rows.
-
-A closed period never changes: closed + corrections = restated, exactly, by every dimension.
-"""
+"""Restating a closed period by signed rows: closed + corrections = restated, exactly, by every dimension."""
 
 from __future__ import annotations
 

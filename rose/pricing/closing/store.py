@@ -52,10 +52,7 @@ STAYS_FILE = "stays.parquet"
 
 
 def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Posting]:
-    """Return the postings of a close up to `as_of_ns` (UTC nanoseconds; None: all), with their files in place.
-
-    Raises PricingError for an unknown or later close.
-    """
+    """Return the postings of a close up to `as_of_ns` (UTC). Raises PricingError for an unknown or later close."""
     known = postings(root)
     if close_id not in known:
         if folder(root, close_id).exists():
@@ -158,10 +155,7 @@ def record_budget(root: Path, budget: Budget) -> None:
 
 
 def adopt(root: Path, book: PriceBook, *, by: str) -> Adoption:
-    """Price the ledger by a book from now on; returns the record, which keeps the book's text.
-
-    The adopted book leaves no second record. Raises PricingError for made-up prices; LedgerError.
-    """
+    """Price the ledger by a book from now on; returns its record. Raises PricingError for made-up prices."""
     root = layout.check(root)
     choice.refuse_example(book, "adoption")
     with lock(root):

@@ -1,7 +1,6 @@
 """FOCUS 1.2 rows of a bill, as Parquet or CSV; sql/export/focus.sql is the mapping.
 
-A purchase row bills an hour of the fleet in full; the charges of that hour carry its amortized cost and bill nothing.
-Quantities and list costs are rounded to 1e-12, so they differ from charged cost by a few nano-dollars.
+A purchase row bills an hour of the fleet; its charges carry the amortized cost. Quantities are rounded to 1e-12.
 """
 
 from __future__ import annotations
@@ -110,10 +109,7 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """Return `marginal_nano`, the row's part of the total by borrowed time; parts sum to the total.
-
-    Null for time not borrowed, and everywhere without a total.
-    """
+    """Return `marginal_nano` by borrowed time, which sums to the total; null elsewhere, and without a total."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():

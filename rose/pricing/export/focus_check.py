@@ -1,8 +1,4 @@
-"""Whether FOCUS rows keep FOCUS's rules and add up: what validators of single columns cannot see.
-
-sql/export/focus_rules.sql checks single rows, focus_balance.sql purchases against usage, focus_duplicates.sql repeated
-rows. Row 1 is the first below the header.
-"""
+"""Whether FOCUS rows keep FOCUS's rules and add up. Row 1 is the first below the header."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pages of HTML from the templates of this folder: every text is escaped and shown as it is.
-
-`table.html.j2` has `section(table)`, with heading, terms and notes, and `rows(table)`; `table.css.j2` is the style.
-"""
+"""Pages of HTML from the templates of this folder: every text is escaped and shown as it is."""
 
 from __future__ import annotations
 

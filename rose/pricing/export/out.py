@@ -41,9 +41,8 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
-    """Have `make` write a temporary file, then give it the name; `make` returns rows and totals, nano-dollars.
-
-    Raises PricingError if `path` cannot be written; an error leaves nothing at `path`.
+    """Have `make` write a file (it returns rows and nano-dollar totals), then name it. Raises PricingError, leaving
+    nothing.
     """
     check(path)
     try:

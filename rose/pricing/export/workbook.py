@@ -1,8 +1,4 @@
-"""A bill as an Excel workbook: its sum, its divisions, and its prices.
-
-Amounts are doubles, exact to the nano-dollar up to nine million dollars; the bill is also whole nano-dollars as text.
-Every total is a formula over its column.
-"""
+"""A bill as an Excel workbook: doubles, exact to the nano-dollar up to nine million dollars, and totals as formulas."""
 
 from __future__ import annotations
 

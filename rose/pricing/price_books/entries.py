@@ -177,10 +177,7 @@ class Dated(Entry):
 
 
 class DevicePrice(Dated):
-    """Price of an hour in which a device of a class is provisioned, used or not, USD.
-
-    An entry for a `pool` goes before one without.
-    """
+    """USD for an hour of a provisioned device of a class, used or not; an entry for a `pool` goes first."""
 
     key_fields = ("device_class", "pool")
     may_be_a_guess = False

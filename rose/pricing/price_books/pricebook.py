@@ -88,10 +88,7 @@ class PriceBook(_File):
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Return the price of a device class in a pool at an instant; an entry for the pool goes first.
-
-        Raises PriceBookError for no such price.
-        """
+        """Return a device's price at an instant; an entry for the pool goes first. Raises PriceBookError for none."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
@@ -173,10 +170,7 @@ def is_example(name: str) -> bool:
 
 
 def load(name_or_path: str | Path) -> PriceBook:
-    """Return a price book: the name of one in the package, such as `example`, else a path.
-
-    Raises PriceBookError naming the file and every wrong field with its value.
-    """
+    """Return a package's book by name, such as `example`, or one of a path. Raises PriceBookError."""
     names = shipped()
     if str(name_or_path) in names:
         file = f"{name_or_path}.toml"

@@ -21,10 +21,7 @@ def _tags(value: object) -> dict[str, str]:
 
 
 class DeviceTag(Entry):
-    """Tags of devices, where their runs give none. All given fields must match.
-
-    `hardware` is a pattern of hardware ids such as `GPU-7*`.
-    """
+    """Tags of devices whose runs give none; `hardware` is a pattern of ids such as `GPU-7*`."""
 
     key_fields = ("device", "pool", "device_class", "hardware")
     may_be_a_guess = False

@@ -1,7 +1,4 @@
-"""The reader's calendar: how a period is written, and the names of the days to years that an hour lies in.
-
-Charges are of UTC hours, so a zone half an hour off is refused.
-"""
+"""The reader's calendar: periods as written, and names of times. A zone half an hour off UTC hours is refused."""
 
 from __future__ import annotations
 

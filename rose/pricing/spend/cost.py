@@ -1,7 +1,4 @@
-"""What a period cost by up to six dimensions: closed hours from the books, open hours priced now.
-
-Lines are whole nano-dollars; all lines of an answer without a filter sum to the period's bill exactly.
-"""
+"""What a period cost by up to six dimensions; lines without a filter sum to the bill to the nano-dollar."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A value for each dimension; `cost_nano` = closed + corrections + open, nano-dollars.
-
-    In the fully loaded view `ns` and `tokens` are 0: idle time is spread over other rows.
-    """
+    """A value for each dimension, and nano-dollars; `ns` and `tokens` are 0 in the fully loaded view."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -176,10 +170,7 @@ def ask(
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Cost:
-    """Answer a question; `price_book` prices open hours. `seen` is for `verify`.
-
-    Raises as `answer` and `bill`.
-    """
+    """Answer a question; `price_book` prices open hours, `seen` is for `verify`. Raises as `answer` and `bill`."""
     billed = bill(
         root,
         question.period,

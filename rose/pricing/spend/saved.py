@@ -174,10 +174,7 @@ def saved(
 
 
 def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -> bool:
-    """Return whether a run counts in a period: where it ended or fell silent, or now if it continues.
-
-    Sets `row["status"]` of a silent run.
-    """
+    """Return whether a run counts: where it ended or fell silent, else now. Sets `row["status"]` of a silent run."""
     at_ns, last_us = now_ns, int(row["last_event_us"])
     if silent(
         status=row["status"],
