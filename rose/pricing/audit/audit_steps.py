@@ -17,8 +17,8 @@ from rose.events import BUCKETS
 from rose.pricing.audit.evidence import Evidence, Row
 from rose.pricing.charges import Stay
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
+from rose.pricing.charges.pricing import total
 from rose.pricing.charges.state import owned
-from rose.pricing.charges.sums import total
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, charge_nano_usd, format_ns, format_usd, split
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from rose.pricing.charges import sums
+from rose.pricing.charges import pricing
 from rose.pricing.charges.allocation import ALL_BUCKETS
 from rose.pricing.charges.pricing import AMOUNTS, COLUMNS, DIMENSIONS, REFERENCES
 from rose.pricing.closing.period import Period, naive
@@ -84,4 +84,4 @@ def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> 
     return [{name.removeprefix("sum_"): value for name, value in row.items()} for row in ordered.iter_rows(named=True)]
 
 
-total = sums.total
+total = pricing.total

@@ -17,8 +17,7 @@ from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges, Stay
-from rose.pricing.charges.pricing import AMOUNTS
-from rose.pricing.charges.sums import exact
+from rose.pricing.charges.pricing import AMOUNTS, exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import BookStamp, Posting, postings, watermark

@@ -12,7 +12,7 @@ from xlsxwriter.utility import xl_rowcol_to_cell
 
 from rose.clock import utc
 from rose.ledger import catalog, verified
-from rose.pricing.charges.sums import exact
+from rose.pricing.charges.pricing import exact
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import naive

@@ -16,7 +16,7 @@ from rose.errors import did_you_mean
 from rose.ledger import catalog
 from rose.ledger.examine import Seen
 from rose.pricing import charges
-from rose.pricing.charges.sums import exact
+from rose.pricing.charges.pricing import exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import STATES, Bill, bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED

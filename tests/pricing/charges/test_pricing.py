@@ -9,7 +9,7 @@ import pytest
 
 from rose import events
 from rose.pricing import charges
-from rose.pricing.charges import sums
+from rose.pricing.charges import pricing
 from rose.pricing.closing.close import totals
 from rose.pricing.money import PricingError, charge_nano_usd
 from rose.pricing.price_books.pricebook import PriceBookError, load, parse
@@ -317,11 +317,11 @@ def rows(count: int) -> pl.DataFrame:
 @pytest.mark.parametrize("hours", [5, 6, 720])
 def test_metered_energy_of_many_hours_is_its_sum(hours):
     assert totals(rows(hours))[0]["energy_mw_ns"] == hours * HOUR_MW_NS
-    assert sums.total(rows(hours), "energy_mw_ns") == hours * HOUR_MW_NS
+    assert pricing.total(rows(hours), "energy_mw_ns") == hours * HOUR_MW_NS
 
 
 def test_an_amount_beyond_64_bits_is_refused_and_names_the_amount():
     dear = rows(2).with_columns(cost_nano=pl.lit(2**62))
     with pytest.raises(PricingError, match="cost_nano"):
-        sums.refuse_too_large(dear)
-    sums.refuse_too_large(rows(720))
+        pricing._refuse_too_large(dear)
+    pricing._refuse_too_large(rows(720))

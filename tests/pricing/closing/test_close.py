@@ -13,7 +13,7 @@ from rose import events
 from rose.ledger import examine
 from rose.pricing import charges
 from rose.pricing.audit.check import check
-from rose.pricing.charges import sums
+from rose.pricing.charges import pricing
 from rose.pricing.closing import store
 from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.period import Period
@@ -161,7 +161,7 @@ def test_what_the_books_cannot_hold_is_not_frozen(fleet: Path, monkeypatch: pyte
     with pytest.raises(PricingError, match=r"cost_nano of the period comes to .* check the unit"):
         close(fleet, book=_too_dear())
     with monkeypatch.context() as patch:
-        patch.setattr(sums, "refuse_too_large", lambda frame: None)
+        patch.setattr(pricing, "_refuse_too_large", lambda frame: None)
         with pytest.raises(PricingError, match="the books hold amounts below"):
             close(fleet, book=_too_dear())
     assert postings(fleet) == {}
