@@ -18,11 +18,9 @@ from rose.pricing.commands import spend
 from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.commands.api import api_command
 from rose.pricing.commands.books import books_app, explain_command
-from rose.pricing.commands.borrow import borrow_command
-from rose.pricing.commands.correct import correct_command
 from rose.pricing.commands.export import export_command
 from rose.pricing.commands.price import price_command
-from rose.pricing.commands.report import report_command
+from rose.pricing.commands.run import borrow_command, correct_command, report_command
 from rose.pricing.jobs import planned
 from rose.runtime.coserving.attach.commands import attach_command, detach_command
 from rose.runtime.service.commands import down_command, drain_command, restart_command, status_command, up_command

@@ -21,7 +21,8 @@ from rose import events
 from rose.accept.report import ROOT, Report, phase
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges
-from rose.pricing.closing import charge_algebra, close, store
+from rose.pricing.charges.pricing import COLUMNS
+from rose.pricing.closing import close, store
 from rose.pricing.closing.period import Period, naive, of_month
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.price_books import pricebook
@@ -152,5 +153,5 @@ def _charges(period: Period, devices: int) -> pl.DataFrame:
         first_seq=pl.lit(None, pl.Int64),
         last_seq=pl.lit(None, pl.Int64),
     )
-    missing = [name for name in charge_algebra.COLUMNS if name not in rows.columns]
-    return rows.with_columns(pl.lit(None, pl.String).alias(name) for name in missing).select(charge_algebra.COLUMNS)
+    missing = [name for name in COLUMNS if name not in rows.columns]
+    return rows.with_columns(pl.lit(None, pl.String).alias(name) for name in missing).select(COLUMNS)

@@ -1,7 +1,4 @@
-"""Alerts: rules on a ledger's figures, each alert sent once to its destinations by Apprise.
-
-`alerts.json` in the ledger's folder lists the alerts that hold, by destination. Without it every alert is sent again.
-"""
+"""Alerts: rules on figures, each sent once by Apprise; `alerts.json` in the ledger lists those that hold."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import unquote
 
 from pydantic import Field, ValidationError, model_validator
@@ -36,12 +33,11 @@ if TYPE_CHECKING:
     from apprise import NotifyBase
 
 FILE = "alerts.json"
-#: Destinations where no `urls_file` is named.
 URLS_VARIABLE = "ROSE_ALERT_URLS"
-#: Schemes that are clear text unless they end in `s`.
+#: Clear text unless they end in `s`.
 _CLEAR = ("json", "xml", "form", "mailto")
 _ERROR_CHARACTERS_MAX = 300
-#: A shorter part of a URL is no secret worth hiding, and may be a word of an error.
+#: A shorter part of a URL is no secret, and may be a word of an error.
 _SECRET_CHARACTERS_MIN = 4
 
 
@@ -53,8 +49,6 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class _Rule(Section):
-    """What every rule has: a name, and the destinations of its alerts."""
-
     name: Name
     to: list[Name] = Field(min_length=1)
 
@@ -87,7 +81,7 @@ AnyRule = BudgetRule | ServingRule | LedgerRule
 
 
 class AlertsConfig(Section):
-    """The file of rules. `provenance` is that of every figure."""
+    """The file of rules; `provenance` is of every figure."""
 
     provenance: Literal["live", "replay", "simulated"] = "live"
     price_book: str | None = None
@@ -104,7 +98,7 @@ class AlertsConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """A condition that holds. `key` stays while it holds; a higher `level` is sent again."""
+    """A condition that holds under `key`; a higher `level` is sent again."""
 
     key: str
     title: str
@@ -114,7 +108,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What one rule found. `unknown` says why the rule could not look; then its alerts stay as they were."""
+    """What one rule found. `unknown` says why it could not look; its alerts then stay."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()
@@ -123,23 +117,19 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """An alert at one destination."""
-
     rule: str
     to: str
     key: str
     title: str
-    #: Level of the last message that arrived; None if none did.
+    #: Of the last message that arrived.
     level: int | None
     at_us: int
-    #: Why the last message did not arrive; None if it did.
+    #: Of the last message, if it did not arrive.
     error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What one round found, how many messages arrived, and the alerts that hold now."""
-
     outcomes: tuple[Outcome, ...]
     sent: int
     entries: tuple[Entry, ...]
@@ -154,7 +144,7 @@ class Round:
 
 
 def load(path: Path) -> AlertsConfig:
-    """Return the rules in a file. Raises AlertsError naming the file and every wrong field with its value."""
+    """Return the rules of a file. Raises AlertsError naming the file and every wrong field with its value."""
     try:
         config = AlertsConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -169,7 +159,7 @@ def load(path: Path) -> AlertsConfig:
 
 
 def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
-    """Return the destinations by name, from lines `NAME=URL`. Raises AlertsError, which never shows a URL."""
+    """Return destinations by name, from lines `NAME=URL`. Raises AlertsError, which never shows a URL."""
     from apprise import Apprise, AppriseAsset
 
     source, file = f"the environment variable {URLS_VARIABLE}", config.urls_file
@@ -205,16 +195,13 @@ def destinations(config: AlertsConfig) -> dict[str, NotifyBase]:
 
 
 def evaluate(root: Path, config: AlertsConfig, now_us: int | None = None) -> tuple[Outcome, ...]:
-    """Return what each rule finds now. Sends nothing. Raises LedgerError for a folder that is no ledger."""
+    """Return the outcome of each rule; sends nothing. Raises LedgerError for no ledger."""
     root, now_us = layout.check(root), utc_us() if now_us is None else now_us
     return tuple(_look(root, config, rule, now_us) for rule in config.rule)
 
 
 def check(root: Path, config: AlertsConfig, now_us: int | None = None) -> Round:
-    """Evaluate the rules and send what is new; a message that did not arrive is sent again by the next round.
-
-    Raises AlertsError for wrong destinations, LedgerError where the outcome cannot be kept.
-    """
+    """Evaluate rules and send new alerts, and failed messages again. Raises AlertsError, LedgerError."""
     root, now_us = layout.check(root), utc_us() if now_us is None else now_us
     plugins = destinations(config)
     with layout.locked(root / "locks" / ".alerts.lock"):
@@ -229,7 +216,7 @@ def check(root: Path, config: AlertsConfig, now_us: int | None = None) -> Round:
 
 
 def entries(root: Path) -> list[Entry]:
-    """Return the alerts that hold by the last round. Raises LedgerError for a damaged file."""
+    """Return the alerts of the last round. Raises LedgerError for a damaged file."""
     path = layout.check(root) / FILE
     try:
         return [Entry(**entry) for entry in json.loads(path.read_bytes())]
@@ -247,16 +234,8 @@ def send_test(config: AlertsConfig, name: str) -> str | None:
     return _Sender(plugins, config.provenance).send(name, "test", "Messages to this destination arrive.")
 
 
-def job(root: Path, *, file: Path) -> Mapping[str, object]:
-    """Make a round as a background job. Raises AlertsError where a message did not arrive."""
-    done = check(root, load(file))
-    if done.failed:
-        raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))
-    return done.to_json()
-
-
 class _Sender:
-    """Sends messages; skips a destination that failed before in the round."""
+    """Sends messages; skips a destination that failed in this round."""
 
     def __init__(self, plugins: Mapping[str, NotifyBase], provenance: str) -> None:
         self.sent = 0
@@ -265,7 +244,7 @@ class _Sender:
         self._errors: dict[str, str] = {}
 
     def send(self, name: str, title: str, text: str) -> str | None:
-        """Send one message; returns why it did not arrive, without any part of the URL that may be a secret."""
+        """Send one message; returns why it did not arrive, without secrets of the URL."""
         if name in self._errors:
             return self._errors[name]
         plugin = self._plugins[name]
@@ -281,7 +260,7 @@ class _Sender:
 
 @contextmanager
 def _apprise_log() -> Iterator[io.StringIO]:
-    """Yield what Apprise logs, which goes nowhere else: it may hold a URL."""
+    """Yield Apprise's log, which may hold a URL and goes nowhere else."""
     from apprise import LogCapture
 
     logging.getLogger("apprise").propagate = False
@@ -300,7 +279,6 @@ def _without_secrets(text: str, plugin: NotifyBase) -> str:
 
 
 def _settle(outcome: Outcome, known: Mapping[tuple[str, str], Entry], sender: _Sender, now_us: int) -> Iterable[Entry]:
-    """Send what is new of a rule, and yield its entries from now on."""
     for to in outcome.rule.to:
         if outcome.unknown is not None:
             yield from (entry for entry in known.values() if entry.to == to and entry.rule == outcome.rule.name)
@@ -363,7 +341,7 @@ def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -
     return Outcome(rule=rule, alerts=(alert,) if missed else ())
 
 
-def _ledger(root: Path, config: AlertsConfig, rule: LedgerRule, now_us: int) -> Outcome:
+def _ledger(root: Path, rule: LedgerRule, now_us: int) -> Outcome:
     last = verified.state(root)
     alerts = []
     if last is not None and last.problems:
@@ -376,15 +354,14 @@ def _ledger(root: Path, config: AlertsConfig, rule: LedgerRule, now_us: int) -> 
     return Outcome(rule=rule, alerts=tuple(alerts))
 
 
-_LOOK: Mapping[str, Callable[[Path, AlertsConfig, Any, int], Outcome]] = {
-    "budget": _budgets,
-    "serving": _serving,
-    "ledger": _ledger,
-}
-
-
 def _look(root: Path, config: AlertsConfig, rule: AnyRule, now_us: int) -> Outcome:
     try:
-        return _LOOK[rule.kind](root, config, rule, now_us)
+        match rule:
+            case BudgetRule():
+                return _budgets(root, config, rule, now_us)
+            case ServingRule():
+                return _serving(root, config, rule, now_us)
+            case LedgerRule():
+                return _ledger(root, rule, now_us)
     except UserError as error:
         return Outcome(rule=rule, unknown=str(error))

@@ -1,4 +1,4 @@
-"""Tables of pricing on a terminal: names and reasons in a ledger or a price book may hold anything, and are text."""
+"""Tables of pricing on a terminal; text from a ledger or price book is shown as it is."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ from rich.table import Table as TerminalTable
 from rose.pricing.table import Element, Mark, Paragraph, Table
 from rose.terminal import Screen, styled, visible
 
-#: Of a table, in characters; wider where it needs to be and the terminal is.
+#: Characters of a table, unless it needs more and the terminal has them.
 WIDTH = 100
-#: Of a column: a table of many amounts is rather wider than the terminal.
 _COLUMN_MIN = 6
 _STYLES: dict[Mark | None, str | None] = {None: None, "strong": "bold", "alarm": "bold red"}
 
 
 def show(parts: Iterable[Element], *, spaced: bool = False, screen: Screen | None = None) -> None:
-    """Print a document; where it is `spaced` with an empty line after each part."""
     screen = screen or Screen(width=max(WIDTH, Screen().width))
     for part in parts:
-        # Ids and paths stay whole, and a table of many amounts is wider than others.
         screen.print(rendered(part, screen.width), soft_wrap=isinstance(part, str), crop=False)
         if spaced:
             screen.print()
 
 
 def rendered(part: Element, width: int = WIDTH) -> RenderableType:
-    """Return what a `Screen` prints for a part."""
     match part:
         case Table():
             return _table(part, width)
@@ -58,7 +54,6 @@ def _table(table: Table, width: int) -> TerminalTable:
     for column, column_width in zip(table.columns, _widths(table, cells, width), strict=True):
         justify: JustifyMethod = "right" if column.right else "left"
         made.add_column(column.name, justify=justify, overflow="fold", no_wrap=column.whole, width=column_width)
-    # It spreads to the width of the others.
     made.width = max(WIDTH, _edges(table) + sum(column.width or 0 for column in made.columns))
     for number, texts in enumerate(rows):
         if table.grouped and number and table.starts_group(number):
@@ -71,15 +66,11 @@ def _table(table: Table, width: int) -> TerminalTable:
 
 
 def _edges(table: Table) -> int:
-    """Beside its cells a column has a blank on each side, and the table an edge between and beside all of them."""
     return 3 * len(table.columns) + 1
 
 
 def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The width of each column in a terminal of `width`: the widest wrap, and words break only where they must.
-
-    No amount does: one that goes on in the next line would be read as a smaller one.
-    """
+    """Return column widths: words break only where they must, amounts never (a part would be read as a smaller one)."""
     natural, words, unbroken = [], [], []
     for column, texts in zip(table.columns, cells, strict=True):
         all_texts = [visible(column.name), *texts]
@@ -93,8 +84,6 @@ def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[in
 
 
 def _capped(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """What is wanted, the widest cut to one width so that all have room, and none below its least."""
-
     def capped(width: int) -> list[int]:
         return [max(low, min(want, width)) for want, low in zip(wanted, least, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What a run is, and the answers on it as plain values: JSON, and one line of CSV for each figure."""
+"""Facts of a run, and its answers as JSON and as CSV."""
 
 from __future__ import annotations
 
@@ -14,43 +14,26 @@ from rose.ledger.commands.output import csv_cells
 from rose.pricing.figures import Stamp
 from rose.pricing.table import Paragraph
 
-#: Version of the JSON's layout.
 SCHEMA = 3
 _CSV_COLUMNS = (
-    "figure",
-    "value",
-    "unit",
-    "text",
-    "view",
-    "basis",
-    "low",
-    "high",
-    "why",
-    "no_interval",
-    "currency",
-    "from",
-    "to",
-    "provenance",
-    "verified",
-    "run_id",
-    "price_book",
-    "price_book_chosen",
-    "example_prices",
+    *("figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval"),
+    *("currency", "from", "to", "provenance", "verified", "run_id"),
+    *("price_book", "price_book_chosen", "example_prices"),
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """Which run, and the serving traffic it saw; latency is only meant with the trace's scale beside it."""
+    """A run and its serving traffic; latency is shown only beside the trace's scale."""
 
     run_id: str
     name: str
     provenance: str
     #: `running`, `ended` or `failed`.
     status: str
-    #: UTC nanoseconds: token and verdict prices are those in force then.
+    #: UTC nanoseconds: decides token and verdict prices.
     began_ns: int
-    #: UTC, in ISO 8601; None while it runs.
+    #: ISO 8601, UTC; None while it runs.
     ended_at: str | None
     reason: str | None
     trace: str | None
@@ -58,12 +41,11 @@ class RunFacts:
     trace_length_scale: float | None
     trace_output_length_scale: float | None
     trace_time_scale: float | None
-    #: Stand-ins ran for SGLang's compiled kernels: no time of the run is SGLang's.
+    #: Stand-ins ran for SGLang's compiled kernels, so no time is SGLang's.
     native_kernels: bool
 
 
 def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:
-    """What a document on a run begins with: which run, when, beside what `traffic`, and by which prices."""
     return Paragraph(
         f" ({run.run_id}), {run.status}, {stamp.provenance}",
         lead=f"Run {run.name}",
@@ -72,7 +54,6 @@ def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:
 
 
 def to_json(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values of what has a `to_json` or is a dataclass, by name, with the version of their layout."""
     return {
         "schema": SCHEMA,
         **{
@@ -83,7 +64,7 @@ def to_json(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every figure among plain values, by the path of its name; a row is named by its first cell."""
+    """Yield every figure among plain values by its path; a row is named by its first cell."""
     if isinstance(data, list):
         data = {next(iter(row.values()), n) if isinstance(row, dict) else n: row for n, row in enumerate(data)}
     if not isinstance(data, dict):
@@ -96,7 +77,7 @@ def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def to_csv(report: Mapping[str, Any]) -> str:
-    """One line for each figure of a report's plain values, by the path of its name, with what must stand beside it."""
+    """Return one line for each figure, with its stamp."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(_CSV_COLUMNS)

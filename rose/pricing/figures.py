@@ -1,9 +1,9 @@
-"""A figure that can be shown: a value that never goes without its unit, view, currency, period and provenance."""
+"""A figure: a value with its unit, view, currency, period and provenance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -15,25 +15,21 @@ if TYPE_CHECKING:
     from rose.pricing.stats.bootstrap import Interval
 
 NOT_ENOUGH_DATA = "not enough data"
-#: How the reason begins where the price book leaves out what a figure needs.
+#: Begins the reason where the price book lacks a needed entry.
 NOT_SET = "not set"
 
-#: Views of money; `count` is for what is counted or timed rather than priced.
+#: Views of money; `count` is for counts and times.
 MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loaded", "count"
-#: What a mix of placements really cost: borrowed time at its marginal price, dedicated time at its amortized one.
+#: Real cost of a mix of placements.
 BLENDED = "marginal for borrowed, amortized for dedicated"
 
-#: What a figure that was not measured is marked with.
 _MARKS = {"assumed": " (assumed)", "partly measured": " (partly assumed)"}
 
-#: Stands beside every figure that was made with prices that are nobody's.
 EXAMPLE_PRICES = "EXAMPLE PRICES, not yours"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BookFacts:
-    """Which price book, by which rule it was chosen, and whether its prices are made up."""
-
     name: str
     version: str
     sha256: str
@@ -43,23 +39,14 @@ class BookFacts:
 
     @classmethod
     def from_book(cls, book: PriceBook) -> BookFacts:
-        return cls(
-            name=book.name,
-            version=book.version,
-            sha256=book.sha256,
-            currency=book.currency,
-            chosen=book.chosen,
-            example=book.example,
-        )
+        return cls(**{field.name: getattr(book, field.name) for field in fields(cls)})
 
     @property
     def text(self) -> str:
-        """Name and version."""
         return f"{self.name} {self.version}"
 
     @property
     def line(self) -> str:
-        """The whole of it, for the head of a document."""
         rule = f", {self.chosen}" if self.chosen else ""
         mark = f"; {EXAMPLE_PRICES}" if self.example else ""
         return f"Price book {self.text} ({self.sha256[:12]}), {self.currency}{rule}{mark}"
@@ -67,13 +54,13 @@ class BookFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stamp:
-    """What all figures of one report have in common. The period is [from_ns, to_ns), UTC."""
+    """The common facts of a report's figures. The period is [from_ns, to_ns), UTC."""
 
     from_ns: int
     to_ns: int
     provenance: str
     book: BookFacts
-    #: False: the ledger's hash chain did not hold or was not checked, and the reader asked for figures all the same.
+    #: False: the hash chain does not hold or was not checked, and the reader allowed that.
     verified: bool
 
     @property
@@ -112,7 +99,7 @@ class Stamp:
 class Figure:
     """One value. `unit` is `nano_usd` (or `nano_usd/...`), `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`.
 
-    `value` None means that there was not enough data, or that the figure does not apply; `why` says which.
+    `value` None: not enough data, or not applicable; see `why`.
     """
 
     value: int | float | None
@@ -123,61 +110,42 @@ class Figure:
     why: str | None = None
     low: int | float | None = None
     high: int | float | None = None
-    #: Why a figure that is not known exactly has no interval.
     no_interval: str | None = None
 
     @property
     def text(self) -> str:
-        """For people: `$0.0123`, `2 min 03.4 s`, `41.2%`, or the reason there is none."""
+        """`$0.0123`, `2 min 03.4 s`, `41.2%`, or why there is no value."""
         if self.value is None:
             return self.why or NOT_ENOUGH_DATA
         return _text(self.value, self.unit)
 
     @property
     def interval_text(self) -> str:
-        """`$0.01 to $0.02`; empty where there is none."""
         if self.low is None:
             return ""
         return f"{_text(self.low, self.unit)} to {'unbounded' if self.high is None else _text(self.high, self.unit)}"
 
     @property
-    def marked_text(self) -> str:
-        """`text`, with a mark where it was not measured."""
-        return self.text + ("" if self.value is None else _MARKS.get(self.basis, ""))
-
-    @property
     def short_text(self) -> str:
-        """`text`, or a dash: for a narrow column, where the reason there is none stands elsewhere."""
+        """`text`, or a dash if the reason stands elsewhere."""
         return "-" if self.value is None else self.text
 
     @property
     def marked_short_text(self) -> str:
-        """`marked_text`, or a dash."""
-        return "-" if self.value is None else self.marked_text
+        return self.short_text + ("" if self.value is None else _MARKS.get(self.basis, ""))
 
     @property
     def short_interval(self) -> str:
-        """`interval_text`, or a dash."""
         return self.interval_text or "-"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figure without its stamp, which the document has once. Amounts stay whole nano-dollars."""
-        return {
-            "value": self.value,
-            "unit": self.unit,
-            "view": self.view,
-            "basis": self.basis,
-            "why": self.why,
-            "low": self.low,
-            "high": self.high,
-            "no_interval": self.no_interval,
-            "text": self.text,
-            "provenance": self.stamp.provenance,
-        }
+        """Return the figure without its stamp. Amounts stay whole nano-dollars."""
+        names = ("value", "unit", "view", "basis", "why", "low", "high", "no_interval", "text")
+        return {name: getattr(self, name) for name in names} | {"provenance": self.stamp.provenance}
 
 
 class _Shown(TypedDict, total=False):
-    """What goes with a value: what it rests on, why there is none, its interval, and why it has no interval."""
+    """Basis of a value, why there is none, its interval, and why it has none."""
 
     basis: str
     why: str | None
@@ -186,23 +154,22 @@ class _Shown(TypedDict, total=False):
 
 
 class _Money(_Shown, total=False):
-    """What goes with an amount; `per` says of what it is the price."""
+    """`_Shown` of an amount; `per` is the unit that it prices."""
 
     per: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Makes the figures of one report, all with its stamp. None becomes "not enough data" with the reason given."""
+    """Makes the figures of one report. None becomes "not enough data" with its reason."""
 
     stamp: Stamp
 
     def money(self, usd: Fraction | None, view: str, **shown: Unpack[_Money]) -> Figure:
-        """Dollars; the interval is in dollars too."""
         return self.amount(None if usd is None else nano_usd_of(usd), view, **shown)
 
     def amount(self, nano_usd: int | None, view: str, **shown: Unpack[_Money]) -> Figure:
-        """Whole nano-dollars, with an interval in dollars."""
+        """Return whole nano-dollars, with an interval in dollars."""
         per = shown.pop("per", None)
         unit = "nano_usd" if per is None else f"nano_usd/{per}"
         figure = self._figure(nano_usd, unit, view, shown)
@@ -210,11 +177,9 @@ class Figures:
         return replace(figure, low=low, high=high)
 
     def number(self, value: int | None, unit: str, *, why: str | None = None) -> Figure:
-        """A count, a duration or a size."""
         return self._figure(None if value is None else int(value), unit, COUNT, {"why": why})
 
     def measure(self, value: Fraction | float | None, unit: str = "ratio", **shown: Unpack[_Shown]) -> Figure:
-        """A share, a ratio or another measure with its interval, or why there is none."""
         return self._figure(None if value is None else float(value), unit, COUNT, shown)
 
     def part(
@@ -224,7 +189,7 @@ class Figures:
         unit: str = "share",
         why: str | None = None,
     ) -> Figure:
-        """A share or a ratio; not enough data where the denominator is 0 or the numerator is not known."""
+        """Return a share or ratio; not enough data for a denominator of 0 or an unknown numerator."""
         value = None if numerator is None or denominator == 0 else Fraction(numerator) / denominator
         return self.measure(value, unit, why=why)
 
@@ -244,13 +209,13 @@ class Figures:
 
 
 def why_no_interval(figures: Iterable[Figure]) -> str:
-    """`No interval: ` and every reason among these figures, once; empty where none has one."""
+    """Return `No interval: ` and every reason of these figures, once; empty if none has one."""
     reasons = dict.fromkeys(figure.no_interval for figure in figures if figure.no_interval)
     return f"No interval: {'. '.join(filter(None, reasons))}." if reasons else ""
 
 
 def missing(figures: Iterable[Figure]) -> str:
-    """`No value: ` and every reason among these figures, once; empty where all are known."""
+    """Return `No value: ` and every reason of these figures, once; empty if all are known."""
     reasons = dict.fromkeys(figure.text for figure in figures if figure.value is None)
     return f"No value: {'. '.join(reasons)}." if reasons else ""
 

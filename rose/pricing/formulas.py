@@ -2,9 +2,9 @@
 
 [A] marks a formula published by the author of Verification Economics (ifitsmanu.com: Verification Economics glossary,
 The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack). [D] marks
-one derived for this project. The author's calibration tables were not available, and none is matched here.
+one derived for this project; no calibration table of the author is matched.
 
-Every function raises ValueError, naming the argument, where a value lies outside its meaning.
+Every function raises ValueError, naming the argument, for a value outside its meaning.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ def _share(**values: float) -> None:
             raise ValueError(f"{name} must be between 0 and 1, got {value!r}")
 
 
-# Cost per correct answer ---------------------------------------------------------------------------------------------
-
-
 def blended_price(input_usd_per_million: float, output_usd_per_million: float) -> float:
     """[A] CPM: the blended price of a million tokens, the mean of input and output."""
     _not_negative(input_usd_per_million=input_usd_per_million, output_usd_per_million=output_usd_per_million)
@@ -41,20 +38,15 @@ def blended_price(input_usd_per_million: float, output_usd_per_million: float) -
 
 
 def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0) -> float:
-    """Dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha.
+    """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha.
 
-    [A] at pi = 1: `cpm` the blended price, `r` billed output tokens over answer tokens (1 without reasoning), `rho`
-    rollouts per kept one (one sample 0, best of 16 about 15), `alpha` the verifier's accept rate. The verified cost
-    per delivered token is the case r = 1, rho = 0, alpha = 1. [D] `pi`: the price of a rollout token over that of a
-    serving token (see `rollout_price_ratio`).
+    [A] at pi = 1: `cpm` the blended price, `r` billed output tokens over answer tokens, `rho` rollouts per kept one,
+    `alpha` the verifier's accept rate. [D] `pi` from `rollout_price_ratio`.
     """
     _not_negative(cpm=cpm, rho=rho, pi=pi)
     _positive(r=r, alpha=alpha)
     _share(alpha=alpha)
     return cpm * r * (1 + pi * rho) / alpha
-
-
-# The third price line ------------------------------------------------------------------------------------------------
 
 
 def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: float, borrowed_share: float) -> float:
@@ -63,9 +55,6 @@ def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: f
     _not_negative(c_dedicated=c_dedicated, c_opportunistic=c_opportunistic)
     _share(borrowed_share=borrowed_share)
     return ((1 - borrowed_share) * c_dedicated + borrowed_share * c_opportunistic) / c_serving
-
-
-# The frontier between inference and training -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,16 +67,11 @@ class Frontier:
     gain_inference_per_usd: float
     gain_training_per_usd: float
 
-    @property
-    def to_inference(self) -> bool:
-        return self.left > self.right
-
 
 def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
-    """[A] (eta_rho - 1) / eta_T against D_I / D_T; [D] with n = 1 + rho, D_I = p_I n and D_T = p_T T it is exact.
+    """[A] (eta_rho - 1) / eta_T against D_I / D_T; [D] exact with n = 1 + rho, D_I = p_I n and D_T = p_T T.
 
-    dlnC/dD_I = (1 - eta_n) / D_I and dlnC/dD_T = -eta_T / D_T; `eta_n` and `eta_t` are the elasticities of alpha in
-    rollouts and in training compute.
+    dlnC/dD_I = (1 - eta_n) / D_I and dlnC/dD_T = -eta_T / D_T; eta are elasticities of alpha.
     """
     _positive(n=n, training=training, eta_t=eta_t, usd_per_n=usd_per_n, usd_per_t=usd_per_t)
     inference_usd, training_usd = usd_per_n * n, usd_per_t * training
@@ -100,10 +84,7 @@ def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n
 
 
 def best_of_n_elasticity(p: float, n: float) -> float:
-    """[D] Elasticity in n of 1 - (1 - p)^n, the chance that one of n independent tries is right.
-
-    Below 1 for every n above 0, so independent best of n always raises cost per correct with n.
-    """
+    """[D] Elasticity in n of 1 - (1 - p)^n, n independent tries: below 1, so more tries raise cost per correct."""
     _positive(p=p, n=n)
     if p >= 1:
         raise ValueError(f"p must be below 1, got {p!r}")
@@ -131,9 +112,6 @@ def third_line_threshold(
     return inference_usd / spend
 
 
-# Slack taken now, paid for in a later burst --------------------------------------------------------------------------
-
-
 def provision_closing(opening: int, accrued: int, realised: int, released: int) -> int:
     """[D] Opening + accrued - realised - released, in nano-dollars."""
     return opening + accrued - realised - released
@@ -144,16 +122,13 @@ def break_even_provision(
 ) -> float:
     """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m: the provision at which borrowing stops paying.
 
-    Prices in any one unit of dollars per device-time; `tau_ratio` is tau_O / tau_D.
+    Prices in one unit of dollars per device-time; `tau_ratio` is tau_O / tau_D.
     """
     _not_negative(p_dedicated=p_dedicated, m_without_provision=m_without_provision, tau_ratio=tau_ratio)
     _share(wasted_borrowed=wasted_borrowed, wasted_dedicated=wasted_dedicated)
     if wasted_dedicated == 1:
         raise ValueError("wasted_dedicated must be below 1: nothing useful was made on dedicated devices")
     return p_dedicated * tau_ratio * (1 - wasted_borrowed) / (1 - wasted_dedicated) - m_without_provision
-
-
-# Throughput to cost --------------------------------------------------------------------------------------------------
 
 
 def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float) -> float:

@@ -1,4 +1,4 @@
-"""The background jobs that need prices: `report` writes reports to a folder, `alerts` sends alerts."""
+"""Background jobs that need prices: `report` writes reports, `alerts` sends alerts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 def planned(settings: Settings) -> list[Job]:
-    """All jobs that `settings` ask for: the ledger's own, and those that need prices. Raises LedgerError."""
+    """Return the ledger's own jobs and those that need prices. Raises LedgerError."""
     jobs = ledger_jobs(settings)
     if settings.reports is not None:
         make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
@@ -34,22 +34,17 @@ def planned(settings: Settings) -> list[Job]:
 
 
 def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
-    """Write the cost report of every run that ended and has none in `folder`, and of the newest one that runs.
-
-    The result names each run that cannot be priced, with the reason; the next call tries it again.
-    Raises LedgerError, and PricingError for a ledger that does not verify.
-    """
+    """Write reports of ended runs without one, and of the newest running one. Raises LedgerError, PricingError."""
     from rose.ledger import catalog, verified, verify
     from rose.pricing import query
     from rose.pricing.price_books import choice
     from rose.pricing.run import report as reporting
 
-    # One that is named is read before any run is looked at; else each run has its own.
     named = None if price_book is None else choice.choose(root, price_book)
     with catalog.connect(root) as connection:
         runs = query.rows(connection, "jobs/runs")
     reported = _reported(folder)
-    # As the dashboard does: every byte, for each run, would be hours of a large ledger.
+    # Verifying every byte for each run would take hours on a large ledger.
     seen = verified.load(root)
     newest = next((run["run_id"] for run in runs if run["status"] == "running"), None)
     written, refused = [], {}
@@ -69,27 +64,29 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
 
 
 def alerts(root: Path, *, file: Path) -> Mapping[str, object]:
-    """Send what is new by a file of rules. Raises AlertsError also for a message that did not arrive, LedgerError."""
-    from rose.pricing import alerts as alerting
+    """Send new alerts by a file of rules. Raises AlertsError if a message did not arrive, LedgerError."""
+    from rose.pricing.alerts import AlertsError, check, load
 
-    return alerting.job(root, file=file)
+    done = check(root, load(file))
+    if done.failed:
+        raise AlertsError("; ".join(f"{entry.title} -> {entry.to}: {entry.error}" for entry in done.failed))
+    return done.to_json()
 
 
 def _reported(folder: Path) -> set[tuple[str, str, str | None]]:
-    """Return id, status and end of each run as the reports in `folder` say."""
     reported = set()
     for path in folder.glob("*.json"):
         try:
             run = json.loads(path.read_bytes())["run"]
             reported.add((run["run_id"], run["status"], run["ended_at"]))
         except (ValueError, LookupError, TypeError):
-            # Not a report, or a damaged one: the job writes it again.
+            # Not a report, or a damaged one.
             continue
     return reported
 
 
 def _write(folder: Path, made: Report) -> str:
-    """Write a report as JSON and as CSV, each whole or not at all; returns the name of the JSON file."""
+    """Write a report as JSON and CSV, each whole or not at all; returns the name of the JSON file."""
     from rose.ledger import layout
     from rose.pricing.document import to_csv
 
@@ -106,7 +103,6 @@ def _write(folder: Path, made: Report) -> str:
 
 
 def _file_name(run_id: str) -> str:
-    """A run's id as part of a file's name: as it is where that can do no harm, else made safe and told apart."""
     if _SAFE_NAME.fullmatch(run_id):
         return run_id
     return f"{re.sub(r'[^A-Za-z0-9_-]', '-', run_id)[:80]}-{sha256(run_id.encode()).hexdigest()[:12]}"

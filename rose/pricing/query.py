@@ -11,61 +11,32 @@ import duckdb
 import sql
 from rose.ledger.reading import pinned
 
-#: DuckDB's type of each variable a query may read, so that an empty list has one too.
+#: DuckDB type of each variable: an empty list needs one.
 _TYPES = {
-    "run_id": "VARCHAR",
-    "needs": "VARCHAR",
-    "provenance": "VARCHAR",
-    "from_ns": "BIGINT",
-    "to_ns": "BIGINT",
-    "price_changes": "BIGINT[]",
-    "period_from_ns": "BIGINT",
-    "period_end_ns": "BIGINT",
+    **dict.fromkeys(("run_id", "needs", "provenance", "part", "device_id"), "VARCHAR"),
+    **dict.fromkeys(("from_ns", "to_ns", "period_from_ns", "period_end_ns", "archived_us", "horizon_ns"), "BIGINT"),
     "blocks": "INTEGER",
-    "archived_us": "BIGINT",
-    "part": "VARCHAR",
-    "load_points": "DOUBLE[]",
+    **dict.fromkeys(("price_changes", "span_from", "span_to", "penalty_nano"), "BIGINT[]"),
     "span_device": "VARCHAR[]",
-    "span_from": "BIGINT[]",
-    "span_to": "BIGINT[]",
-    "horizon_ns": "BIGINT",
-    "device_id": "VARCHAR",
-    "penalty_nano": "BIGINT[]",
-    "curve_at": "DOUBLE[][]",
-    "curve_nano": "DOUBLE[][]",
+    "load_points": "DOUBLE[]",
+    **dict.fromkeys(("curve_at", "curve_nano"), "DOUBLE[][]"),
 }
 
 _ROWS_AT_ONCE = 100
 
-#: A run of so many events is read whole, once, into some 200 MB: opening its files for each view anew takes longer.
+#: A run of up to so many events is read once, into some 200 MB: opening its files for each view takes longer.
 _SMALL_RUN_EVENTS = 100_000
 
-#: The views that pricing reads a run through.
 _VIEWS = (
-    "run",
-    "device",
-    "tenure",
-    "device_slice",
-    "lease",
-    "holdout",
-    "engine",
-    "preemption",
-    "sync",
-    "turn",
-    "trajectory",
-    "verdict",
-    "request",
-    "power",
-    "scale_down",
+    *("run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync"),
+    *("turn", "trajectory", "verdict", "request", "power", "scale_down"),
 )
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> None:
-    """Copy a run's rows of every view into temporary tables of the same names, which later queries read instead.
+    """Copy a run's rows of every view into temporary tables: one state for all later queries.
 
-    A run may be going on: without this, two queries of one report would see two states of the ledger at `root`. A
-    fleet's run has with it what the RL runs on it did, and an RL run what it had of the fleets that it is on, in its
-    own time there.
+    A fleet's run includes its RL runs' events, and an RL run its fleets' in its own time there.
     """
     set_variables(connection, run_id=run_id)
     pinned.pin(connection, root)
@@ -81,7 +52,6 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
     connection.execute(f"CREATE OR REPLACE TEMP {made} own_event AS {select}")
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:
-        # The view's own definition, over these events: of those in files only the columns that it has are read.
         begin = f"CREATE OR REPLACE VIEW {view} AS"
         text = sql.view(view)
         assert begin in text
@@ -91,7 +61,7 @@ def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> 
 
 
 def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:
-    """Set the variables that the named queries read. Raises KeyError for one that no query knows."""
+    """Set variables of the named queries. Raises KeyError for an unknown one."""
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = CAST($value AS {_TYPES[name]})", {"value": value})
 
@@ -104,12 +74,11 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, values: Sequence[S
 
 
 def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
-    """Rows of `sql/<name>.sql`, such as "run/facts": a dict of column to value each, in the query's order."""
+    """Return the rows of `sql/<name>.sql` as dicts, in order."""
     return records(connection.execute(sql.read(f"{name}.sql")))
 
 
 def records(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """What a query gave, a dict of column to value for each row, in its order."""
     assert cursor.description is not None
     columns = [column[0] for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]

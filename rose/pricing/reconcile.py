@@ -1,7 +1,6 @@
-"""A vendor's FOCUS invoice held against the ledger: what is charged by device and day, on one side, the other, or both.
+"""A vendor's FOCUS invoice against the ledger's amortized charges, by device and day, in whole nano-dollars.
 
-The ledger's amortized charges are compared with the invoice's EffectiveCost, in whole nano-dollars, within a bounded
-memory. The file is of strangers: each cell that is used is text until it has been checked.
+Cells of the foreign file are text until checked; memory is bounded.
 """
 
 from __future__ import annotations
@@ -37,17 +36,7 @@ _OPTIONAL = (
     "SkuId",
 )
 _OPTIONS: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "512MB", "threads": "2"}
-#: Faults that an error names, and single days that are listed.
 _FAULTS_MAX, _DAYS_MAX = 5, 1000
-_SUMS = """
-    sum(ledger_nano)::HUGEINT AS ledger_nano, sum(billed_nano)::HUGEINT AS billed_nano,
-    sum(effective_nano)::HUGEINT AS effective_nano,
-    (sum(effective_nano) - sum(ledger_nano))::HUGEINT AS difference_nano, sum(ledger_ns)::HUGEINT AS ledger_ns,
-    CASE WHEN count(*) = count(invoice_ns) THEN sum(invoice_ns) END::HUGEINT AS invoice_ns,
-    sum(again_nano)::HUGEINT AS again_nano, count(*) FILTER (in_ledger AND NOT in_invoice) AS days_ledger,
-    count(*) FILTER (in_invoice AND NOT in_ledger) AS days_invoice,
-    count(*) FILTER (in_ledger AND in_invoice) AS days_both
-"""
 
 
 def reconcile(
@@ -60,10 +49,7 @@ def reconcile(
     provenance: str | None = None,
     allow_unverified: bool = False,
 ) -> dict[str, Any]:
-    """Return both sides as plain values: in all, by line, and the days on which a line differs beyond the tolerance.
-
-    Raises PricingError for a file or period that cannot be compared, and as `bill` does.
-    """
+    """Return both sides in all, by line, and days beyond the tolerance. Raises PricingError, also as `bill`."""
     if period.from_ns % NS_PER_DAY or period.to_ns % NS_PER_DAY:
         raise PricingError("an invoice is compared by UTC day: give a period of whole UTC days")
     if not path.is_file():
@@ -97,11 +83,11 @@ def reconcile(
         if not query("FROM invoice_day LIMIT 1"):
             raise PricingError(f"{path} has no charge of usage in {period.label}; give the invoice of that period")
         by = "abs(difference_nano) DESC, kind, name, item"
-        lines = query(f"SELECT kind, name, item, {_SUMS} FROM cell GROUP BY kind, name, item ORDER BY {by}")
-        beyond = f"HAVING abs(difference_nano) > {float(tolerance)} * abs(sum(ledger_nano)) ORDER BY {by}, day"
-        days = f"SELECT day, kind, name, item, {_SUMS} FROM cell GROUP BY ALL {beyond} LIMIT {_DAYS_MAX}"
+        lines = query(f"SELECT * EXCLUDE (level, day) FROM summed WHERE level = 'line' ORDER BY {by}")
+        beyond = f"abs(difference_nano) > {float(tolerance)} * abs(ledger_nano) ORDER BY {by}, day LIMIT {_DAYS_MAX}"
+        days = f"SELECT * EXCLUDE (level) FROM summed WHERE level = 'day' AND {beyond}"
         others = "SELECT category, count(*) AS rows, sum(billed)::VARCHAR AS billed FROM invoice_row WHERE NOT compared"
-        (total,) = query(f"SELECT {_SUMS} FROM cell")
+        (total,) = query("SELECT * EXCLUDE (level, day, kind, name, item) FROM summed WHERE level = 'total'")
         disagreement = sum(abs(line["difference_nano"]) for line in lines)
         return {
             "view": AMORTIZED,
@@ -119,10 +105,10 @@ def reconcile(
 
 
 def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> None:
-    """Make `invoice_row` of the file. Raises PricingError naming row, column and value of what cannot be used."""
+    """Make `invoice_row` of the file. Raises PricingError naming row, column and value of a fault."""
     with path.open("rb") as file:
         magic = file.read(4)
-    # A name with * or [ in it would be taken for a pattern of names.
+    # DuckDB would take a name with * or [ for a pattern.
     link = folder / "invoice"
     link.symlink_to(path.resolve())
     compression = "gzip" if magic.startswith(b"\x1f\x8b") else "none"
@@ -149,7 +135,6 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> No
 
 
 def _mapping(root: Path, period: Period, named: str | PriceBook | None, provenance: str) -> pl.DataFrame:
-    """Return the book's [[vendor_resource]] entries; a closed period needs no book."""
     try:
         book = choice.choose(root, named, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
     except choice.NoPriceBookError:
@@ -163,7 +148,6 @@ def _mapping(root: Path, period: Period, named: str | PriceBook | None, provenan
 
 
 def _reason(line: Mapping[str, Any], tolerance: Fraction) -> str:
-    """Return why the sides of a line differ; empty within the tolerance."""
     ledger, billed, difference = line["ledger_nano"], line["effective_nano"], line["difference_nano"]
     if abs(difference) <= tolerance * abs(ledger):
         return ""
@@ -188,7 +172,6 @@ def _reason(line: Mapping[str, Any], tolerance: Fraction) -> str:
 
 
 def tables(made: Mapping[str, Any]) -> Iterator[Element]:
-    """The report for a terminal."""
     total = made["total"]
     yield (
         f"Ledger {format_usd(total['ledger_nano'])}, vendor {format_usd(total['effective_nano'])} (billed "

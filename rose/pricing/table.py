@@ -1,8 +1,4 @@
-"""A table of money, or of what money rests on, as data; a terminal, a page, a sheet and a screen show this one.
-
-Who builds one says what it shows; how it looks is said where it is shown: `rose.pricing.console` for a terminal,
-`rose.pricing.export.markup` for HTML, `rose.pricing.export.workbook` for Excel, `dashboard.frame` for a screen.
-"""
+"""A table of figures as data, which a terminal, page, sheet and screen show."""
 
 from __future__ import annotations
 
@@ -17,19 +13,15 @@ from rose.pricing.money import format_money, format_ns
 if TYPE_CHECKING:
     from rose.pricing.figures import Stamp
 
-#: What a column holds: text, a `Figure` or text that stands for a number, nano-units of a currency, nanoseconds, a
-#: count, bytes, mW*ns, or a price as text.
+#: Text, a `Figure` (or text for a number), nano-units of a currency, nanoseconds, a count, bytes, mW*ns, or a price.
 Kind = Literal["text", "figure", "money", "hours", "count", "gb", "kwh", "price"]
-#: Kinds of whole numbers, which can be added up.
-SUMMED: frozenset[Kind] = frozenset({"money", "hours", "count", "gb", "kwh"})
-#: How a row stands out.
 Mark = Literal["strong", "alarm"]
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading and what stands below it. `unit` is the currency of `money`; a terminal breaks no `whole` cell."""
+    """`unit` is the currency of `money`; a terminal never breaks a `whole` cell."""
 
     name: str
     kind: Kind = "text"
@@ -38,21 +30,16 @@ class Column:
 
     @property
     def right(self) -> bool:
-        """Whether its cells are set flush right."""
         return self.kind != "text"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of values below columns: text where a column holds text, whole numbers where it is `SUMMED`, or None.
+    """Rows of values below columns: text, whole numbers where a column has units, Figures, or None.
 
-    A `Figure` stands in a column of the kind `figure`; `plain` turns it to text.
-
-    `view` says of which view its money is, or what else its figures are; `stamp` is what they all have in common. The
-    `footer` are totals below the rows. A table that is `grouped` has a line where the first column changes, and shows a
-    value of that column once. `marks` are of rows, by their number. `name` is short, for a sheet.
-
-    Raises ValueError for a row that has not one cell for each column.
+    `view` and `stamp` hold for all its figures. `footer` are totals. A `grouped` table shows a value of the first
+    column once. `marks` are by row number; `name` is short, for a sheet. Raises ValueError for a row with another
+    number of cells.
     """
 
     title: str
@@ -74,40 +61,14 @@ class Table:
 
     @property
     def terms(self) -> str:
-        """What must stand beside its figures."""
         return "; ".join(filter(None, (self.view, str(self.stamp or ""))))
-
-    def total(self, index: int) -> int:
-        """The sum of a column of whole numbers."""
-        return sum(int(row[index] or 0) for row in self.rows)
-
-    def with_total(self) -> Table:
-        """With the sum of each column of whole numbers in its footer; as it is where it has none.
-
-        A column in which no row has a value has no sum.
-        """
-        if not any(column.kind in SUMMED for column in self.columns):
-            return self
-        empty = {
-            index for index in range(len(self.columns)) if self.rows and all(row[index] is None for row in self.rows)
-        }
-        sums = [
-            self.total(index) if column.kind in SUMMED and index not in empty else None
-            for index, column in enumerate(self.columns)
-        ]
-        return dataclasses.replace(self, footer=(("total", *sums[1:]),))
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """Its figures, row by row."""
         return tuple(cell for row in (*self.rows, *self.footer) for cell in row if isinstance(cell, Figure))
 
     def plain(self) -> Table:
-        """Return the table with its figures as text.
-
-        A column whose figures have intervals is followed by one of intervals. Notes say why figures or intervals are
-        missing.
-        """
+        """Return the table with figures and intervals as text; notes say why values or intervals are missing."""
         if not self.figures:
             return self
         columns, cells = [], []
@@ -120,7 +81,6 @@ class Table:
                 columns.append(Column(f"95% of {column.name}", "figure"))
                 cells.append([value.short_interval if isinstance(value, Figure) else None for value in values])
         texts = tuple(zip(*cells, strict=True))
-        # A reason that stands in its row needs no note.
         shown = {cell for row in rows for cell in row if isinstance(cell, str)}
         return dataclasses.replace(
             self,
@@ -135,16 +95,14 @@ class Table:
         )
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as cells by the name of their column, the footer's last."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in (*self.rows, *self.footer)]
 
     def row(self, key: str) -> dict[str, Any]:
-        """The cells, by column, of the row or footer whose first cell is `key`. Raises KeyError for another key."""
+        """Return cells by column of the row or footer whose first cell is `key`. Raises KeyError."""
         return {row[self.columns[0].name]: row for row in self.records()}[key]
 
     def to_json(self) -> dict[str, Any]:
-        """Rows by column; figures with their exact values, intervals and reasons."""
         return {
             "title": self.title,
             "view": self.view,
@@ -156,23 +114,20 @@ class Table:
         }
 
     def starts_group(self, number: int) -> bool:
-        """Whether row `number` is the first one with its value in the first column."""
         return not self.grouped or number == 0 or self.rows[number][0] != self.rows[number - 1][0]
 
     def texts(self, rows_max: int | None = None) -> Iterator[list[str]]:
-        """The rows as people read them, the first `rows_max` of them."""
         for number, row in enumerate(self.rows[:rows_max]):
             first, *rest = self.row_text(row)
             yield [first if self.starts_group(number) else "", *rest]
 
     def row_text(self, row: Row) -> list[str]:
-        """The cells of a row, or of the footer, as people read them."""
         return [cell_text(column, value) for column, value in zip(self.columns, row, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Prose above, between or below tables, wrapped where it is shown. `lead` comes before it and stands out.
+    """Prose around tables, wrapped where it is shown; `lead` stands out before it.
 
     `more` are further lines: a line end inside a text is shown as `\\n`.
     """
@@ -182,28 +137,19 @@ class Paragraph:
     alarm: bool = False
     more: tuple[str, ...] = ()
 
-    @classmethod
-    def of_lines(cls, lines: Iterable[str]) -> Paragraph:
-        """Return a paragraph of these lines."""
-        first, *more = [*lines] or [""]
-        return cls(first, more=tuple(more))
-
     @property
     def lines(self) -> tuple[str, ...]:
-        """Its lines as text."""
         return f"{self.lead}{self.text}", *self.more
 
     def to_json(self) -> list[str]:
-        """Its lines."""
         return list(self.lines)
 
 
-#: What a document is shown as, one after the other; plain text is a line whose ids and paths stay whole.
+#: A part of a document; in plain text ids and paths stay whole.
 Element = Table | Paragraph | str
 
 
 def columns(*names: str, text: Collection[str] = (), whole: Collection[str] = ()) -> tuple[Column, ...]:
-    """Columns of figures in words; the first one, and those named in `text`, hold text."""
     return tuple(
         Column(name, "text" if index == 0 or name in text else "figure", whole=name in whole)
         for index, name in enumerate(names)
@@ -211,7 +157,6 @@ def columns(*names: str, text: Collection[str] = (), whole: Collection[str] = ()
 
 
 def cell_text(column: Column, value: Any) -> str:
-    """One value as people read it; nothing is no text."""
     if value is None:
         return ""
     match column.kind:
@@ -230,35 +175,31 @@ def cell_text(column: Column, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The tables and paragraphs of one question by name, in the order in which they are shown."""
-
     parts: Mapping[str, Table | Paragraph]
 
     def table(self, name: str) -> Table:
-        """A table of it. Raises KeyError for another name."""
+        """Return a table. Raises KeyError for another name."""
         part = self.parts[name]
         assert isinstance(part, Table)
         return part
 
     def text(self, name: str) -> str:
-        """The lines of a paragraph of it as one text. Raises KeyError for another name."""
+        """Return a paragraph as one text. Raises KeyError for another name."""
         part = self.parts[name]
         assert isinstance(part, Paragraph)
         return " ".join(part.lines)
 
     def figure(self, name: str, key: str, column: str = "value") -> Figure:
-        """A figure of a table by its row and column. Raises KeyError for an unknown name, row or column."""
+        """Return a figure of a table. Raises KeyError for an unknown name, row or column."""
         cell = self.table(name).row(key)[column]
         assert isinstance(cell, Figure)
         return cell
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values of its parts by name."""
         return {name: part.to_json() for name, part in self.parts.items()}
 
 
 def values(title: str, figures: Mapping[str, Figure], stamp: Stamp, view: str, **more: Any) -> Table:
-    """Return a table of one figure a row, named by its key."""
     return Table(
         title=title, view=view, stamp=stamp, columns=columns("what", "value"), rows=(*figures.items(),), **more
     )
@@ -272,5 +213,4 @@ def report_table(
 
 
 def notes(*texts: str) -> tuple[str, ...]:
-    """Those that say something."""
     return tuple(filter(None, texts))

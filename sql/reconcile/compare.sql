@@ -103,3 +103,17 @@ FULL JOIN (
     WHERE item = 'device time' OR item IN (SELECT item FROM invoice_day)
     GROUP BY ALL
 ) AS l ON l.kind = i.kind AND l.name = i.name AND l.item = i.item AND l.day = i.day;
+-- Both sides in all, by line, and by line and day.
+CREATE VIEW summed AS
+SELECT
+    CASE WHEN grouping(kind) = 1 THEN 'total' WHEN grouping(day) = 1 THEN 'line' ELSE 'day' END AS level,
+    day, kind, name, item,
+    sum(ledger_nano)::HUGEINT AS ledger_nano, sum(billed_nano)::HUGEINT AS billed_nano,
+    sum(effective_nano)::HUGEINT AS effective_nano,
+    (sum(effective_nano) - sum(ledger_nano))::HUGEINT AS difference_nano, sum(ledger_ns)::HUGEINT AS ledger_ns,
+    CASE WHEN count(*) = count(invoice_ns) THEN sum(invoice_ns) END::HUGEINT AS invoice_ns,
+    sum(again_nano)::HUGEINT AS again_nano, count(*) FILTER (in_ledger AND NOT in_invoice) AS days_ledger,
+    count(*) FILTER (in_invoice AND NOT in_ledger) AS days_invoice,
+    count(*) FILTER (in_ledger AND in_invoice) AS days_both
+FROM cell
+GROUP BY GROUPING SETS ((), (kind, name, item), (kind, name, item, day));

@@ -245,7 +245,7 @@ def test_runs_have_their_report(ended: Path, drawn: OpenPage) -> None:
 def test_books_have_a_close_its_correction_and_what_it_was_before(closed: Path, open_page: OpenPage) -> None:
     app = open_page(closed, "books")
     assert not app.error
-    posted = store.read(closed, CLOSE).posted
+    posted = store.of_close(closed, CLOSE)
     first, second = (posting.cost_nano for posting in posted)
     (row,) = table(app, "close", "corrections").to_dict("records")
     assert (row["close"], row["closed"], row["total"]) == (CLOSE, format_usd(first), format_usd(first + second))

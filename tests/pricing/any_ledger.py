@@ -5,12 +5,13 @@ Ledgers are written for real. `IDENTITY_EXAMPLES=50` tries more of them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -23,12 +24,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from rose import events
 from rose.pricing import charges
 from rose.pricing.charges import Charges
+from rose.pricing.charges.state import cut
 from rose.pricing.closing import store
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.run import report
 from rose.pricing.table import Section
 from tests.long_form import usual
+from tests.pricing import any_event
 from tests.pricing.random_ledger import BOOK as BOOK_TEXT
 from tests.pricing.random_ledger import ledgers
 from tests.pricing.recorded import HOUR_NS, Made, Recorded
@@ -54,7 +57,6 @@ def on_any_ledger(test: Callable[..., None]) -> Callable[..., None]:
 
 @functools.cache
 def folder_of_ledgers() -> Path:
-    """Where the ledgers lie, until the fixture `ledgers_folder` ends."""
     return Path(tempfile.mkdtemp(prefix="identities-"))
 
 
@@ -87,7 +89,6 @@ def reported(made: Made, run_id: str) -> Section | None:
 
 
 def content(frame: pl.DataFrame) -> bytes:
-    """The frame as the bytes that a close freezes: its rows, their order and their types."""
     return store.parquet(frame)
 
 
@@ -96,7 +97,6 @@ def hour_of(when: datetime) -> int:
 
 
 def hours(t0_ns: int, t1_ns: int) -> Iterable[tuple[int, int]]:
-    """Every hour of [t0_ns, t1_ns), and the time in it."""
     for hour in range(t0_ns // HOUR_NS, -(-t1_ns // HOUR_NS)):
         if inside := min(t1_ns, (hour + 1) * HOUR_NS) - max(t0_ns, hour * HOUR_NS):
             yield hour, inside
@@ -128,8 +128,16 @@ def owner(slice_: events.DeviceSlice, bucket: str, run_id: str) -> str:
     return named.get(bucket) or run_id
 
 
+def cut_slices(made: Made) -> Iterator[tuple[str, int, str, events.DeviceSlice, int, int, dict[str, int]]]:
+    """Yield (writer, seq, run_id, slice, spell, hour, ns by bucket) for every slice and hour."""
+    for writer, seq, run_id, slice_ in made.facts(events.DeviceSlice):
+        if slice_.t1_ns > slice_.t0_ns:
+            spell = made.spell(run_id, slice_.device_id, slice_.t0_ns)
+            for hour, part in cut(dataclasses.asdict(slice_)):
+                yield writer, seq, run_id, slice_, spell, hour, part
+
+
 def prices_of(made: Made) -> dict[Key, tuple[str, str]]:
-    """Class and pool by run, device and spell."""
     return {(tenure.run_id, tenure.device_id, tenure.spell): tenure.price for tenure in made.tenures()}
 
 
@@ -186,8 +194,7 @@ def union_ns(spans: Iterable[tuple[int, int]]) -> Counter[int]:
 
 
 def slice_of(device_id: str, t0_ns: int, **ns: int) -> events.DeviceSlice:
-    buckets: dict[str, Any] = {f"{bucket}_ns": ns.get(bucket, 0) for bucket in events.BUCKETS}
-    return events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(ns.values()), at_us=1, **buckets)
+    return any_event.slice_(t0_ns, device_id, **ns)
 
 
 def made_of(recorded: Iterable[events.Event]) -> Made:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -8,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from rose import events
+from rose.cli import app
 from rose.pricing import console
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
@@ -29,13 +32,11 @@ OURS = parse(load("example").text.replace('name = "example"', 'name = "ours"'), 
 
 T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9
-HALF_HOUR = 1800 * S
 #: The close of `half_closed`.
 WEEK_CLOSE_ID = "2026-06-01-to-2026-06-08-live-1"
 
 
 def shown(parts: Iterable[Element]) -> str:
-    """What a terminal shows of a document."""
     terminal = Screen(width=console.WIDTH, file=io.StringIO())
     console.show(parts, screen=terminal)
     assert isinstance(terminal.file, io.StringIO)
@@ -43,21 +44,46 @@ def shown(parts: Iterable[Element]) -> str:
 
 
 def printed(parts: Iterable[Element]) -> str:
-    """The same as words with one blank between them."""
     return " ".join(shown(parts).split())
 
 
 def rests_on(answer: Section, term: str) -> str:
-    """What a row of the terms of m rests on."""
     return str(answer.table("terms").row(term)["rests on"])
 
 
 def section(
     root: Path, answer: Callable[..., Section], run_id: str | None = None, book: Any = None, **options: Any
 ) -> Section:
-    """The answer to one question on a run."""
     with priced(root, run_id, book) as run:
         return answer(run, **options)
+
+
+def rose(*arguments: object, ledger: Path | None = None, **env: str) -> Result:
+    """Run a command in this process, on a ledger."""
+    given = {"COLUMNS": "200"} | ({} if ledger is None else {"ROSE_LEDGER": str(ledger)}) | env
+    return CliRunner().invoke(app, list(map(str, arguments)), env=given)
+
+
+def words(done: Result) -> str:
+    return " ".join(done.output.split())
+
+
+def succeeded(done: Result) -> str:
+    assert done.exit_code == 0, done.output
+    return words(done)
+
+
+def data(done: Result) -> Any:
+    succeeded(done)
+    return json.loads(done.stdout)
+
+
+def refused(done: Result, *says: str) -> None:
+    """Assert that a command failed as for a wrong input: no figure, no traceback, and all of `says`."""
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert "Traceback" not in done.stderr
+    for text in says:
+        assert text in words(done), done.output
 
 
 @pytest.fixture
@@ -79,38 +105,46 @@ def write_ledger(tmp_path: Path) -> WriteLedger:
 
 @pytest.fixture
 def sample_made() -> list[events.Event]:
-    """The events of `sample`."""
     return sample_events()
+
+
+def a_copy_of(made: str, name: str = "ledger") -> Any:
+    """Return a fixture: a copy of the fixture `made`, which nobody reads: its catalog would name its folder."""
+
+    @pytest.fixture
+    def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+        return Path(shutil.copytree(request.getfixturevalue(made), tmp_path / name))
+
+    return copied
+
+
+def kept_copy_of(made: str, name: str = "ledger") -> Any:
+    """Return `a_copy_of` for all tests that only read it."""
+
+    @pytest.fixture(scope="session")
+    def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return Path(shutil.copytree(request.getfixturevalue(made), tmp_path_factory.mktemp("kept") / name))
+
+    return kept
 
 
 @pytest.fixture(scope="session")
 def sample_written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `sample` is a copy of: none reads it, so that no copy has the catalog of another folder."""
+    """A ledger small enough to price by hand; see `sample_events`."""
     return write(tmp_path_factory.mktemp("sample") / "ledger", sample_events(), provenance="replay")
 
 
-@pytest.fixture
-def sample(sample_written: Path, tmp_path: Path) -> Path:
-    """A ledger small enough to price by hand; see `sample_events`."""
-    return Path(shutil.copytree(sample_written, tmp_path / "ledger"))
-
-
-@pytest.fixture(scope="session")
-def sample_kept(sample_written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`sample` for tests that only read it."""
-    return Path(shutil.copytree(sample_written, tmp_path_factory.mktemp("kept") / "ledger"))
+sample, sample_kept = a_copy_of("sample_written"), kept_copy_of("sample_written")
 
 
 @pytest.fixture(scope="session")
 def priced_sample(sample_kept: Path) -> Iterator[PricedRun]:
-    """The run of `sample`, priced once for tests that only ask it."""
     with priced(sample_kept, "run") as run:
         yield run
 
 
 @pytest.fixture(scope="session")
 def sample_report(sample_kept: Path) -> Report:
-    """The report of its run."""
     return report.build(sample_kept, "run")
 
 
@@ -121,31 +155,13 @@ def sample_events() -> list[events.Event]:
     the dedicated one; stale; lost), g1 on the dedicated device (accepted and wrong; accepted, not audited; rejected;
     no verdict yet), g2 there (rejected). A preemption threw away 100 more.
     """
-    made: list[events.Event] = [
-        events.Run(
-            action="started",
-            name="by hand",
-            at_us=us(0),
-            trace="bursty",
-            trace_keep_share=0.25,
-            trace_length_scale=0.1,
-            trace_output_length_scale=0.5,
-            trace_time_scale=2.0,
-        )
-    ]
-    stays: Any = [("s0", "serving", "joined", 0), ("s0", "serving", "left", 3600)]
-    stays += [("r0", "rollout", "joined", 0), ("r0", "rollout", "left", 3600)]
-    for device_id, pool, action, after_s in stays:
-        made.append(
-            events.Device(
-                action=action,
-                device_id=device_id,
-                t_ns=T0_NS + after_s * S,
-                pool=pool,
-                device_class="h100-sxm",
-                at_us=us(after_s),
-            )
-        )
+    scales = {"keep_share": 0.25, "length_scale": 0.1, "output_length_scale": 0.5, "time_scale": 2.0}
+    trace: dict[str, Any] = {"trace": "bursty"} | {f"trace_{name}": scale for name, scale in scales.items()}
+    made: list[events.Event] = [events.Run(action="started", name="by hand", at_us=us(0), **trace)]
+    for device_id, pool in (("s0", "serving"), ("r0", "rollout")):
+        for action, after_s in (("joined", 0), ("left", 3600)):
+            at = {"t_ns": T0_NS + after_s * S, "at_us": us(after_s)}
+            made.append(any_event.device(action=action, device_id=device_id, pool=pool, **at))
     for n in (0, 1):
         made += [
             slice_("s0", n, serving=720, rollout=720, sync=36, activation=36, headroom=108, idle=180),
@@ -157,18 +173,10 @@ def sample_events() -> list[events.Event]:
         *lease("L2", 1200, closed_s=2400, by="preempted"),
         *lease("L3", 2400, closed_s=3000, by="expired"),
         *lease("L4", 3000, expires_s=7200),
-        events.Preemption(
-            action="revoke",
-            reason="burst",
-            device_id="s0",
-            lease_id="L2",
-            requests=1,
-            tokens_kept=400,
-            tokens_lost=100,
-            at_us=us(2400),
-        ),
         events.Preemption(action="yield", reason="step", device_id="s0", duration_ns=5_000_000, at_us=us(60)),
     ]
+    burst: dict[str, Any] = {"action": "revoke", "reason": "burst", "requests": 1, "tokens_kept": 400}
+    made.append(events.Preemption(device_id="s0", lease_id="L2", tokens_lost=100, at_us=us(2400), **burst))
     made += [
         *trajectory("t0", "g0", 1, [("s0", 1000)], accepted=True, correct=True),
         *trajectory("t1", "g0", 1, [("s0", 400), ("r0", 600)], accepted=False),
@@ -190,47 +198,30 @@ def us(after_s: float) -> int:
 
 
 def slice_(device_id: str, half_hour: int, **seconds: int) -> events.DeviceSlice:
-    t0_ns = T0_NS + half_hour * HALF_HOUR
-    buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
-    return events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HALF_HOUR, **buckets)
+    return work(device_id, half_hour * 1800, **seconds)
 
 
 def work(device_id: str, from_s: float, lease_id: str | None = None, **seconds: float) -> events.DeviceSlice:
     """A slice that begins at a second after T0 and lasts as long as its buckets together."""
-    buckets: dict[str, Any] = {f"{bucket}_ns": round(seconds.get(bucket, 0) * S) for bucket in events.BUCKETS}
-    t0_ns = T0_NS + round(from_s * S)
-    return events.DeviceSlice(
-        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), **buckets
-    )
+    return any_event.slice_(T0_NS + round(from_s * S), device_id=device_id, lease_id=lease_id, unit_ns=S, **seconds)
 
 
 def joined(device_id: str, pool: Any = "serving", device_class: str = "h100-sxm") -> events.Device:
-    """A device that joins at T0."""
-    return events.Device(action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class=device_class)
+    return any_event.device(device_id=device_id, t_ns=T0_NS, pool=pool, device_class=device_class)
 
 
 def sync(device_id: str, wire_gb: int, dense_gb: int, route: str, *, ok: bool = True) -> events.Sync:
-    return any_event.sync(
-        device_id=device_id,
-        ok=ok,
-        encoding="delta" if wire_gb < dense_gb else "dense",
-        wire_bytes=wire_gb * 10**9,
-        dense_bytes=dense_gb * 10**9,
-        total_ns=S,
-        route=route,
-        at_us=us(30),
-    )
+    sizes: dict[str, Any] = {"wire_bytes": wire_gb * 10**9, "dense_bytes": dense_gb * 10**9, "total_ns": S}
+    encoding = "delta" if wire_gb < dense_gb else "dense"
+    return any_event.sync(device_id=device_id, ok=ok, encoding=encoding, route=route, at_us=us(30), **sizes)
 
 
 def lease(
     lease_id: str, granted_s: int, *, closed_s: int = 0, by: str | None = None, expires_s: int = 3600
 ) -> list[events.Lease]:
-    def change(action: str, after_s: int) -> events.Lease:
-        return any_event.lease(
-            action=action, lease_id=lease_id, device_id="s0", expires_at_us=us(expires_s), at_us=us(after_s)
-        )
-
-    return [change("granted", granted_s)] + ([change(by, closed_s)] if by else [])
+    plain: dict[str, Any] = {"lease_id": lease_id, "device_id": "s0", "expires_at_us": us(expires_s)}
+    granted = any_event.lease(at_us=us(granted_s), **plain)
+    return [granted, any_event.lease(action=by, at_us=us(closed_s), **plain)] if by else [granted]
 
 
 def trajectory(
@@ -245,76 +236,36 @@ def trajectory(
     stale: bool = False,
 ) -> list[events.Event]:
     """A trajectory of one turn; an attempt but the last was preempted, and its tokens are the next one's prompt."""
-    lost = outcome == "lost"
+    lost, ids = outcome == "lost", {"trajectory_id": trajectory_id, "group_id": group_id, "step": step}
     output_tokens = 0 if lost else sum(tokens for _, tokens in made_on)
     made: list[events.Event] = []
     for attempt, (device_id, tokens) in enumerate(made_on):
         last = attempt == len(made_on) - 1
-        made.append(
-            any_event.turn(
-                trajectory_id=trajectory_id,
-                group_id=group_id,
-                step=step,
-                attempt=attempt,
-                device_id=device_id,
-                outcome="failed" if lost else "completed" if last else "preempted",
-                prompt_tokens=50 + 400 * attempt,
-                output_tokens=tokens,
-                answer_tokens=output_tokens // 4 if last else 0,
-                duration_ns=S,
-                at_us=us(100 + attempt),
-            )
-        )
-    made.append(
-        any_event.trajectory(
-            trajectory_id=trajectory_id,
-            group_id=group_id,
-            step=step,
-            task="t",
-            outcome=outcome,
-            prompt_tokens=50,
-            output_tokens=output_tokens,
-            answer_tokens=output_tokens // 4,
-            duration_ns=S,
-            at_us=us(200),
-        )
-    )
+        ended = "failed" if lost else "completed" if last else "preempted"
+        counts = {"prompt_tokens": 50 + 400 * attempt, "output_tokens": tokens}
+        counts |= {"answer_tokens": output_tokens // 4 if last else 0, "duration_ns": S, "at_us": us(100 + attempt)}
+        made.append(any_event.turn(**ids, attempt=attempt, device_id=device_id, outcome=ended, **counts))
+    counts = {"prompt_tokens": 50, "output_tokens": output_tokens, "answer_tokens": output_tokens // 4}
+    made.append(any_event.trajectory(**ids, task="t", outcome=outcome, duration_ns=S, at_us=us(200), **counts))
     if accepted is not None:
-        made.append(
-            any_event.verdict(
-                trajectory_id=trajectory_id,
-                group_id=group_id,
-                step=step,
-                reward=float(accepted),
-                accepted=accepted,
-                correct=correct,
-                stale=stale,
-                at_us=us(300),
-            )
-        )
+        verdict = {"reward": float(accepted), "accepted": accepted, "correct": correct, "stale": stale}
+        made.append(any_event.verdict(**ids, **verdict, at_us=us(300)))
     return made
 
 
 def request(request_id: str, after_s: int, ttft_ms: int, lent: bool) -> events.Request:
+    times = {"ttft_ns": ttft_ms * 1_000_000, "tpot_mean_ns": 50_000_000, "tpot_max_ns": 60_000_000, "e2e_ns": S}
+    budgets = {"ttft_budget_ns": 2_000_000_000, "tpot_budget_ns": 250_000_000}
+    sizes = {"prompt_tokens": 10, "output_tokens": 10}
+    lease_id = "L1" if lent else None
+    at_us = us(after_s)
     return any_event.request(
-        request_id=request_id,
-        device_id="s0",
-        lease_id="L1" if lent else None,
-        prompt_tokens=10,
-        output_tokens=10,
-        ttft_ns=ttft_ms * 1_000_000,
-        tpot_mean_ns=50_000_000,
-        tpot_max_ns=60_000_000,
-        e2e_ns=S,
-        ttft_budget_ns=2_000_000_000,
-        tpot_budget_ns=250_000_000,
-        at_us=us(after_s),
+        request_id=request_id, device_id="s0", lease_id=lease_id, at_us=at_us, **times, **budgets, **sizes
     )
 
 
 @pytest.fixture(scope="session")
 def ledgers_folder() -> Iterator[None]:
-    """Removes the ledgers of `any_ledger` at the end."""
     from tests.pricing.any_ledger import folder_of_ledgers
 
     yield
@@ -323,61 +274,29 @@ def ledgers_folder() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def fleet_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `fleet` is a copy of: none reads it, so that no copy has the catalog of another folder."""
-    return write(tmp_path_factory.mktemp("fleet") / "ledger", fleet_events())
-
-
-@pytest.fixture
-def fleet(fleet_made: Path, tmp_path: Path) -> Path:
     """A ledger of `fleet_events`, of provenance live; its bill is $3.60 + $0.20 for the sync + $0.06875 for energy."""
-    return Path(shutil.copytree(fleet_made, tmp_path / "ledger"))
-
-
-@pytest.fixture(scope="session")
-def fleet_kept(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`fleet` for tests that only read it."""
-    return Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("kept") / "ledger"))
+    return write(tmp_path_factory.mktemp("fleet") / "ledger", fleet_events())
 
 
 @pytest.fixture(scope="session")
 def closed_made(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`fleet` with its hour closed, as 2026-06-01T00-live-1."""
     root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("closed") / "ledger"))
     close(root)
     return root
 
 
-@pytest.fixture
-def closed(closed_made: Path, tmp_path: Path) -> Path:
-    """`fleet` with its hour closed, as 2026-06-01T00-live-1."""
-    return Path(shutil.copytree(closed_made, tmp_path / "closed"))
-
-
-@pytest.fixture(scope="session")
-def closed_kept(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`closed` for tests that only read it."""
-    return Path(shutil.copytree(closed_made, tmp_path_factory.mktemp("kept") / "closed"))
-
-
 @pytest.fixture(scope="session")
 def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `weeks` is a copy of, which none reads."""
     return write(tmp_path_factory.mktemp("weeks") / "ledger", weeks_events())
-
-
-@pytest.fixture
-def weeks(weeks_made: Path, tmp_path: Path) -> Path:
-    """A ledger of `weeks_events`."""
-    return Path(shutil.copytree(weeks_made, tmp_path / "weeks"))
-
-
-@pytest.fixture(scope="session")
-def weeks_kept(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`weeks` for tests that only read it."""
-    return Path(shutil.copytree(weeks_made, tmp_path_factory.mktemp("kept") / "weeks"))
 
 
 @pytest.fixture(scope="session")
 def half_closed_made(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `weeks` as `ledger`, its first seven days closed and corrected to a dearer price, and `book.toml`.
+
+    A day costs $86.40, corrected $95.04.
+    """
     folder = tmp_path_factory.mktemp("half")
     root = Path(shutil.copytree(weeks_made, folder / "ledger"))
     (folder / "book.toml").write_text(BOOK_TOML)
@@ -387,16 +306,7 @@ def half_closed_made(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-@pytest.fixture
-def half_closed(half_closed_made: Path, tmp_path: Path) -> Path:
-    """A folder with `weeks` as `ledger`, its first seven days closed and corrected to a dearer price, and `book.toml`.
-
-    A day costs $86.40, corrected $95.04.
-    """
-    return Path(shutil.copytree(half_closed_made, tmp_path / "half"))
-
-
-@pytest.fixture(scope="session")
-def half_closed_kept(half_closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`half_closed` for tests that only read it."""
-    return Path(shutil.copytree(half_closed_made, tmp_path_factory.mktemp("kept") / "half"))
+fleet, fleet_kept = a_copy_of("fleet_made"), kept_copy_of("fleet_made")
+closed, closed_kept = a_copy_of("closed_made", "closed"), kept_copy_of("closed_made", "closed")
+weeks, weeks_kept = a_copy_of("weeks_made", "weeks"), kept_copy_of("weeks_made", "weeks")
+half_closed, half_closed_kept = a_copy_of("half_closed_made", "half"), kept_copy_of("half_closed_made", "half")

@@ -1,22 +1,23 @@
-"""Ledgers of any shape, small and awkward: what the accounting identities are tried on.
+"""Ledgers of any shape, small and awkward, for the identities of the accounting.
 
-Around a midnight at which every price changes. Slices cross hours and that midnight, leave gaps, hold buckets of no
-time and have no length at all; leases stay open; turns move between devices; verdicts contradict one another; events
-are sent twice under one client id, by other writers and with other times; devices leave and come back, in another pool
-or class too, and are held by two runs at once; a run may be a fleet that RL runs of several teams share, each of which
-has an engine for a while; and all of it arrives in up to three portions in any order. What no ledger may hold, a
-nanosecond of a device that one run reports twice, is not among it.
+They lie around a midnight at which every price changes. Slices cross hours, leave gaps and may have no length; leases
+stay open; turns move between devices; verdicts contradict one another; events are sent twice, by other writers and with
+other times; devices leave and return, in another pool or class too, and two runs may hold them at once; RL runs of
+several teams may share a fleet. All of it arrives in up to three portions in any order. No device's nanosecond is
+reported twice by one run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import Phase
 from hypothesis import strategies as st
 
+from benchmarks import price_book
 from rose import events
 from tests.pricing import any_event
 from tests.pricing.recorded import HOUR_NS, PORTIONS, Made, Recorded
@@ -28,63 +29,48 @@ AS_IT_IS = (Phase.explicit, Phase.reuse, Phase.generate)
 TAGS = (None, "{}", '{"team": "research", "serving_team": "chat"}', '{"team": "x"}')
 ROUTES = ("loopback", "inter-region", "internet")
 
-_SOURCED = 'source = "made up for the tests"\nsource_date = 2026-01-01\n'
+_MARCH = date(2026, 3, 1)
+
+
+def _power(usd_per_kwh: str, pue: str, **dates: date) -> price_book.Entry:
+    return "electricity", {"usd_per_kwh": Decimal(usd_per_kwh), "pue": Decimal(pue), **dates}
+
+
+def _sent(route: str, usd_per_gb: str, **dates: date) -> price_book.Entry:
+    return "transfer", {"route": route, "usd_per_gb": Decimal(usd_per_gb), **dates}
+
+
+def _tokens(prompt: str, output: str, **dates: date) -> price_book.Entry:
+    return "tokens", {"input_usd_per_million": Decimal(prompt), "output_usd_per_million": Decimal(output), **dates}
+
+
 #: Every price changes at that midnight, to figures that no count of nanoseconds divides evenly. A device of class
 #: `rented` has its energy in its price, and one of class `owned` another price in the rollout pool.
-BOOK = 'name = "awkward"\nversion = "1"\ncurrency = "USD"\n' + "".join(
-    f"[[{table}]]\n{entry}\n{dates}{_SOURCED}"
-    for table, *entries in (
-        (
-            "device",
-            ('class = "owned"\nusd_per_hour = 1.700000001\ncommitment = "3 years"', "2020-01-01", "2026-03-01"),
-            ('class = "owned"\nusd_per_hour = 2.35\ncommitment = "3 years"', "2026-03-01", None),
-            (
-                'class = "owned"\npool = "rollout"\nusd_per_hour = 0.777777777777\ncommitment = "old"',
-                "2026-03-01",
-                None,
-            ),
-            (
-                'class = "rented"\nusd_per_hour = 3.3\ncommitment = "on demand"\nenergy_included = true',
-                "2020-01-01",
-                None,
-            ),
-        ),
-        (
-            "power",
-            ('class = "owned"\nidle_w = 267\nload_w = 680', None, None),
-            ('class = "rented"\nidle_w = 80\nload_w = 593', None, None),
-        ),
-        (
-            "electricity",
-            ("usd_per_kwh = 0.1\npue = 1.25", None, "2026-03-01"),
-            ("usd_per_kwh = 0.123456789\npue = 1.1", "2026-03-01", None),
-        ),
-        (
-            "transfer",
-            ('route = "loopback"\nusd_per_gb = 0', None, None),
-            ('route = "inter-region"\nusd_per_gb = 0.02', None, "2026-03-01"),
-            ('route = "inter-region"\nusd_per_gb = 0.0333333333', "2026-03-01", None),
-            ('route = "internet"\nusd_per_gb = 0.09', None, None),
-        ),
-        (
-            "lending",
-            (
-                "idle_anyway = true\nscheduler_usd_per_lease_s = 0.000001\n"
-                "kv_recompute_usd_per_million_tokens = 0.3\nviolation_usd = 0.001",
-                None,
-                None,
-            ),
-        ),
-        (
-            "tokens",
-            ("input_usd_per_million = 1\noutput_usd_per_million = 3", None, "2026-03-01"),
-            ("input_usd_per_million = 0.25\noutput_usd_per_million = 1.333", "2026-03-01", None),
-        ),
-    )
-    for entry, valid_from, valid_to in entries
-    for dates in [
-        (f"valid_from = {valid_from}\n" if valid_from else "") + (f"valid_to = {valid_to}\n" if valid_to else "")
-    ]
+BOOK = price_book.toml(
+    "awkward",
+    price_book.device("owned", "1.700000001", commitment="3 years", valid_to=_MARCH),
+    price_book.device("owned", "2.35", commitment="3 years", valid_from=_MARCH),
+    price_book.device("owned", "0.777777777777", pool="rollout", commitment="old", valid_from=_MARCH),
+    price_book.device("rented", "3.3", commitment="on demand", energy_included=True),
+    ("power", {"class": "owned", "idle_w": 267, "load_w": 680}),
+    ("power", {"class": "rented", "idle_w": 80, "load_w": 593}),
+    _power("0.1", "1.25", valid_to=_MARCH),
+    _power("0.123456789", "1.1", valid_from=_MARCH),
+    _sent("loopback", "0"),
+    _sent("inter-region", "0.02", valid_to=_MARCH),
+    _sent("inter-region", "0.0333333333", valid_from=_MARCH),
+    _sent("internet", "0.09"),
+    (
+        "lending",
+        {
+            "idle_anyway": True,
+            "scheduler_usd_per_lease_s": Decimal("0.000001"),
+            "kv_recompute_usd_per_million_tokens": Decimal("0.3"),
+            "violation_usd": Decimal("0.001"),
+        },
+    ),
+    _tokens("1", "3", valid_to=_MARCH),
+    _tokens("0.25", "1.333", valid_from=_MARCH),
 )
 
 _LENGTHS = st.sampled_from([0, 0, 0, 1, 2, 999_999_999, S, 7 * 60 * S + 3, HOUR_NS // 2]) | st.integers(0, 2 * HOUR_NS)
@@ -93,10 +79,10 @@ _TOKENS = st.sampled_from([0, 1, 3, 1000]) | st.integers(0, 10**6)
 
 @st.composite
 def ledgers(draw: st.DrawFn, portions: int = PORTIONS, punctual: bool = True, moving: bool = True) -> Made:
-    """Ledgers of one or two runs, everything in one portion or spread over several.
+    """Ledgers of one or two runs, in `portions`.
 
-    If `punctual`, it is known from the beginning when devices come and go, but for the last time that they leave.
-    Unless `moving`, they come and go once, stay what they are, and are of one run alone, which no RL runs share.
+    If `punctual`, all joins and leaves are known from the beginning, but for the last leave. Unless `moving`, devices
+    join and leave once and are of one run without RL runs.
     """
     recorded: list[Recorded] = []
     for run_id in ["a", "b"][: draw(st.integers(1, 2))]:
@@ -109,22 +95,12 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
     writers = [f"{run_id}{n}" for n in range(draw(st.integers(1, 2)))]
     made: list[events.Event] = []
     places: list[tuple[str, str | None, int]] = []
-    fixed: list[events.Event] = [
-        events.Run(
-            action="started",
-            name=run_id,
-            at_us=1,
-            tags_json=draw(st.sampled_from(TAGS)),
-        )
-    ]
-    tenants: list[str | None] = [
-        None,
-        *(f"{run_id}-rl{n}" for n in range(draw(st.sampled_from([0, 0, 2, 3] if moving else [0])))),
-    ]
-    fixed += [
-        events.Run(action="started", name="rl", run_id=tenant, at_us=2, tags_json=draw(st.sampled_from(TAGS)))
-        for tenant in tenants[1:]
-    ]
+    tags = st.sampled_from(TAGS)
+    fixed: list[events.Event] = [events.Run(action="started", name=run_id, at_us=1, tags_json=draw(tags))]
+    shared = draw(st.sampled_from([0, 0, 2, 3] if moving else [0]))
+    tenants: list[str | None] = [None, *(f"{run_id}-rl{n}" for n in range(shared))]
+    for tenant in tenants[1:]:
+        fixed.append(events.Run(action="started", name="rl", run_id=tenant, at_us=2, tags_json=draw(tags)))
     for n in range(draw(st.integers(1, 2))):
         at_least = 1 if (run_id, n) == ("a", 0) else 0
         (joined, *changes), rest, own = draw(_device(f"{run_id}-d{n}", at_least, moving, tenants))
@@ -148,9 +124,8 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
             first = dataclasses.replace(first, event=dataclasses.replace(event, event_id=f"c{len(sent)}"))
             off_us = draw(st.sampled_from([0, 0, 1, -1]))
             again = dataclasses.replace(first.event, at_us=event.at_us + off_us)
-            sent.append(
-                Recorded(draw(st.integers(portion, portions - 1)), draw(st.sampled_from(writers)), run_id, again)
-            )
+            later = draw(st.integers(portion, portions - 1))
+            sent.append(Recorded(later, draw(st.sampled_from(writers)), run_id, again))
         sent.append(first)
     return sent
 
@@ -159,7 +134,7 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
 def _device(
     draw: st.DrawFn, device_id: str, at_least: int, moving: bool, tenants: list[str | None]
 ) -> tuple[list[events.Event], list[events.Event], list[tuple[str, str | None, int]]]:
-    """A device as it came and went, what else it reports, and places on it: (device, lease, instant)."""
+    """Return joins and leaves of a device, its other events, and places: (device, lease, instant)."""
     pool: Any = draw(st.sampled_from(["serving", "serving", "rollout", "train"]))
     offset = draw(st.sampled_from([-HOUR_NS, -1, 0, 1, -S, -59 * 60 * S]) | st.integers(-2 * HOUR_NS, HOUR_NS))
     at_ns = MIDNIGHT_NS + offset
@@ -195,15 +170,9 @@ def _device(
                 moved = True
                 # Once: then pool and class say which of the two it is.
                 device_class = "rented" if joined.device_class == "owned" else "owned"
-                other: dict[str, Any] = draw(
-                    st.sampled_from(
-                        [
-                            {"device_class": device_class, "hardware_id": hardware and f"{hardware}-{device_class}"},
-                            {"pool": "rollout" if pool == "serving" else "serving"},
-                        ]
-                    )
-                )
-                joined = dataclasses.replace(joined, **other)
+                by_class = {"device_class": device_class, "hardware_id": hardware and f"{hardware}-{device_class}"}
+                by_pool = {"pool": "rollout" if pool == "serving" else "serving"}
+                joined = dataclasses.replace(joined, **draw(st.sampled_from([by_class, by_pool])))
                 pool = joined.pool
             joined = dataclasses.replace(joined, t_ns=at_ns, at_us=at_ns // 1000)
             changes.append(joined)
@@ -231,17 +200,7 @@ def _device(
         )
         if draw(st.booleans()):
             power_mw = draw(st.none() | st.integers(0, 700_000))
-            source = events.NOT_MEASURED if power_mw is None else "rapl"
-            made.append(
-                events.Power(
-                    device_id=device_id,
-                    t0_ns=at_ns,
-                    t1_ns=end_ns,
-                    power_mw=power_mw,
-                    source=source,
-                    at_us=end_ns // 1000,
-                )
-            )
+            made.append(any_event.power(device_id=device_id, t0_ns=at_ns, t1_ns=end_ns, power_mw=power_mw))
         places.append((device_id, lease_id, at_ns + draw(st.integers(0, sum(times)))))
         at_ns = end_ns
     if draw(st.booleans()):
@@ -251,23 +210,15 @@ def _device(
 
 
 def _lease(action: Any, lease_id: str, device_id: str, at_ns: int, rl_run_id: str | None = None) -> events.Lease:
-    return events.Lease(
-        action=action,
-        lease_id=lease_id,
-        device_id=device_id,
-        kv_budget_bytes=1,
-        compute_share=0.5,
-        expires_at_us=at_ns // 1000 + 3_000_000,
-        at_us=at_ns // 1000,
-        rl_run_id=rl_run_id,
-    )
+    at = {"at_us": at_ns // 1000, "expires_at_us": at_ns // 1000 + 3_000_000}
+    return any_event.lease(action=action, lease_id=lease_id, device_id=device_id, rl_run_id=rl_run_id, **at)
 
 
 @st.composite
 def _trajectory(
     draw: st.DrawFn, n: int, places: list[tuple[str, str | None, int]], run_id: str | None
 ) -> list[events.Event]:
-    """Turns of one to three attempts wherever there is a place, how it ended if it did, and up to two verdicts."""
+    """Return turns of one to three attempts at any places, maybe an end, and up to two verdicts."""
     ids: dict[str, Any] = {"trajectory_id": f"t{n}", "group_id": f"g{n // 2}", "step": n // 2, "run_id": run_id}
     made: list[events.Event] = []
     made_tokens = 0
@@ -309,9 +260,8 @@ def _trajectory(
     for later in range(draw(st.integers(0, 2))):
         accepted = draw(st.booleans())
         made.append(
-            events.Verdict(
+            any_event.verdict(
                 **ids,
-                verifier="v",
                 reward=float(accepted),
                 threshold=0.5,
                 accepted=accepted,

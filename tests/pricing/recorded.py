@@ -21,7 +21,7 @@ E = TypeVar("E", bound=events.Event)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One event on its way into a ledger: through which writer, of which run, in which portion."""
+    """An event on its way into a ledger: its writer, run and portion."""
 
     portion: int
     writer: str
@@ -31,7 +31,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What is recorded, in order. `write` puts it into a ledger; `facts` is what it then says."""
+    """Events in order; `write` puts them into a ledger, `facts` reads them."""
 
     recorded: tuple[Recorded, ...]
 
@@ -63,11 +63,9 @@ class Made:
         return list(facts.values())
 
     def fleets(self) -> dict[str, str]:
-        """Every run, and the run of the devices that it is on: its own, or the fleet's that it shares with others."""
         return {record.event.run_id or record.run_id: record.run_id for record in self.recorded}
 
     def tenures(self) -> list[Tenure]:
-        """When each run held each of its devices."""
         ended = {
             run_id: 1000 * event.at_us for _, _, run_id, event in self.facts(events.Run) if event.action != "started"
         }
@@ -123,7 +121,7 @@ class Made:
         )
 
     def read(self) -> dict[tuple[str, str, int, int], tuple[int, int]]:
-        """The same of the time over which power was read."""
+        """Return `parts` of the time over which power was read."""
         readings = [
             (run_id, reading) for _, _, run_id, reading in self.facts(events.Power) if reading.power_mw is not None
         ]

@@ -16,7 +16,7 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from rose import events
-from rose.pricing import alerts
+from rose.pricing import alerts, jobs
 from rose.pricing.alerts import AlertsConfig, AlertsError
 from rose.pricing.closing import period
 from rose.pricing.watch import budget
@@ -30,8 +30,6 @@ SECRET = "s3cret-path-of-the-hook"
 
 @dataclass
 class Hook:
-    """An HTTP server: the titles that it got, and the code that it answers with."""
-
     url: str = ""
     titles: list[str] = field(default_factory=list)
     bodies: list[str] = field(default_factory=list)
@@ -67,15 +65,8 @@ def serving() -> Iterator[Hook]:
 
 
 def request(number: int, at_s: int, ttft_ms: int) -> events.Request:
-    return any_event.request(
-        request_id=f"q{number}",
-        device_id="s0",
-        ttft_ns=ttft_ms * 10**6,
-        e2e_ns=S,
-        ttft_budget_ns=500 * 10**6,
-        tpot_budget_ns=50 * 10**6,
-        at_us=us(at_s),
-    )
+    times = {"ttft_ns": ttft_ms * 10**6, "e2e_ns": S, "ttft_budget_ns": 500 * 10**6, "tpot_budget_ns": 50 * 10**6}
+    return any_event.request(request_id=f"q{number}", device_id="s0", at_us=us(at_s), **times)
 
 
 @pytest.fixture
@@ -86,7 +77,6 @@ def hook() -> Iterator[Hook]:
 
 @pytest.fixture
 def config(tmp_path: Path, hook: Hook) -> Any:
-    """Makes the configuration of some rules, whose alerts go to `hook`."""
     (tmp_path / "book.toml").write_text(BOOK_TOML)
     urls = tmp_path / "urls"
     urls.write_text(f"# destinations\nhook = {hook.url}\n")
@@ -150,7 +140,7 @@ def test_a_message_that_does_not_arrive_is_sent_by_the_next_round(fleet: Path, c
         f'urls_file = "{asked.urls_file}"\n[[rule]]\nname = "ledger"\nkind = "ledger"\nto = ["hook"]\n'
     )
     with pytest.raises(AlertsError, match=r"the ledger was verified never -> hook: .*503"):
-        alerts.job(fleet, file=fleet.parent / "alerts.toml")
+        jobs.alerts(fleet, file=fleet.parent / "alerts.toml")
     hook.code = 200
     assert alerts.check(fleet, asked, NOW_US).sent == 1
     assert alerts.check(fleet, asked, NOW_US).sent == 0

@@ -57,7 +57,6 @@ def test_independent_best_of_n_always_costs_more_with_more_tries(p: float, n: fl
         (lambda: f.cost_correct(-1, 1, 0, 1), "cpm"),
         (lambda: f.cost_correct(1, 0, 0, 1), "r "),
         (lambda: f.cost_correct(1, 1, float("nan"), 1), "rho"),
-        (lambda: reference.transfer_usd_per_device_s(1, 1, 0), "borrowed_device_s"),
         (lambda: f.rollout_price_ratio(0, 1, 1, 0.5), "c_serving"),
         (lambda: f.best_of_n_elasticity(1, 4), "p must"),
         (lambda: f.third_line_threshold(1, 1, 1, 1, 0), "training_spend"),

@@ -20,15 +20,16 @@ from rose.pricing import charges, money
 from rose.pricing.borrowing import power, provision
 from rose.pricing.charges import fully_load
 from rose.pricing.charges.measured import shared
-from rose.pricing.charges.state import cut
 from rose.pricing.closing import charge_algebra
 from rose.pricing.run import report
+from tests.pricing import any_event
 from tests.pricing.any_ledger import (
     BOOK,
     DEVICE,
     OF_DEVICE,
     Key,
     content,
+    cut_slices,
     device_hours,
     half_even,
     hour_of,
@@ -66,15 +67,10 @@ def test_identity_1_bucket_nanoseconds_sum_to_provisioned_ones(made: Made) -> No
     assert summed(frame, ["hardware_id", "hour"], "ns") == +whole
     # Each bucket has what slices report of it, or the run's part of that to within a nanosecond.
     reported_ns: Counter[Key] = Counter()
-    for _, _, run_id, slice_ in made.facts(events.DeviceSlice):
-        spell = made.spell(run_id, slice_.device_id, slice_.t0_ns)
-        row = {
-            name: getattr(slice_, name) for name in ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in events.BUCKETS))
-        }
-        for hour, part in cut(row) if slice_.t1_ns > slice_.t0_ns else ():
-            for bucket, ns in part.items():
-                payer = owner(slice_, bucket, run_id)
-                reported_ns[run_id, slice_.device_id, spell, hour, slice_.lease_id, bucket, payer] += ns
+    for _, _, run_id, slice_, spell, hour, part in cut_slices(made):
+        for bucket, ns in part.items():
+            payer = owner(slice_, bucket, run_id)
+            reported_ns[run_id, slice_.device_id, spell, hour, slice_.lease_id, bucket, payer] += ns
     by = [*DEVICE, "lease_id", "bucket", "run_id"]
     charged_ns = summed(frame.filter(pl.col("bucket") != "unaccounted"), by, "ns")
     tenure, parts = prices_of(made), made.parts()
@@ -93,16 +89,12 @@ def test_what_was_measured_of_a_shared_hour_is_what_slices_report_of_it(made: Ma
     prices, hardware = prices_of(made), made.hardware()
     reported_ns: Counter[Key] = Counter()
     payers: defaultdict[Key, set[str]] = defaultdict(set)
-    for _, _, run_id, slice_ in made.facts(events.DeviceSlice):
-        price = prices[run_id, str(slice_.device_id), made.spell(run_id, slice_.device_id, slice_.t0_ns)]
-        row = {
-            name: getattr(slice_, name) for name in ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in events.BUCKETS))
-        }
-        for hour, part in cut(row) if slice_.t1_ns > slice_.t0_ns else ():
-            for bucket, ns in part.items():
-                key = (slice_.device_id, *price, hour, slice_.lease_id, bucket)
-                reported_ns[key] += ns
-                payers[key].add(owner(slice_, bucket, run_id))
+    for _, _, run_id, slice_, spell, hour, part in cut_slices(made):
+        price = prices[run_id, str(slice_.device_id), spell]
+        for bucket, ns in part.items():
+            key = (slice_.device_id, *price, hour, slice_.lease_id, bucket)
+            reported_ns[key] += ns
+            payers[key].add(owner(slice_, bucket, run_id))
     names = {(device_id, *prices[run_id, device_id, n]): name for (run_id, device_id, n), name in hardware.items()}
     worked: Counter[Key] = Counter()
     for time in shared(priced(made)):
@@ -171,15 +163,13 @@ def test_identity_2_bucket_dollars_sum_to_fleet_dollars(made: Made) -> None:
 def test_identity_3_each_slice_lands_once(made: Made) -> None:
     slices: dict[Key, set[tuple[str, int]]] = {}
     prices, parts, small = prices_of(made), made.parts(), set()
-    for writer, seq, run_id, slice_ in made.facts(events.DeviceSlice):
-        row = {name: getattr(slice_, name) for name in ("t0_ns", "t1_ns", *(f"{name}_ns" for name in events.BUCKETS))}
-        for hour, part in cut(row) if slice_.t1_ns > slice_.t0_ns else ():
-            spell = run_id, str(slice_.device_id), made.spell(run_id, slice_.device_id, slice_.t0_ns)
-            for payer in {owner(slice_, bucket, run_id) for bucket, ns in part.items() if ns}:
-                key = (*spell[:2], *prices[spell], hour, slice_.lease_id, payer)
-                slices.setdefault(key, set()).add((writer, seq))
-                if len(set(parts[*spell, hour])) > 1:
-                    small.add(key)
+    for writer, seq, run_id, slice_, number, hour, part in cut_slices(made):
+        spell = run_id, str(slice_.device_id), number
+        for payer in {owner(slice_, bucket, run_id) for bucket, ns in part.items() if ns}:
+            key = (*spell[:2], *prices[spell], hour, slice_.lease_id, payer)
+            slices.setdefault(key, set()).add((writer, seq))
+            if len(set(parts[*spell, hour])) > 1:
+                small.add(key)
     reported_rows = priced(made).frame.filter(
         (pl.col("kind") == "capacity") & (pl.col("bucket") != "unaccounted") & (pl.col("ns") > 0)
     )
@@ -226,24 +216,13 @@ def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: 
 
 
 def test_a_lease_that_was_granted_for_nobody_counts_for_the_fleet_alone() -> None:
-    at_us, hour_us = MIDNIGHT_NS // 1000, HOUR_NS // 1000
-    device = {"device_id": "d", "pool": "serving", "device_class": "owned"}
-    lease = {"device_id": "d", "lease_id": "L", "kv_budget_bytes": 1, "compute_share": 0.5}
-    spent = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | {"rollout_ns": HOUR_NS}
+    at_us = MIDNIGHT_NS // 1000
     recorded = (
         events.Run(action="started", at_us=1, name="f"),
         events.Run(action="started", at_us=2, name="rl", run_id="rl"),
-        events.Device(action="joined", at_us=at_us, t_ns=MIDNIGHT_NS, **device),
-        events.Lease(action="granted", at_us=at_us, expires_at_us=at_us + 1, **lease),
-        events.DeviceSlice(
-            at_us=at_us + hour_us,
-            t0_ns=MIDNIGHT_NS,
-            t1_ns=MIDNIGHT_NS + HOUR_NS,
-            device_id="d",
-            lease_id="L",
-            rollout_run_id="rl",
-            **spent,
-        ),
+        any_event.device(at_us=at_us, t_ns=MIDNIGHT_NS, device_id="d", device_class="owned"),
+        any_event.lease(at_us=at_us, expires_at_us=at_us + 1, device_id="d", lease_id="L"),
+        any_event.slice_(MIDNIGHT_NS, "d", lease_id="L", rl_run_id="rl", rollout=HOUR_NS),
     )
     made = Made(tuple(Recorded(0, "f0", "f", event) for event in recorded))
     granted = {
@@ -266,15 +245,8 @@ def test_identity_5_tokens_generated_have_one_fate_each(made: Made) -> None:
         if turn.outcome == "failed" or (run_id, turn.trajectory_id) in lost:
             fate = "lost"
         else:
-            fate = (
-                "open"
-                if verdict is None
-                else "stale"
-                if verdict.stale
-                else "accepted"
-                if verdict.accepted
-                else "rejected"
-            )
+            judged = verdict and ("stale" if verdict.stale else "accepted" if verdict.accepted else "rejected")
+            fate = judged or "open"
         fates[run_id, turn.device_id, fate] += turn.output_tokens
     for _, _, run_id, loss in made.facts(events.Preemption):
         fates[loss.rl_run_id or run_id, loss.device_id, "lost"] += loss.tokens_lost or 0

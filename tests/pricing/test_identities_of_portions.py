@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from rose import events
 from rose.ledger.growth import compaction, rollup
 from rose.pricing import charges
-from rose.pricing.closing import charge_algebra, close, restate, store
+from rose.pricing.charges.pricing import AMOUNTS
+from rose.pricing.closing import charge_algebra, close, restate
+from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from tests.ledger.conftest import close_epochs
@@ -40,7 +42,6 @@ pytestmark = pytest.mark.usefixtures("ledgers_folder")
 @settings(QUIET, max_examples=EXAMPLES // 2)
 @given(made=ledgers())
 def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
-    """What arrives after a close is a correction of it, and what was closed can be asked for as it was."""
     day_ns = 24 * HOUR_NS
     period = Period(MIDNIGHT_NS - 3 * day_ns, MIDNIGHT_NS + 4 * day_ns)
     root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
@@ -48,22 +49,23 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
     began_us = period.to_ns // 1000
     if not provisioned(Made(tuple(record for record in made.recorded if record.portion == 0))):
         return
-    closed = close.close(root, period, BOOK, with_open_runs=True, now_us=began_us)
-    frames = [closed.frame]
-    assert content(closed.frame) == content(closed.charges.frame)
+    close_id = close.close(root, period, BOOK, with_open_runs=True, now_us=began_us).close_id
+    first = of_close(root, close_id)
+    frames = [first.frame]
+    assert content(first.frame.drop("closed")) == content(first.parts[0].frame)
     for portion in range(1, PORTIONS):
         made.write(root, portion, portion)
-        restate.restate(root, closed.close_id, "late events", now_us=began_us + portion)
-        now = store.read(root, closed.close_id)
+        restate.restate(root, close_id, "late events", now_us=began_us + portion)
+        now = of_close(root, close_id)
         truth = charges.price(root, BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
-        assert charge_algebra.difference(truth, now.frame).is_empty()
-        for amount in charge_algebra.AMOUNTS:
-            assert now.charges.frame[amount].sum() + now.corrections[amount].sum() == truth[amount].sum()
+        assert charge_algebra.difference(truth, now.frame.drop("closed")).is_empty()
+        for amount in AMOUNTS:
+            assert sum(part.frame[amount].sum() for part in now.parts) == truth[amount].sum()
         frames.append(now.frame)
     for portion, frame in enumerate(frames):
-        then = store.read(root, closed.close_id, as_of_ns=(began_us + portion) * 1000)
+        then = of_close(root, close_id, (began_us + portion) * 1000)
         assert content(then.frame) == content(frame)
-        assert content(then.charges.frame) == content(closed.frame)
+        assert content(then.parts[0].frame) == content(first.parts[0].frame)
 
 
 @seed(SEED)
@@ -147,7 +149,6 @@ def test_identity_11_a_record_that_a_roll_up_counts_is_the_first() -> None:
 
 
 def outcome(root: Path) -> bytes | str:
-    """The bytes of a ledger's charges, or why it has none."""
     try:
         return content(charges.price(root, BOOK).frame)
     except PricingError as error:

@@ -104,7 +104,6 @@ def test_a_run_that_cannot_be_priced_is_named_each_time(write_ledger: WriteLedge
 def test_reports_read_again_nothing_that_was_verified(
     write_ledger: WriteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every quarter of an hour, and for each run that ended: of a large ledger that is an hour each."""
     for name in ("a", "b"):
         ends = [events.Run(action=action, name=name, at_us=n + 1) for n, action in enumerate(("started", "ended"))]
         root = write_ledger(ends, run_id=name, writer=name)

@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.pricing.money import (
-    charge_nano_usd,
-    format_money,
-    format_ns,
-    format_usd,
-    nano_usd,
-    nano_usd_of,
-    split,
-)
+from rose.pricing.money import charge_nano_usd, format_money, format_ns, format_usd, nano_usd_of, split
 
 weights = st.dictionaries(st.text(max_size=3), st.integers(0, 10**20), min_size=1, max_size=9)
 
@@ -58,7 +50,7 @@ def test_a_charge_is_exact_over_an_hour_and_rounded_half_to_even() -> None:
 
 
 def test_dollars_to_nano_dollars() -> None:
-    assert nano_usd(Decimal("1.0000000005")) == 1_000_000_000
+    assert nano_usd_of(Decimal("1.0000000005")) == 1_000_000_000
     assert nano_usd_of(Fraction(1, 3)) == 333_333_333
 
 

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from rose import events
-from rose.cli import app
+from rose.pricing.price_books.pricebook import load
+from tests.pricing.conftest import data, refused, rose, succeeded
 
-EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
+EXAMPLE = load("example").text
 HOUR = ("--period", "2026-06-01T00")
 
 
-def rose(ledger: Path, *arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)), env={"ROSE_LEDGER": str(ledger)})
-
-
-def refused(done: Result, *says: str) -> None:
-    """It failed as a wrong input fails, printed no figure, and said all this on stderr."""
-    assert done.exit_code == 2, done.output
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    for words in says:
-        assert words in " ".join(done.stderr.split())
-
-
 def asked(folder: Path, book: str) -> Iterator[tuple[str | Path, ...]]:
-    """Everything that gives figures of the sample's hour by a price book."""
     path = folder / "book.toml"
     path.write_text(book.replace('name = "example"', 'name = "ours"'))
     yield ("report", "--json", "--price-book", path)
@@ -59,9 +43,9 @@ def test_a_price_book_that_lacks_a_price_or_has_a_wrong_one(
 ) -> None:
     assert old in EXAMPLE
     for command in asked(tmp_path, EXAMPLE.replace(old, new)):
-        refused(rose(sample, *command), *says)
+        refused(rose(*command, ledger=sample), *says)
     assert not (tmp_path / "focus.parquet").exists()
-    assert "no period is closed yet" in rose(sample, "books", "show").stdout
+    assert "no period is closed yet" in rose("books", "show", ledger=sample).stdout
 
 
 @pytest.mark.parametrize(
@@ -74,17 +58,17 @@ def test_a_price_book_that_lacks_a_price_or_has_a_wrong_one(
     ids=["backwards", "nothing there", "half an hour"],
 )
 def test_a_period_without_anything_in_it(sample: Path, tmp_path: Path, period: str, says: tuple[str, ...]) -> None:
-    refused(rose(sample, "export", "--period", period, "--out", tmp_path / "focus.parquet"), *says)
+    refused(rose("export", "--period", period, "--out", tmp_path / "focus.parquet", ledger=sample), *says)
     *_, (*close, path) = asked(tmp_path, EXAMPLE)
     close = [word for word in close if word not in HOUR]
-    refused(rose(sample, *close, path, "--period", period), *says)
+    refused(rose(*close, path, "--period", period, ledger=sample), *says)
     assert not (tmp_path / "focus.parquet").exists()
 
 
 def test_a_run_without_device_time(write_ledger: Any) -> None:
     root = write_ledger([events.Run(action="started", name="n", at_us=1)])
-    refused(rose(root, "report", "--json"), "no provisioned device time")
-    refused(rose(write_ledger([], root=root.with_name("empty")), "report", "--json"), "no run")
+    refused(rose("report", "--json", ledger=root), "no provisioned device time")
+    refused(rose("report", "--json", ledger=write_ledger([], root=root.with_name("empty"))), "no run")
 
 
 @pytest.fixture
@@ -99,17 +83,14 @@ def changed(sample: Path) -> Path:
 
 def test_a_ledger_that_does_not_verify(changed: Path, tmp_path: Path) -> None:
     for command in asked(tmp_path, EXAMPLE):
-        refused(rose(changed, *command), "does not verify", "--allow-unverified")
+        refused(rose(*command, ledger=changed), "does not verify", "--allow-unverified")
     assert not (tmp_path / "focus.parquet").exists()
 
 
 def test_every_figure_of_a_ledger_that_does_not_verify_is_marked(changed: Path, tmp_path: Path) -> None:
-    done = rose(changed, "report", "--json", "--allow-unverified")
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["stamp"]["verified"] is False
-    assert "UNVERIFIED LEDGER" in rose(changed, "report", "--allow-unverified").stdout
+    assert data(rose("report", "--json", "--allow-unverified", ledger=changed))["stamp"]["verified"] is False
+    assert "UNVERIFIED LEDGER" in rose("report", "--allow-unverified", ledger=changed).stdout
     *_, close = asked(tmp_path, EXAMPLE)
-    done = rose(changed, *close, "--allow-unverified", "--json")
-    assert done.exit_code == 0, done.output
-    assert '"verified": false' in done.stdout
-    assert '"verified": true' not in done.stdout
+    closed = succeeded(rose(*close, "--allow-unverified", "--json", ledger=changed))
+    assert '"verified": false' in closed
+    assert '"verified": true' not in closed

@@ -23,19 +23,13 @@ BY_TEAM = Table(
         ("chat", "b", 2_500_000_000, HOUR_NS),
         ("research", "[c]", None, None),
     ),
-).with_total()
+    footer=(("total", None, 4_000_000_000, 2 * HOUR_NS),),
+)
 
 
 def test_rows_have_a_cell_for_each_column() -> None:
     with pytest.raises(ValueError, match="table 'Who pays' has 2 columns and a row of 1"):
         Table(title="Who pays", columns=columns("team", "cost"), rows=(("chat",),))
-
-
-def test_whole_numbers_are_summed_and_said_in_their_unit() -> None:
-    assert BY_TEAM.footer == (("total", None, 4_000_000_000, 2 * HOUR_NS),)
-    assert BY_TEAM.row_text(BY_TEAM.footer[0]) == ["total", "", "EUR 4.00", "2 h 00 min 00 s"]
-    words = Table(title="Words", columns=columns("what", "value"), rows=(("alpha", "89%"),))
-    assert words.with_total() is words
 
 
 def test_cells_of_every_kind_are_text_for_people() -> None:
@@ -50,6 +44,7 @@ def test_cells_of_every_kind_are_text_for_people() -> None:
         ),
         rows=((1_234, 2_500_000_000, 7_200_000 * 10**12, "0.10", "41.2%"),),
     )
+    assert BY_TEAM.row_text(BY_TEAM.footer[0]) == ["total", "", "EUR 4.00", "2 h 00 min 00 s"]
     assert list(kinds.texts()) == [["1,234", "2.500", "2.0000", "0.10", "41.2%"]]
 
 
@@ -66,8 +61,9 @@ def test_a_group_says_its_name_once() -> None:
 
 def test_no_amount_is_broken_in_a_table_of_many() -> None:
     amounts = [Column(f"what is owed by {number}", "money", "EUR") for number in range(8)]
-    table = Table(title="", columns=(Column("team"), *amounts), rows=(("research", *[-1_296_000_007 * 10**6] * 8),))
-    assert shown([table.with_total()]).count("-EUR 1,296,000.01") == 16
+    row = ("research", *[-1_296_000_007 * 10**6] * 8)
+    table = Table(title="", columns=(Column("team"), *amounts), rows=(row,), footer=(row,))
+    assert shown([table]).count("-EUR 1,296,000.01") == 16
 
 
 def test_nothing_in_a_ledger_is_obeyed_by_a_terminal() -> None:

@@ -1,15 +1,11 @@
-"""The links between a charge and its events, each worked out anew and compared with what was charged.
-
-Nothing here reads what the pricing of charges left behind: rates come from the price book's text, times and tokens from
-the ledger's events, and the divisions are made again by `rose.pricing.money.split`.
-"""
+"""The links between a charge and its events, worked out anew from the price book's text and the ledger's events."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import lcm
@@ -21,8 +17,8 @@ from rose.events import BUCKETS
 from rose.pricing.audit.evidence import Evidence, Row
 from rose.pricing.charges import Stay
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
+from rose.pricing.charges.pricing import total
 from rose.pricing.charges.state import owned
-from rose.pricing.charges.sums import total
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, charge_nano_usd, format_ns, format_usd, split
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
@@ -32,13 +28,12 @@ _MW_NS_PER_KWH = 10**12 * 3_600_000
 _RECOMPUTED = "recomputed"
 
 
-#: A run, what it calls the device, and the pool and class it has it in.
 Holder = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one holder has of an hour: the time for which it held the device, its part of that, and with whom."""
+    """A holder's hour: the time it held the device, its part of that, and the other holders."""
 
     held_ns: int
     ns: int
@@ -47,10 +42,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`charged` is the amount on record, `recounted` what it comes to when it is added up again.
-
-    `asked` is False for what must come out too, but is not what was asked for.
-    """
+    """`charged` is on record, `recounted` is added up again; `asked` is False outside the question."""
 
     what: str
     charged: int
@@ -71,11 +63,12 @@ class Sum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One link of the chain: what it says in words, and the sums that must come out."""
-
     title: str
     says: str
     sums: tuple[Sum, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sums": [{**asdict(total), "ok": total.ok} for total in self.sums]}
 
 
 def capacity(
@@ -87,10 +80,9 @@ def capacity(
     everybodys: pl.DataFrame | None = None,
     held: Held | None = None,
 ) -> Iterator[Step]:
-    """The steps of device time: `rows` are all charges of kind capacity of one device-hour, `asked` some of them.
+    """Yield the steps of device time: `rows` are all capacity charges of a device-hour, `asked` some of them.
 
-    `everybodys` are `rows` and those of other runs that held the device in the hour at the same price; `held` says how
-    long this one did, where others held it too.
+    `everybodys` are `rows` and other runs' charges of the device-hour at the same price; `held` is this holder's part.
     """
     rows, asked, everybodys = map(_with_tenant, (rows, asked, rows if everybodys is None else everybodys))
     names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
@@ -145,16 +137,9 @@ def capacity(
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
-    """By holder, the hour that begins at `hour_ns` of one device; `stays` are all that are of it.
-
-    Time that several hold at once is cut into equal parts, and the nanoseconds that are left go to the first by name.
-    """
+    """Return by holder its part of an hour of one device: shared time is cut equally, the rest to the first by name."""
     spans = [
-        (
-            (stay.run_id, stay.device_id, stay.pool, stay.device_class),
-            max(stay.t0_ns, hour_ns),
-            min(stay.t1_ns, hour_ns + NS_PER_HOUR),
-        )
+        (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + NS_PER_HOUR))
         for stay in stays
         if stay.t0_ns < hour_ns + NS_PER_HOUR and stay.t1_ns > hour_ns
     ]
@@ -185,7 +170,7 @@ def _part(ns: int, held: Held) -> Step:
 def transfer(
     rows: pl.DataFrame, asked: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
 ) -> Iterator[Step]:
-    """The steps of weight syncs: `rows` are all charges of kind transfer of one device-hour."""
+    """Yield the steps of weight syncs: `rows` are all transfer charges of a device-hour."""
     sent: Counter[tuple[Any, ...]] = Counter()
     for event in evidence.syncs:
         sent[event["route"], event["policy_version"], event["rl_run_id"]] += event["wire_bytes"]
@@ -221,10 +206,7 @@ def energy(
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """The steps of metered energy: `rows` are all charges of kind energy of one device-hour.
-
-    Where `everybodys` has those of other runs too, what they all read is divided among them.
-    """
+    """Yield the steps of a device-hour's energy charges; readings of other runs (`everybodys`) are divided equally."""
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")
@@ -253,10 +235,6 @@ def _rollout(
     hour_ns: int,
     evidence: Evidence,
 ) -> Step:
-    """Rollout time among what was made in it, by the tokens and serving's prices for them.
-
-    `under` is the lease and, where others share the device, the RL run.
-    """
     prices = book.tokens_at(hour_ns)
     made = [event for event in evidence.tokens if (event["lease_id"], event["rl_run_id"]) == under]
     again: Counter[tuple[Any, ...]] = Counter()
@@ -264,12 +242,11 @@ def _rollout(
         again[event["policy_version"], event["task"]] += event["recomputed_tokens"]
     listed = {_fate(row): row for row in rows.iter_rows(named=True)}
     for (version, task), tokens in again.items():
-        # A row without any amount is not in the books of a corrected period; its weight still counts.
+        # Corrected periods have no row without amounts; its weight still counts.
         key = (version, task, _RECOMPUTED, "recomputed after preemption")
         if tokens and key not in listed:
             listed[key] = {"tokens": 0, "cost_nano": 0}
     rates = Fraction(prices.input_usd_per_million), Fraction(prices.output_usd_per_million)
-    # Where both are free, tokens count alike.
     input_rate, output_rate = rates if any(rates) else (Fraction(1), Fraction(1))
     weights = {
         key: again[key[:2]] * input_rate if key[2] == _RECOMPUTED else listed[key]["tokens"] * output_rate
@@ -321,9 +298,7 @@ def _slices(
         }
         reported_ns = Counter(split(held.ns, reported))
         scaled = f", in proportion to the run's part, {held.ns:,} of {held.held_ns:,} ns"
-    keys = [key for key in charged if key[1] != UNACCOUNTED] + [
-        key for key in reported_ns if reported_ns[key] and key not in charged and key[1] != UNACCOUNTED
-    ]
+    keys = [key for key in dict.fromkeys((*charged, *+reported_ns)) if key[1] != UNACCOUNTED]
     return Step(
         title="slices",
         says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted"
@@ -336,7 +311,6 @@ def _slices(
 
 
 def _entry(book: PriceBook, table: str, entry: Entry) -> str:
-    """`, 2026-03-01 on; source (date); price book ... line 12`."""
     entries = list(book.entries(table))
     nth = next(place for place, candidate in enumerate(entries) if candidate is entry)
     header = re.compile(rf"\s*\[\[?\s*{table}\s*\]\]?\s*(#.*)?$")
@@ -361,12 +335,10 @@ def _named(key: tuple[Any, ...]) -> str:
 
 
 def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The order of charges in an hour, by run, device, lease, bucket and RL run."""
     return (*_nulls(key[:3]), ALL_BUCKETS.index(key[3]), *_nulls(key[4:]))
 
 
 def _with_tenant(rows: pl.DataFrame) -> pl.DataFrame:
-    """With `rl_run_id`: the RL run of charges that are not the run's own that the device is of."""
     return rows.with_columns(rl_run_id=pl.when(pl.col("run_id") != pl.col("fleet_run_id")).then("run_id"))
 
 
@@ -388,5 +360,4 @@ def _percent(weights: Mapping[tuple[Any, ...], Fraction], key: tuple[Any, ...]) 
 
 
 def _nulls(values: Iterable[Any]) -> tuple[tuple[bool, Any], ...]:
-    """A key that sorts None first."""
     return tuple((value is not None, value if value is not None else 0) for value in values)

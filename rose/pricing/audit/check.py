@@ -1,4 +1,4 @@
-"""Whether the books are what was closed: every frozen byte against the ledger's events."""
+"""Whether the books are unchanged: every frozen byte against the ledger's events."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from rose.pricing.money import PricingError
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, and what is wrong with it, each naming its file."""
-
     closes: int
     corrections: int
     files: int
@@ -29,17 +27,16 @@ class Check:
 
 
 def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with the ledger's events, and the ledger with its own chain.
+    """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError.
 
-    With receipts that were kept elsewhere, by name, oldest first, also the ledger with what they say of it: then what
-    was removed together with every trace of it is found. Raises LedgerError for no ledger, or a receipt of another.
+    Receipts that were kept elsewhere, by name, oldest first, also reveal a removal with every trace.
     """
     root = layout.check(root)
     try:
         with store.lock(root):
             settle(root)
     except UserError:
-        # What could not be finished is named below.
+        # The checks below name what could not be finished.
         pass
     report = verify(root, marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
@@ -66,7 +63,6 @@ def _files(root: Path, posting: Posting) -> Iterator[str]:
 
 
 def _foreign(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
-    """Files that no event speaks of."""
     home = root / store.FOLDER
     known = {store.folder(root, posting.close_id) / name for posting in posted for name in posting.files}
     for path in sorted(home.rglob("*")):
@@ -75,7 +71,6 @@ def _foreign(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
 
 
 def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
-    """Segments that were priced and are no longer part of the ledger's chain."""
     chains = {writer: set(_chain(root, writer)) for writer in layout.writers(root)}
     for posting in posted:
         for writer, (seq, sha256) in posting.watermark.items():
@@ -87,7 +82,6 @@ def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
 
 
 def _chain(root: Path, writer: str) -> Iterator[str]:
-    """SHA-256 of every segment of a writer, also of those that were merged or archived."""
     for part in layout.chain(root, writer):
         if part.state == "live":
             yield from map(segments.sha256_in, segments.segment_names(root / part.folder))

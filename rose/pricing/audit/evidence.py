@@ -1,4 +1,4 @@
-"""The ledger's events behind one hour of one device, and the files they lie in."""
+"""The ledger's events of one device-hour, and their files."""
 
 from __future__ import annotations
 
@@ -7,34 +7,41 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from rose.events import BUCKETS
 from rose.ledger import catalog, examine, layout, segments
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import Report
+from rose.pricing.charges.pricing import charged_to
 from rose.pricing.charges.state import cut
+from rose.pricing.closing.period import naive
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.query import rows, set_variables
 
 Row = dict[str, Any]
-#: Hardware, pool and class of a device.
 Unit = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceHour:
-    """One UTC hour of one device of a run; of devices that RL runs share, the fleet's."""
+    """One UTC hour of a run's device; a shared device is the fleet's."""
 
     run_id: str
     provenance: str
     device_id: str
     hour_ns: int
 
+    def rows_of(self, frame: pl.DataFrame) -> pl.DataFrame:
+        own = pl.col("hour") == naive(self.hour_ns), pl.col("device_id") == self.device_id
+        return frame.filter(charged_to(self.run_id), *own)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Events of a device-hour: `slices` with their time in the hour by bucket, `tokens`, `syncs` and power `readings`.
+    """Events of a device-hour: `slices` with their time in the hour by bucket, `tokens`, `syncs`, power `readings`.
 
-    `late` are events that were not on record when a closed period was priced; they are in none of the others.
+    `late` counts events recorded after a closed period was priced; they are in no other field.
     """
 
     slices: tuple[Row, ...]
@@ -42,14 +49,12 @@ class Evidence:
     syncs: tuple[Row, ...]
     readings: tuple[Row, ...]
     late: int
-    #: What the device was, each from an instant on, UTC nanoseconds.
+    #: (from, unit), UTC nanoseconds.
     units: tuple[tuple[int, Unit], ...] = ()
 
     def of_unit(self, unit: Unit) -> Evidence:
-        """With only what the device did as this unit, for an hour in which it was several."""
-
         def own(at_ns: int) -> bool:
-            # What comes before a device joined is of what it joined as.
+            # Events before the device joined belong to its first unit.
             was = [one for since_ns, one in self.units if since_ns <= at_ns] or [one for _, one in self.units[:1]]
             return was[-1:] == [unit]
 
@@ -61,17 +66,13 @@ class Evidence:
         )
 
     def within(self, spans: Sequence[tuple[int, int]]) -> Evidence:
-        """With only the slices that lie in one of these spans with a part, UTC nanoseconds."""
         inside = [row for row in self.slices if any(row["t0_ns"] < t1 and row["t1_ns"] > t0 for t0, t1 in spans)]
         return replace(self, slices=tuple(inside))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """Events of one writer: how many, from which seq to which, in which files, and whether its chain holds.
-
-    `holds` is None for a span that lies in the archive with a part.
-    """
+    """Events of one writer; `holds` says whether its chain holds, None where a part is archived."""
 
     writer: str
     first_seq: int
@@ -82,7 +83,7 @@ class Span:
 
 
 def gather(root: Path, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
-    """The events of a device-hour; those up to `mark` where one is given. Raises LedgerError."""
+    """Return the events of a device-hour, up to `mark` if given. Raises LedgerError."""
     by_kind: dict[str, list[Row]] = {}
     with catalog.connect(root) as connection:
         set_variables(
@@ -118,7 +119,7 @@ def gather(root: Path, device_hour: DeviceHour, mark: Mapping[str, tuple[int, st
 
 
 def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
-    """Where events lie, by writer; `verified` is what the ledger's verification found. Raises LedgerError."""
+    """Return by writer where events are; `verified` has the broken chains. Raises LedgerError."""
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])
@@ -140,7 +141,6 @@ def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
 
 
 def _in_hour(row: Row, hour_ns: int) -> Row:
-    """A slice with its time in the hour: what crosses the end of an hour is cut as the charges cut it."""
     parts = dict(cut(row))
     part = parts[hour_ns // NS_PER_HOUR]
     keys = ("writer", "seq", "lease_id", "rollout_run_id", "train_run_id", "t0_ns", "t1_ns")
@@ -155,7 +155,7 @@ def _reading(row: Row, hour_ns: int) -> Row:
 
 
 def _files(root: Path, writer: str, seqs: list[int]) -> tuple[list[str], bool]:
-    """Files that hold some of these seqs, relative to the ledger, and whether any of them was archived."""
+    """Return files with some of `seqs`, relative to the ledger, and whether any is archived."""
     names, archived = [], False
     for part in layout.chain(root, writer):
         if part.state == "live":

@@ -1,14 +1,15 @@
-"""From any dollar to its events: the charge of a device-hour added up again, step by step, before the reader's eyes.
+"""From any dollar to its events: the charge of a device-hour added up again, step by step.
 
 amount <- its share of the device-hour's charge by largest remainder <- nanoseconds by bucket <- the price book's entry
-<- the ledger's events. The links are in `rose.pricing.audit.audit_steps`, the events in `rose.pricing.audit.evidence`.
+<- the ledger's events.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,26 @@ from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step, held
-from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
+from rose.pricing.audit.evidence import DeviceHour, Row, Span, Unit, gather, spans
 from rose.pricing.charges import Stay
+from rose.pricing.charges.pricing import charged_to
 from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.period import naive, nanoseconds
+from rose.pricing.closing.bill import Bill, of_close
+from rose.pricing.closing.period import hour_text, naive, nanoseconds
 from rose.pricing.closing.records import postings
-from rose.pricing.closing.store import Closed
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, QuestionError, format_usd
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.table import Column, Element, Table
 
-#: Device-hours that are named where a question means several of them.
 _SHOWN = 8
+#: Sums of a step that are shown; others are counted.
+_SUMS_SHOWN = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """Which charges: a value for each column that matters. Run, device and hour must come down to one of each."""
+    """A value for each column that matters; run, device and hour must come down to one of each."""
 
     hour_ns: int | None = None
     run_id: str | None = None
@@ -50,19 +54,17 @@ class Question:
     policy_version: int | None = None
 
     def rows_of(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows that are meant."""
         wanted = dataclasses.asdict(self)
         hour_ns, run_id = wanted.pop("hour_ns"), wanted.pop("run_id")
         chosen = [pl.col(name) == value for name, value in wanted.items() if value is not None]
         if run_id is not None:
-            # A fleet's run means what the RL runs on it are charged too.
-            chosen.append(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
+            chosen.append(charged_to(run_id))
         if hour_ns is not None:
             chosen.append(pl.col("hour") == naive(hour_ns))
         return frame.filter(*chosen)
 
     def none_like_it(self, frame: pl.DataFrame) -> str:
-        """Return why `rows_of` has no row: the first value that no row has, else that none has all of them."""
+        """Return why `rows_of` is empty: the first unknown value, else that no row has all."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
             known = frame[name].drop_nulls().unique().sort().to_list()
@@ -74,7 +76,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """The rows asked for, their amount, and the chain down to the ledger; `events` are the single ones."""
+    """The rows, their amount, and the chain down to the ledger's single `events`."""
 
     title: str
     device_hour: DeviceHour
@@ -87,7 +89,6 @@ class Explanation:
 
     @property
     def faults(self) -> list[str]:
-        """Sums that do not come out, and chains that do not hold; empty where everything re-adds."""
         sums = [f"{step.title}: {total.text}" for step in self.steps for total in step.sums if not total.ok]
         chains = [
             f"the hash chain of writer {span.writer!r} does not hold: run `rose ledger verify`"
@@ -105,14 +106,7 @@ class Explanation:
             **self.amount.stamp.to_json(),
             "amount": self.amount.to_json(),
             "rows": list(self.rows),
-            "steps": [
-                {
-                    "title": step.title,
-                    "says": step.says,
-                    "sums": [{**dataclasses.asdict(total), "ok": total.ok} for total in step.sums],
-                }
-                for step in self.steps
-            ],
+            "steps": [step.to_json() for step in self.steps],
             "ledger": [dataclasses.asdict(span) for span in self.spans],
             "events": {kind: list(rows) for kind, rows in self.events.items()} if with_events else None,
             "notes": list(self.notes),
@@ -121,90 +115,53 @@ class Explanation:
 
 
 def explain(
-    root: Path,
-    question: Question,
-    book: PriceBook,
-    *,
-    provenance: str | None = None,
-    allow_unverified: bool = False,
+    root: Path, question: Question, book: PriceBook, *, provenance: str | None = None, allow_unverified: bool = False
 ) -> Explanation:
-    """The chain of a charge as the ledger is now, at the prices of `book`.
-
-    Raises PricingError where nothing is charged, or where the question means more than one device-hour: it then names
-    the largest. PriceBookError; LedgerError.
-    """
+    """Return the chain of a charge as the ledger is now. Raises PricingError for none or several; LedgerError."""
     hour_ns, seen = question.hour_ns, Seen()
-    priced = charges.price(
-        root,
-        book,
-        from_ns=hour_ns,
-        to_ns=None if hour_ns is None else hour_ns + NS_PER_HOUR,
-        run_id=question.run_id,
-        provenance=provenance,
-        allow_unverified=allow_unverified,
-        seen=seen,
-    )
+    price = partial(charges.price, root, book, allow_unverified=allow_unverified, seen=seen)
+    to_ns = None if hour_ns is None else hour_ns + NS_PER_HOUR
+    priced = price(from_ns=hour_ns, to_ns=to_ns, run_id=question.run_id, provenance=provenance)
     device_hour, rows = _one(question, priced.frame)
     notes = [
         f"this hour is closed in {close_id}; `--close {close_id}` explains the booked figure"
         for close_id, posted in postings(root).items()
         if posted[0].provenance == device_hour.provenance and posted[0].from_ns <= device_hour.hour_ns < posted[0].to_ns
     ]
-    stamp = Stamp(
-        from_ns=device_hour.hour_ns,
-        to_ns=device_hour.hour_ns + NS_PER_HOUR,
-        provenance=priced.provenance,
-        book=BookFacts.from_book(book),
-        verified=priced.verified,
-    )
     alone = f"{device_hour.run_id}/{device_hour.device_id}"
     if question.run_id is not None and (priced.fleet is not None or (rows["hardware_id"] != alone).any()):
-        # Other runs may have held the device in that hour, or have a share of it.
-        priced = charges.price(
-            root,
-            book,
-            from_ns=device_hour.hour_ns,
-            to_ns=device_hour.hour_ns + NS_PER_HOUR,
-            provenance=device_hour.provenance,
-            allow_unverified=allow_unverified,
-            seen=seen,
-        )
-    return _chain(
-        root, "as the ledger is now", device_hour, rows, priced.frame, priced.stays, book, stamp, None, notes, seen
-    )
+        # Other runs may have held the device in that hour.
+        hour_ns = device_hour.hour_ns
+        priced = price(from_ns=hour_ns, to_ns=hour_ns + NS_PER_HOUR, provenance=device_hour.provenance)
+    title, verified = "as the ledger is now", priced.verified
+    return _chain(root, title, device_hour, rows, priced.frame, priced.stays, book, verified, None, notes, seen)
 
 
 def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
-    """The chain of a booked charge: as it was closed, and as it was last restated if there are corrections.
-
-    Each rests on the events that were on record when it was priced, and on the price book frozen with it. Raises
-    PricingError as `explain` does, and for a close that there is none of.
-    """
-    closed = store.read(root, close_id)
-    device_hour, _ = _one(
-        question, closed.frame if question.rows_of(closed.charges.frame).is_empty() else closed.charges.frame
-    )
-    stamp = dataclasses.replace(closed.stamp, from_ns=device_hour.hour_ns, to_ns=device_hour.hour_ns + NS_PER_HOUR)
+    """Return the chain of a booked charge: as closed, and as last restated. Raises as `explain` and `of_close`."""
+    root = layout.check(root)
+    closed = of_close(root, close_id)
+    whole, charged = closed.frame.drop("closed"), closed.parts[0].frame
+    device_hour, _ = _one(question, whole if question.rows_of(charged).is_empty() else charged)
     first, *later = closed.posted
     explanations, seen = [], Seen()
-    for posting, frame in [(first, closed.charges.frame), *((last, closed.frame) for last in later[-1:])]:
-        rows = question.rows_of(_device_hour(device_hour, frame))
+    for posting, frame in [(first, charged), *((last, whole) for last in later[-1:])]:
+        rows = question.rows_of(device_hour.rows_of(frame))
         title = f"as it was closed at {utc(posting.posted_ns)}"
         notes = []
         if posting.number:
             title = f"as restated by correction {posting.number} at {utc(posting.posted_ns)}: {posting.reason}"
             notes = [_corrections(closed, question, device_hour)]
         book = store.book_of(root, posting)
-        stamped = dataclasses.replace(stamp, verified=posting.verified)
-        stays = None if posting.number else closed.charges.stays
+        stays = None if posting.number else store.stays(root, posting)
         explanations.append(
-            _chain(root, title, device_hour, rows, frame, stays, book, stamped, posting.watermark, notes, seen)
+            _chain(root, title, device_hour, rows, frame, stays, book, posting.verified, posting.watermark, notes, seen)
         )
     return explanations
 
 
 def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
-    """The one device-hour that is meant, and the rows of it that are. Raises PricingError for none or several."""
+    """Return the one device-hour and its rows. Raises PricingError for none or several."""
     rows = question.rows_of(frame)
     if rows.is_empty():
         raise QuestionError(question.none_like_it(frame))
@@ -225,12 +182,6 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
     return DeviceHour(run_id=run_id, provenance=own_provenance, device_id=device_id, hour_ns=nanoseconds(hour)), rows
 
 
-def _device_hour(device_hour: DeviceHour, frame: pl.DataFrame) -> pl.DataFrame:
-    return Question(hour_ns=device_hour.hour_ns, run_id=device_hour.run_id, device_id=device_hour.device_id).rows_of(
-        frame
-    )
-
-
 def _chain(
     root: Path,
     title: str,
@@ -239,36 +190,30 @@ def _chain(
     frame: pl.DataFrame,
     stays: Sequence[Stay] | None,
     book: PriceBook,
-    stamp: Stamp,
+    verified: bool,
     mark: Mapping[str, tuple[int, str]] | None,
     notes: list[str],
     seen: Seen,
 ) -> Explanation:
     root = layout.check(root)
     evidence = gather(root, device_hour, mark)
-    whole = _device_hour(device_hour, frame)
+    whole = device_hour.rows_of(frame)
     steps: list[Step] = []
     everybodys = frame.filter(
         pl.col("hour") == naive(device_hour.hour_ns),
         pl.col("provenance") == device_hour.provenance,
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
-    # A device that came back in another pool or class, or as other hardware, within the hour has a price for each.
+    # A device that changed pool, class or hardware within the hour has a price for each.
     columns = ("hardware_id", "pool", "device_class")
     several = whole.select(columns).n_unique() > 1
     for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
         tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]
         holder = (device_hour.run_id, device_hour.device_id, pool, device_class)
-        own = [
-            (stay.t0_ns, stay.t1_ns)
-            for stay in tenures
-            if (stay.run_id, stay.device_id, stay.pool, stay.device_class) == holder
-        ]
-        charged, asked, lot = (
-            frame.filter(kind="capacity", hardware_id=hardware_id, pool=pool, device_class=device_class)
-            for frame in (whole, rows, everybodys)
-        )
-        unit_evidence = evidence.of_unit((hardware_id, pool, device_class)) if several else evidence
+        own = [(stay.t0_ns, stay.t1_ns) for stay in tenures if stay.holder == holder]
+        unit = (hardware_id, pool, device_class)
+        charged, asked, lot = (_of_unit(frame, "capacity", unit) for frame in (whole, rows, everybodys))
+        unit_evidence = evidence.of_unit(unit) if several else evidence
         if stays is not None:
             unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
         shares = held(tenures, device_hour.hour_ns)
@@ -277,10 +222,7 @@ def _chain(
         charged, asked = (frame.filter(kind="transfer") for frame in (whole, rows))
         steps += audit_steps.transfer(charged, asked, book, device_hour.hour_ns, evidence)
     for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
-        charged, asked = (
-            frame.filter(kind="energy", hardware_id=unit[0], pool=unit[1], device_class=unit[2])
-            for frame in (whole, rows)
-        )
+        charged, asked = (_of_unit(frame, "energy", unit) for frame in (whole, rows))
         others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
             charged, on=("fleet_run_id", "device_id"), how="anti"
         )
@@ -295,6 +237,13 @@ def _chain(
         "syncs": evidence.syncs if "transfer" in kinds else (),
         "readings": evidence.readings if "energy" in kinds else (),
     }
+    stamp = Stamp(
+        from_ns=device_hour.hour_ns,
+        to_ns=device_hour.hour_ns + NS_PER_HOUR,
+        provenance=device_hour.provenance,
+        book=BookFacts.from_book(book),
+        verified=verified,
+    )
     if evidence.late:
         notes = [*notes, f"{evidence.late} events of the hour came in later and are not in this figure"]
     return Explanation(
@@ -309,16 +258,59 @@ def _chain(
     )
 
 
-def _corrections(closed: Closed, question: Question, device_hour: DeviceHour) -> str:
-    """How the closed amount became the restated one."""
-    before = charge_algebra.total(question.rows_of(_device_hour(device_hour, closed.charges.frame)))
-    posted = question.rows_of(_device_hour(device_hour, closed.corrections))
+def _of_unit(frame: pl.DataFrame, kind: str, unit: Unit) -> pl.DataFrame:
+    hardware_id, pool, device_class = unit
+    return frame.filter(kind=kind, hardware_id=hardware_id, pool=pool, device_class=device_class)
+
+
+def _corrections(closed: Bill, question: Question, device_hour: DeviceHour) -> str:
+    rows = [question.rows_of(device_hour.rows_of(part.frame)) for part in closed.parts]
+    before, *nanos = map(charge_algebra.total, rows)
     parts = [
-        f"correction {number}: {format_usd(int(nano))} ({reason})"
-        for number, reason, nano in posted.group_by("correction", "reason", maintain_order=True)
-        .agg(pl.col("cost_nano").sum())
-        .iter_rows()
+        f"correction {posting.number}: {format_usd(nano)} ({posting.reason})"
+        for posting, nano, corrected in zip(closed.posted[1:], nanos, rows[1:], strict=True)
+        if not corrected.is_empty()
     ]
-    after = charge_algebra.total(question.rows_of(_device_hour(device_hour, closed.frame)))
-    assert before + charge_algebra.total(posted) == after
-    return f"closed {format_usd(before)}; {'; '.join(parts) or 'no correction of it'}; restated {format_usd(after)}"
+    after = format_usd(before + sum(nanos))
+    return f"closed {format_usd(before)}; {'; '.join(parts) or 'no correction of it'}; restated {after}"
+
+
+def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
+    amount, asked = explained.amount, explained.device_hour
+    yield f"{amount.text}, {explained.title}  [{amount.view}; {amount.stamp}]"
+    hour, count = hour_text(asked.hour_ns), len(explained.rows)
+    yield f"run {asked.run_id}, device {asked.device_id}, hour {hour}; {count} charges"
+    for step in explained.steps:
+        yield ""
+        yield f"<- {step.title}: {step.says}"
+        shown = [added for added in step.sums if not added.ok]
+        shown += [added for added in step.sums if added.ok and added.asked][:_SUMS_SHOWN]
+        for added in shown:
+            mark = "re-adds    " if added.ok else "DOES NOT RE-ADD"
+            yield f"   {mark} {added.text}"
+        if len(step.sums) > len(shown):
+            yield f"   and {len(step.sums) - len(shown)} more sums that re-add"
+    yield ""
+    yield "<- the ledger"
+    for span in explained.spans:
+        holds = {True: "its hash chain holds", False: "ITS HASH CHAIN DOES NOT HOLD", None: "archived"}[span.holds]
+        files = f"{span.files[0]}" + (f" and {len(span.files) - 1} more files" if len(span.files) > 1 else "")
+        yield (
+            f"   writer {span.writer}, {span.events:,} events, seq {span.first_seq} to {span.last_seq}, in {files}; "
+            f"{holds}"
+        )
+    for note in explained.notes:
+        yield f"note: {note}"
+    if with_events:
+        for kind, rows in explained.events.items():
+            if rows:
+                yield _events(kind, rows)
+
+
+def _events(kind: str, rows: Sequence[Row]) -> Table:
+    names = list(rows[0])
+    return Table(
+        title=f"{kind}: {len(rows):,} events",
+        columns=tuple(map(Column, names)),
+        rows=tuple(tuple(row[name] for name in names) for row in rows),
+    )

@@ -1,13 +1,8 @@
-"""Where the device time of a run went, and the dollars that follow it, summed from its charges.
+"""Device time of a run and the dollars that follow it, in two views that are never added together.
 
-Three views of the same dollars, never added together:
-
-- *amortized*: each device's provisioned time at its price, divided among the buckets by time. Time that no slice
-  reports is the bucket `unaccounted`, priced like the rest; weight syncs are `transfer`, metered energy that no device
-  price holds is `energy`. Sums to the fleet's bill.
-- *fully loaded*: the same dollars charged to the work they are there for (`rose.pricing.charges.loaded`). Sums to the
-  bill.
-- *marginal*: what the borrow added to the bill (`rose.pricing.borrowing.marginal`). Does not sum to the bill.
+- *amortized*: each device's provisioned time at its price, divided among buckets by time. `unaccounted` is time that no
+  slice reports; `transfer` is weight syncs; `energy` is metered and in no device price. Sums to the bill.
+- *fully loaded*: the same dollars on the work that they are for (`rose.pricing.charges.fully_load`). Sums to the bill.
 """
 
 from __future__ import annotations
@@ -25,25 +20,18 @@ from rose.pricing.charges.measured import DEVICE_KEY, SharedTime, shared
 from rose.pricing.money import split
 
 UNACCOUNTED = "unaccounted"
-#: The buckets of device time and, last, the provisioned time that no slice reports.
 TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)
-#: The rows of the amortized view: device time, and what is billed beside it.
 ALL_BUCKETS: tuple[str, ...] = (*TIME_BUCKETS, "transfer", "energy")
 
 
-#: The fleet's run of a device, its id, pool and class: two fleets may call their devices alike.
+#: Fleet's run, device id, pool and class: two fleets may use the same device id.
 _Device = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCost:
-    """One device of a run: its time and dollars by bucket, of a device that RL runs share what the run has of it.
+    """Time and dollars by bucket of one device of a run; of shared devices, the run's part only."""
 
-    It was provisioned within [t0_ns, t1_ns) UTC, but for the time that it was away. Of time that other runs held it as
-    well, it has this run's part.
-    """
-
-    #: The run of the fleet that it is of.
     fleet_run_id: str
     device_id: str
     pool: str
@@ -53,12 +41,11 @@ class DeviceCost:
     bucket_ns: Mapping[str, int]
     amortized_nano_usd: Mapping[str, int]
     fully_loaded_nano_usd: Mapping[str, int]
-    #: When it was provisioned: [t0_ns, t1_ns) UTC, in order.
+    #: Spans [t0_ns, t1_ns) UTC of provisioning, in order.
     stays_ns: tuple[tuple[int, int], ...] = ()
-    #: By bucket, what the run measured beyond `bucket_ns`: it is billed to others who held the device as well.
+    #: Measured time beyond `bucket_ns` by bucket: it is billed to other holders of the device.
     others_ns: Mapping[str, Fraction] = field(default_factory=dict)
-    #: Of an RL run, its part of the idle time of a device that it shares, by its part of the rollout time there in each
-    #: UTC hour. It is charged to the fleet, and in none of the others.
+    #: An RL run's part of the device's idle time, by its part of each UTC hour's rollout time; charged to the fleet.
     shared_idle_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -70,16 +57,13 @@ class DeviceCost:
 
     @property
     def cost_nano_usd(self) -> int:
-        """What the device cost while it was provisioned."""
         return sum(self.amortized_nano_usd.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """The whole fleet over a run. `period` is from the first device's joining to the last one's leaving."""
-
     devices: tuple[DeviceCost, ...]
-    #: Of what is in `devices`, hours in which others held one as well.
+    #: Hours of `devices` in which other runs held them too.
     shared: tuple[SharedTime, ...] = ()
 
     @property
@@ -91,7 +75,6 @@ class Allocation:
         return sum(d.cost_nano_usd for d in self.devices)
 
     def in_pools(self, *pools: str) -> Allocation:
-        """The devices of some pools only."""
         return Allocation(
             devices=tuple(d for d in self.devices if d.pool in pools),
             shared=tuple(time for time in self.shared if time.pool in pools),
@@ -101,7 +84,7 @@ class Allocation:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
 
     def measured_ns(self) -> dict[str, int]:
-        """`bucket_ns` with what is billed to others: what quantities of work rest on."""
+        """`bucket_ns` plus time billed to other holders: the base for quantities of work."""
         others = {
             bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
             for bucket in TIME_BUCKETS
@@ -116,13 +99,11 @@ class Allocation:
 
 
 def allocate(charges: Charges) -> Allocation:
-    """Device time and dollars of the one run that `charges` are of, device by device.
+    """Return device time and dollars of the one run of `charges`, by device.
 
-    Fully loaded, an RL run has its part of the idle time of the devices that it shares, so its views differ in their
-    sums; those of all runs of a fleet together do not.
-
-    What was billed for a device that never joined (a sync that was sent to it) is on a device of pool `unallocated`
-    with no time.
+    The fully loaded view of an RL run includes its part of idle time on shared devices, so its two views have different
+    sums; those of a whole fleet are equal. Charges of a device that never joined (a sync was sent to it) are on a
+    device of pool `unallocated` without time.
     """
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
     summed = charges.frame.group_by(*DEVICE_KEY, "bucket").agg(pl.col("ns", "cost_nano").sum())
@@ -134,8 +115,7 @@ def allocate(charges: Charges) -> Allocation:
         loaded[fleet, device_id, pool, device_class][work] += nano
     stays: dict[_Device, list[tuple[int, int]]] = {}
     for stay in charges.stays:
-        key = (stay.run_id, stay.device_id, stay.pool, stay.device_class)
-        stays.setdefault(key, []).append((stay.t0_ns, stay.t1_ns))
+        stays.setdefault(stay.holder, []).append((stay.t0_ns, stay.t1_ns))
     common = shared(charges)
     others: dict[_Device, dict[str, Fraction]] = {}
     for time in common:
@@ -167,11 +147,7 @@ def allocate(charges: Charges) -> Allocation:
 
 
 def shared_idle_ns(fleet: pl.DataFrame, run_id: str) -> dict[_Device, int]:
-    """A run's part of the idle time of the devices that it shares, by device, of all of their charges.
-
-    Hour by hour: what the fleet left idle in an hour without the run is none of the run's. The parts of all who worked
-    in an hour sum to its idle time, by largest remainder.
-    """
+    """Return a run's part of each hour's idle time by device, in proportion to work, by largest remainder."""
     keys = [*DEVICE_KEY, "hour"]
     capacity = fleet.filter(kind="capacity")
     idle = capacity.filter(bucket="idle").group_by(keys).agg(pl.col("ns").sum().alias("idle"))

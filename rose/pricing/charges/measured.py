@@ -1,7 +1,6 @@
-"""What a run measured of hours that it shared: quantities of work rest on that, and money on its part of the hours.
+"""Measured time in hours that several runs shared a device.
 
-Charges have the part alone. A run that works all of an hour in which another run holds the device as well is billed
-half of it, and made its tokens in the whole.
+A run beside another one is billed half of an hour, but makes tokens in all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import polars as pl
 
 from rose.pricing.charges.pricing import Charges
 
-#: What tells a device from others: two fleets may call theirs alike.
+#: Identifies a device: two fleets may use the same device id.
 DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")
 
 
@@ -27,40 +26,32 @@ class SharedTime:
     device_id: str
     pool: str
     device_class: str
-    #: Begin of the hour, UTC.
     hour_ns: int
     lease_id: str | None
     bucket: str
-    #: What is billed of it, and the run's part of the hour, above 0 and at most 1.
+    #: Billed amounts, and the run's part of the hour: above 0, at most 1.
     ns: int
     cost_nano: int
     part: Fraction
-    #: Share of the rollout time that all report of the hour which the hardware had time for; of idle time, what it had
-    #: left by the one who worked longest.
+    #: Share of all reported rollout time that the hardware had time for; for idle time, what the busiest run left.
     room: Fraction
 
     @property
     def measured_ns(self) -> Fraction:
-        """What the run reported, but for what the division of the hour rounded."""
+        """Reported time, up to rounding in the division of the hour."""
         return self.ns / self.part
 
     @property
     def others_ns(self) -> Fraction:
-        """What of it is billed to the others."""
         return self.measured_ns - self.ns
 
     @property
     def hardware_share(self) -> Fraction:
-        """Time of the hardware for each nanosecond billed.
-
-        What was measured, but never more of all runs together than the hour has: two that work at once have half each,
-        and so have two that are idle at once.
-        """
+        """Hardware time for each nanosecond billed: all runs together never have more than the hour."""
         return self.room / self.part
 
 
 def shared(charges: Charges) -> tuple[SharedTime, ...]:
-    """All device time in shared hours, in order; empty where no device was shared."""
     if charges.shared.is_empty():
         return ()
     keys = (*DEVICE_KEY, "hardware_id", "hour")

@@ -1,4 +1,4 @@
-"""Whether a ledger may be priced: its hash chain holds, and all events of a run or a period are there."""
+"""Checks before pricing: the hash chain holds, and no event of the run or period was archived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rose.pricing.query import rows, set_variables
 
 
 def verified(root: Path, allow_unverified: bool, seen: Seen | None = None) -> bool:
-    """Whether the ledger verifies. Raises PricingError if it does not, unless `allow_unverified`: mark every figure."""
+    """Return whether the ledger verifies. Raises PricingError if it does not, unless `allow_unverified`."""
     problems = verify.verify(root, seen=seen).doubts
     if problems and not allow_unverified:
         raise PricingError(
@@ -27,14 +27,14 @@ def verified(root: Path, allow_unverified: bool, seen: Seen | None = None) -> bo
 
 
 def refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Raises PricingError if events of the run were archived: half a run has figures that look like a whole one's."""
+    """Raises PricingError if events of the run were archived: half a run would look like a whole one."""
     newest_us = archive.newest_us(root)
     if newest_us is None:
         return
     set_variables(connection, run_id=run_id)
     runs = {run_id}
     for row in rows(connection, "run/fleets"):
-        # What a fleet did before an RL run began there is none of that run's.
+        # Fleet events from before the RL run began do not count for it.
         if row["run_id"] != run_id or rows(connection, "run/facts")[0]["began_ns"] <= newest_us * 1000:
             runs |= {row["run_id"], row["fleet_run_id"]}
     gone = 0
@@ -49,7 +49,7 @@ def refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: s
 
 
 def refuse_archived_since(root: Path, from_ns: int | None) -> None:
-    """Raises PricingError if events of a period that begins then (None: as early as any) were archived."""
+    """Raises PricingError if events from `from_ns` on (None: from the beginning) were archived."""
     newest_us = archive.newest_us(root)
     if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
         raise PricingError(

@@ -1,18 +1,18 @@
-"""From the sums of a ledger and a price book to the charges of a period: integers that sum exactly to the bill.
+"""From a ledger's sums and a price book to charges: integers that sum exactly to the bill.
 
 [D] For each device and UTC hour: provisioned time * rate, rounded once, half to even, then divided among leases and
-buckets by nanoseconds, and rollout time further by the tokens made in it, each time by largest remainder. Prices
-change at midnight UTC only, so an hour has one price. Weight syncs cost their bytes at the route's price, metered
-energy its kWh * PUE * tariff; each hour's sum is rounded once.
+buckets by nanoseconds, and rollout time further by its tokens, each time by largest remainder. Prices change at
+midnight UTC only. Weight syncs cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is
+rounded once.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from fractions import Fraction
-from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,35 @@ import polars as pl
 
 import sql
 from rose.clock import utc
+from rose.ledger import database
 from rose.ledger.examine import Seen
 from rose.pricing import query
-from rose.pricing.charges import preconditions, state, sums
-from rose.pricing.charges.loaded import fully_load
+from rose.pricing.charges import preconditions, state
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import records, rows, set_variables
 
-#: Before the first hour, and after the last, of any ledger.
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _MW_NS_PER_KWH = 10**12 * 3_600_000
 _BYTES_PER_GB = 10**9
+#: Amounts of `Charges.frame` that are added up in 64 bits.
+_IN_64_BITS = ("cost_nano", "ns", "tokens", "bytes")
+_BOUND = 2**63
+
+_DEVICE = ("run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment")
+_USE = ("lease_id", "kind", "bucket", "team", "policy_version", "task", "fate", "cause", "route")
+DIMENSIONS: tuple[str, ...] = ("hour", *_DEVICE, *_USE)
+AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
+REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")
+#: The columns of `Charges.frame`, in its order.
+COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)
+WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Time in the period that a device of a run was provisioned: [t0_ns, t1_ns) UTC.
-
-    An RL run on a fleet that others share has no device of its own: they are of the fleet's run.
-    """
+    """Span [t0_ns, t1_ns) UTC of a device's provisioning; devices that RL runs share belong to the fleet's run."""
 
     run_id: str
     device_id: str
@@ -51,51 +59,52 @@ class Stay:
     t0_ns: int
     t1_ns: int
 
+    @property
+    def holder(self) -> tuple[str, str, str, str]:
+        return self.run_id, self.device_id, self.pool, self.device_class
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charges:
     """The charges of [from_ns, to_ns), UTC, of one provenance at one price book's prices.
 
-    `frame` has one row for each UTC hour, device, lease, kind, bucket, policy version, task, fate and cause, always in
-    the same order:
+    `frame` has the columns of COLUMNS and always the same order of rows:
 
-    - `hour` (start, naive UTC), `run_id`: whose charge it is, an RL run's or the fleet's own; `fleet_run_id`: the run
-      that the device and the lease are of, the same but for RL runs that share a fleet;
-    - `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
-    - `hardware_id`: what tells the device from all others, in whatever run; `<run>/<device>` where nothing says;
-    - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
-    - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run,
-      else by those that the price book gives the device; headroom is the device's team's, since it is kept for serving;
-    - `policy_version`, `task`, `fate`, `cause`: of rollout time, by the tokens made in it; `cause` of idle time says
-      whether it could have been lent, or was and was not used; `route` of transfer;
+    - `hour` (start, naive UTC); `run_id` is charged, an RL run or the fleet's own; `fleet_run_id` owns device and
+      lease;
+    - `hardware_id` identifies the device across runs; `<run>/<device>` where nothing is recorded;
+    - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, in no device price);
+    - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`;
+    - `team` pays, by the run's tags, else the price book's device tags; headroom is on the device's team;
+    - `policy_version`, `task`, `fate`, `cause` of rollout time, by its tokens; `cause` of idle time says whether it
+      could have been lent, or was lent and not used; `route` of transfer;
     - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
-    - `writer`, `first_seq`, `last_seq`: the events the row was made from, where one writer wrote them.
+    - `writer`, `first_seq`, `last_seq`: the events behind the row, where one writer wrote them.
     """
 
     frame: pl.DataFrame
-    #: Every device's time in the period, by run and device.
     stays: tuple[Stay, ...]
     from_ns: int
     to_ns: int
     provenance: str
     verified: bool
     book: PriceBook
-    #: Hours of devices that others held as well, as `charges/75_shared_hours` has them; see `charges.measured`.
+    #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.measured`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
-    #: Of an RL run that shares devices: its id, and all charges of those devices, of which `frame` has the run's own.
+    #: For an RL run that shares devices: its id, and all charges of these devices.
     rl_run_id: str | None = None
     fleet: pl.DataFrame | None = None
 
     def fully_loaded(self) -> pl.DataFrame:
-        """The rows of `fully_load`; of an RL run those that carry its cost, with its part of the devices' idle time."""
+        """Return the rows of `fully_load`; of an RL run its own, with its part of shared devices' idle time."""
         if self.fleet is None:
             return fully_load(self.frame)
-        return _of_run(fully_load(self.fleet), self.rl_run_id)
+        loaded = fully_load(self.fleet)
+        return loaded if self.rl_run_id is None else loaded.filter(charged_to(self.rl_run_id))
 
     @property
     def total_nano(self) -> int:
-        """The bill, nano-dollars."""
-        return sums.total(self.frame)
+        return total(self.frame)
 
 
 def price(
@@ -111,13 +120,12 @@ def price(
 ) -> Charges:
     """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`.
 
-    Of a fleet that RL runs share, `run_id` is the fleet's for all of its charges, and an RL run's for those of its own.
+    A fleet's `run_id` gives all charges of the fleet, an RL run's its own. The same ledger and book give the same
+    charges, in whatever portions the ledger was written and read.
 
-    The same ledger and book give the same charges, whenever and in how many portions the ledger was written and read.
-    Raises PricingError for a ledger that does not verify (unless allowed), a period that is empty, is not whole UTC
-    hours or of which events were archived, more than one provenance (unless one is chosen), device time that is covered
-    twice or was never provisioned, and hardware that is held as two classes at once; PriceBookError where a price is
-    missing.
+    Raises PricingError for an unverified ledger (unless allowed), a period that is empty, not whole UTC hours or partly
+    archived, several provenances (unless one is chosen), device time that is covered twice or never provisioned, and
+    hardware held as two classes at once; PriceBookError for a missing price.
     """
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
@@ -133,7 +141,7 @@ def price(
         _run(connection, "15_stays")
         chosen = _provenance(connection, provenance, asked, run_id)
         _tag_devices(connection, book)
-        stays = _stays(connection)
+        stays = [Stay(*row) for row in connection.execute(sql.read("charges/23_asked_stays.sql")).fetchall()]
         _refuse_faults(root, connection)
         _refuse_two_classes(connection)
         try:
@@ -144,12 +152,12 @@ def price(
                 "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
             ) from error
         whole = _frame(connection)
-        sums.refuse_too_large(whole)
+        _refuse_too_large(whole)
         shared = connection.sql(sql.read("charges/75_shared_hours.sql")).pl()
-    frame = _of_run(whole, run_id)
+    frame = whole if run_id is None else whole.filter(charged_to(run_id))
     if run_id is not None:
         stays = list(_own_stays(stays, run_id, frame))
-    # Without device time there may be what was billed beside it.
+    # Syncs and energy may be billed without device time.
     hours = [int(at.replace(tzinfo=UTC).timestamp()) * 1_000_000_000 for at in frame["hour"].unique()]
     begins = [stay.t0_ns for stay in stays] or hours
     ends = [stay.t1_ns for stay in stays] or [ns + NS_PER_HOUR for ns in hours]
@@ -169,6 +177,45 @@ def price(
     )
 
 
+def exact(amount: str) -> pl.Expr:
+    """Return the sum of an integer column of any size: metered energy passes 64 bits in 5 hours at 500 W."""
+    return pl.col(amount).cast(pl.Int128).sum()
+
+
+def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
+    return int(frame.select(exact(amount)).item())
+
+
+def _refuse_too_large(frame: pl.DataFrame) -> None:
+    """Raises PricingError if the sum of some rows may not fit into 64 bits."""
+    for amount in _IN_64_BITS:
+        size = int(frame[amount].cast(pl.Int128).abs().sum())
+        if size >= _BOUND:
+            raise PricingError(
+                f"{amount} of the period comes to {size:,}, and sums are kept exactly below {_BOUND:,}: check the unit "
+                "of the prices (`rose price`), or price a shorter period"
+            )
+
+
+def charged_to(run_id: str) -> pl.Expr:
+    """Whether a charge is of a run, or of a fleet's run with all RL runs on it."""
+    return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
+
+
+def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `Charges.frame` that carry fully loaded cost, with `work` (one of WORK) and `loaded_nano`.
+
+    Sync, activation and transfer go to rollout, headroom to serving. Idle time and energy of a device in one pool,
+    class and UTC day are spread over its work in proportion to cost, by largest remainder; a device without work gives
+    them to its pool's purpose. `unaccounted` stays a row of its own. `loaded_nano` sums to the frame's `cost_nano` for
+    each device and day.
+    """
+    with database.connect() as connection:
+        connection.register("charge", frame)
+        loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
+    return loaded
+
+
 def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     connection.execute(sql.read(f"charges/{name}.sql"))
 
@@ -176,7 +223,7 @@ def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 def _provenance(
     connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int], run_id: str | None
 ) -> str:
-    """The one provenance of the period; only its rows stay. Raises PricingError for none or several."""
+    """Keep the rows of the period's one provenance. Raises PricingError for none or several."""
     present = [name for (name,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
         present = [name for name in present if name == chosen]
@@ -203,13 +250,10 @@ def _nothing(asked: tuple[int, int], chosen: str | None, run_id: str | None) -> 
 
 
 def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Give what its run says no team of to the team that the book tags its device with."""
     if not book.device_tag:
         return
-    tags, devices = (
-        tagging(book.device_tag),
-        "SELECT unit, device_id, hardware_id, pool, device_class FROM stay WHERE asked",
-    )
+    tags = tagging(book.device_tag)
+    devices = "SELECT unit, device_id, hardware_id, pool, device_class FROM stay WHERE asked"
     tagged = [
         (unit, team)
         for unit, *device in connection.execute(devices).fetchall()
@@ -220,21 +264,8 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
     _run(connection, "22_tagged")
 
 
-def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
-    tenures = connection.execute(
-        "SELECT run_id, device_id, hardware_id, pool, device_class, t0_ns, t1_ns FROM in_period JOIN stay USING (unit) "
-        "WHERE asked ORDER BY run_id, device_id, t0_ns"
-    )
-    return [Stay(*row) for row in tenures.fetchall()]
-
-
-def _of_run(frame: pl.DataFrame, run_id: str | None) -> pl.DataFrame:
-    """The rows of a fleet's run and of all RL runs on it, or of one RL run."""
-    return frame if run_id is None else frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
-
-
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
-    """Stays of a run's devices, and of those that it shares, from its first hour there to its last."""
+    """Yield stays of a run's own devices, and of shared ones from its first hour there to its last."""
     hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
         pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
     )
@@ -242,17 +273,14 @@ def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Itera
     for stay in stays:
         if stay.run_id == run_id:
             yield stay
-        elif span := inside.get((stay.run_id, stay.device_id, stay.pool, stay.device_class)):
+        elif span := inside.get(stay.holder):
             t0_ns, t1_ns = max(stay.t0_ns, span[0]), min(stay.t1_ns, span[1])
             if t0_ns < t1_ns:
                 yield replace(stay, t0_ns=t0_ns, t1_ns=t1_ns)
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """The charges of the period, as `Charges.frame` has them.
-
-    What many rows share is looked up here: it takes a fraction of the time that DuckDB takes to hand it out with each.
-    """
+    """Return the charges of the period; polars joins them several times as fast as DuckDB."""
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
@@ -263,34 +291,10 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
         .then(pl.lit("could have been lent"))
         .otherwise(pl.lit("leased, not used"))
     )
-    return pl.concat([rows, payers[rows["payer_row"]], buckets[rows["position"]]], how="horizontal").select(
-        "hour",
-        "run_id",
-        "fleet_run_id",
-        "provenance",
-        "device_id",
-        "hardware_id",
-        "pool",
-        "device_class",
-        "commitment",
-        "lease_id",
-        "kind",
-        "bucket",
-        pl.when("of_device").then("device_team").otherwise("run_team").alias("team"),
-        "policy_version",
-        "task",
-        "fate",
-        pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause").alias("cause"),
-        "route",
-        "ns",
-        "tokens",
-        "bytes",
-        "energy_mw_ns",
-        "cost_nano",
-        "writer",
-        "first_seq",
-        "last_seq",
-    )
+    joined = pl.concat([rows, payers[rows["payer_row"]], buckets[rows["position"]]], how="horizontal")
+    team = pl.when("of_device").then("device_team").otherwise("run_team")
+    cause = pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause")
+    return joined.with_columns(team=team, cause=cause).select(COLUMNS)
 
 
 def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
@@ -321,7 +325,7 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError naming hardware held as two classes at once: a cheaper one would cut what others pay."""
+    """Raises PricingError for hardware held as two classes at once: a cheaper one would cut what others pay."""
     overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
     if overlaps:
         raise PricingError(
@@ -337,7 +341,6 @@ def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Work out the charges of the hours in the period that have none yet at this book's prices."""
     connection.execute("BEGIN")
     if connection.execute("SELECT book_sha256 FROM priced_by").fetchall() != [(book.sha256,)]:
         connection.execute("DELETE FROM charge")
@@ -353,51 +356,35 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
 
 
 def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Make the tables of prices by day that the scripts join: fractions num / den of a nano-dollar for each unit."""
-    tables: dict[str, list[list[Any]]] = {"device": [], "transfer": [], "energy": [], "tokens": []}
+    """Make the tables of prices by day: fractions num / den of a nano-dollar per unit."""
+    tables: defaultdict[str, list[list[Any]]] = defaultdict(list)
     for key in records(connection.execute(sql.read("charges/35_price_keys.sql"))):
         day, ns = key["day"], key["day"] * 24 * NS_PER_HOUR
         if key["what"] == "device":
             entry = book.device_at(key["device_class"], key["pool"], ns)
-            rate = Fraction(entry.usd_per_hour) * NANO_USD_PER_USD / NS_PER_HOUR
-            values = [
-                key["device_class"],
-                key["pool"],
-                day,
-                *rate.as_integer_ratio(),
-                entry.commitment,
-                entry.energy_included,
-            ]
+            rate = _nano_ratio(Fraction(entry.usd_per_hour) / NS_PER_HOUR)
+            values = [key["device_class"], key["pool"], day, *rate, entry.commitment, entry.energy_included]
         elif key["what"] == "transfer":
-            rate = Fraction(book.transfer_at(key["route"], ns).usd_per_gb) * NANO_USD_PER_USD / _BYTES_PER_GB
-            values = [key["route"], day, *rate.as_integer_ratio()]
+            usd_per_gb = Fraction(book.transfer_at(key["route"], ns).usd_per_gb)
+            values = [key["route"], day, *_nano_ratio(usd_per_gb / _BYTES_PER_GB)]
         elif key["what"] == "energy":
             power = book.electricity_at(ns)
-            rate = Fraction(power.usd_per_kwh) * Fraction(power.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
-            values = [day, *rate.as_integer_ratio()]
+            values = [day, *_nano_ratio(Fraction(power.usd_per_kwh) * Fraction(power.pue) / _MW_NS_PER_KWH)]
         else:
             values = [day, *_weights(book, ns)]
         tables[key["what"]].append(values)
-    rate_columns = "num HUGEINT, den HUGEINT"
-    for name, columns in (
-        (
-            "device",
-            f"device_class VARCHAR, pool VARCHAR, day BIGINT, {rate_columns}, commitment VARCHAR, "
-            "energy_included BOOLEAN",
-        ),
-        ("transfer", f"route VARCHAR, day BIGINT, {rate_columns}"),
-        ("energy", f"day BIGINT, {rate_columns}"),
-        ("tokens", "day BIGINT, input_weight HUGEINT, output_weight HUGEINT"),
-    ):
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_price ({columns})")
-        query.insert(connection, f"{name}_price", tables[name])
+    _run(connection, "40_prices")
+    for name, rows_of_prices in tables.items():
+        query.insert(connection, f"{name}_price", rows_of_prices)
+
+
+def _nano_ratio(usd: Fraction) -> tuple[int, int]:
+    return (usd * NANO_USD_PER_USD).as_integer_ratio()
 
 
 def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
-    """What a prompt token and a generated token weigh, in the least whole numbers; alike where both are free."""
+    """Return the weights of a prompt and a generated token, least whole numbers; equal where both are free."""
     prices = book.tokens_at(ns)
-    pair = Fraction(prices.input_usd_per_million), Fraction(prices.output_usd_per_million)
-    scale = pair[0].denominator * pair[1].denominator
-    whole = int(pair[0] * scale), int(pair[1] * scale)
-    shared = gcd(*whole)
-    return (whole[0] // shared, whole[1] // shared) if shared else (1, 1)
+    if not prices.output_usd_per_million:
+        return (1, 0) if prices.input_usd_per_million else (1, 1)
+    return (Fraction(prices.input_usd_per_million) / Fraction(prices.output_usd_per_million)).as_integer_ratio()

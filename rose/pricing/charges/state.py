@@ -1,7 +1,7 @@
-"""What pricing keeps of a ledger between two calls: sums by hour, and how far each writer is in them.
+"""The sums by hour that pricing keeps of a ledger, and how far each writer is in them.
 
-It lies in `<ledger>/pricing.duckdb` once the ledger has so many events that adding them all up again would be felt,
-and can be removed at any time: it is made again from the events. Until then it is in memory.
+They are in `<ledger>/pricing.duckdb` for a ledger of KEPT_EVENTS or more, else in memory. The file can be removed at
+any time: it is made again from the events.
 """
 
 from __future__ import annotations
@@ -30,28 +30,24 @@ from rose.pricing.money import NS_PER_HOUR, PricingError, split
 from rose.pricing.query import records
 
 STATE = layout.PRICING
-#: A ledger of fewer events is added up anew each time.
 KEPT_EVENTS = 100_000
-#: Opening a file of fewer events takes longer than reading it.
+#: Opening a file with fewer events takes longer than reading it.
 _SMALL_EVENTS = 2000
-#: After so many additions to the same hours, what lies in portions is summed up.
+#: Additions to the same hours before their portions are summed up.
 _PORTIONS = 16
 _VIEWS = tuple(sql.paths("views")[view] for view in ("run", "device", "tenure"))
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
-#: Another time is none; sql/sums/30_added.sql says it of other numbers.
+#: Other times are invalid; sql/sums/30_added.sql checks other numbers.
 _IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"
-#: Time that is of the RL run that a slice's rollouts are of.
+#: Time that belongs to the slice's RL run.
 _ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 
 
 @contextmanager
 def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to the sums of the ledger at `root` as it is now; a change to it is lost, its own tables are not.
-
-    Who asks meanwhile waits. Raises LedgerError for a damaged ledger, PricingError if it cannot be added up.
-    """
+    """Yield a connection to up-to-date sums; other callers wait for a kept file. Raises LedgerError, PricingError."""
     root = layout.check(root)
     path = root / STATE
     # Python variables are never taken for tables.
@@ -72,7 +68,7 @@ def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
-    """Attach the file and make it the default; False if it is new, or of another version or damaged and begun anew."""
+    """Attach the kept file; returns False if it is new, or was begun anew: another version, or damaged."""
     try:
         connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
         connection.execute("USE kept")
@@ -91,9 +87,8 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
 def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, new: bool) -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET preserve_insertion_order = false")
-    # The same files are read for slices, turns, and the rest.
     connection.execute("SET parquet_metadata_cache = true")
-    # Strings as polars keeps them: what is read out need not be built again.
+    # Polars' own string format: results are not rebuilt.
     connection.execute("SET arrow_output_version = '1.4'")
     connection.execute("SET produce_arrow_string_view = true")
     added = increment.since(root, {} if new else _marks(connection))
@@ -110,8 +105,7 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
             connection.execute(f"DROP TABLE {name}")
         added = increment.since(root, {})
-    # Not one transaction, which would hold all that it makes on the way until it ends: half the memory. What is killed
-    # meanwhile is not of this version, since that is said last, and is begun anew.
+    # A transaction would take twice the memory. A killed process leaves no version macro: the file is begun anew.
     _fold(connection, root, added, first=True)
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
     return connection
@@ -123,14 +117,13 @@ def _marks(connection: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
 
 
 def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> list[str]:
-    """Return the files with ids of the roll-ups that were not there when the sums were last added to."""
     known = dict(connection.execute("FROM id_file").fetchall())
     return [path for path, sha256 in added.id_files.items() if known.get(path) != sha256]
 
 
 def _create(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(sql.read("sums/10_state.sql"))
-    # What a run and a device are, the ledger's own views say, of these events.
+    # The ledger's own views define runs and devices, over these events.
     connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
     for view in _VIEWS:
         connection.execute(sql.read(view))
@@ -138,10 +131,10 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *, first: bool) -> bool:
-    """Add the new events to the sums, in the transaction that is open.
+    """Add new events to the sums; without `first` in the open transaction.
 
-    False if what was added before would have to be taken out: another record of its event_id counts by now, or a device
-    that is known is heard to have been in another pool or class for a time.
+    Returns False if earlier additions must be undone: another record of an event_id counts now, or a known device was
+    in another pool or class for a time.
     """
 
     def run(name: str) -> None:
@@ -154,7 +147,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
     def count(text: str) -> int:
         return int(connection.execute(text).fetchall()[0][0] or 0)
 
-    # Many small files are read once, large ones only for the columns that are asked for.
+    # Many small files are read once, large ones column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
     connection.execute(f"CREATE TEMP {made} added AS FROM ({added.select}) WHERE {_IN_TIME}")
     connection.execute(f"CREATE OR REPLACE TEMP VIEW writer_order AS {added.writer_order}")
@@ -200,7 +193,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
 
 
 def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
-    """Cut what crosses the end of an hour: a slice in proportion to the time on each side, a reading by its time."""
+    """Cut events that cross the end of an hour: slices in proportion to time, readings by their time."""
     slices, readings = [], []
     for row in records(connection.execute(sql.read("sums/60_crossing.sql"))):
         events = [row["writer"], row["seq"], row["seq"]]
@@ -218,10 +211,10 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """The parts of a slice (`t0_ns`, `t1_ns` and `<bucket>_ns`) in each hour, as (hours since the epoch, ns by bucket).
+    """Yield the parts of a slice (`t0_ns`, `t1_ns`, `<bucket>_ns`) as (hours since the epoch, ns by bucket).
 
-    Part after part gets its length of what is left of the buckets, in proportion, by largest remainder: the parts
-    sum to the slice's buckets, and each part to its length.
+    Each part takes its length from the remaining buckets in proportion, by largest remainder: parts sum to the slice's
+    buckets, and each part to its length.
     """
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
@@ -232,7 +225,7 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
 
 
 def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
-    """What a part of a slice has of each RL run (None: of the run that the device is of), as (run, ns by bucket)."""
+    """Yield a slice part by RL run as (run, ns by bucket); None is the device's own run."""
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}
@@ -241,7 +234,6 @@ def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str
 
 
 def _hours(t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int]]:
-    """The hours of [t0_ns, t1_ns), each with the time in it."""
     first = t0_ns // NS_PER_HOUR
     inside = range((first + 1) * NS_PER_HOUR, t1_ns, NS_PER_HOUR)
     for number, (from_ns, to_ns) in enumerate(pairwise([t0_ns, *inside, t1_ns])):
@@ -250,7 +242,6 @@ def _hours(t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int]]:
 
 @cache
 def _version() -> str:
-    """Names what is kept and how: every script, the views of runs and devices, and the columns they are about."""
     scripts = sorted(
         f"{folder}/{file.name}"
         for folder in ("charges", "sums")

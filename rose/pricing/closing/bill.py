@@ -14,6 +14,7 @@ from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import preconditions
+from rose.pricing.charges.pricing import COLUMNS, charged_to
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period, month_at, nanoseconds, of_hours
 from rose.pricing.closing.records import Posting, postings
@@ -23,26 +24,22 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 
-#: What a charge is: as it was closed, corrected since, or priced now.
 STATES: tuple[str, ...] = ("closed", "correction", "open")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Charges that are invoiced together: hours of a close, one correction of them, or open hours priced now."""
+    """Charges that are invoiced together: hours of a close, one correction, or open hours priced now."""
 
-    #: The frozen file, or the rows themselves; hours outside `period` do not count.
+    #: The frozen file or the rows; hours outside `period` do not count.
     source: Path | pl.DataFrame
     period: Period
-    #: What froze them; None for open hours.
     posting: Posting | None
     book: PriceBook
-    #: Only charges of this run, or of this fleet.
     run_id: str | None = None
 
     @property
     def state(self) -> str:
-        """One of STATES."""
         return "open" if self.posting is None else STATES[min(self.posting.number, 1)]
 
     @property
@@ -51,25 +48,24 @@ class Part:
 
     @property
     def invoice_id(self) -> str | None:
-        """The close, or the close and the number of its correction; None for open hours."""
+        """The close, or `close/number` of a correction; None for open hours."""
         if self.posting is None:
             return None
         return f"{self.posting.close_id}/{self.posting.number}" if self.correction else self.posting.close_id
 
     @property
     def billing_period(self) -> Period:
-        """When it is billed: a correction in the month in which it was posted."""
+        """When the part is billed: a correction in the month of its posting."""
         if self.posting is None:
             return self.period
         return month_at(self.posting.posted_ns) if self.correction else self.posting.period
 
     @property
     def rows(self) -> pl.LazyFrame:
-        """The charges, with the columns of `Charges.frame`."""
         source = self.source
         scan = pl.scan_parquet(source, hive_partitioning=False) if isinstance(source, Path) else source.lazy()
-        kept = scan.filter(charge_algebra.in_period(self.period)).select(charge_algebra.COLUMNS)
-        return kept if self.run_id is None else kept.filter(charge_algebra.of_run(self.run_id))
+        kept = scan.filter(charge_algebra.in_period(self.period)).select(COLUMNS)
+        return kept if self.run_id is None else kept.filter(charged_to(self.run_id))
 
     @cached_property
     def frame(self) -> pl.DataFrame:
@@ -77,7 +73,6 @@ class Part:
 
     @property
     def total_nano(self) -> int:
-        """Nano-dollars; of a correction, what it changes the bill by."""
         return charge_algebra.total(self.frame)
 
 
@@ -89,14 +84,13 @@ class Bill:
     period: Period
     provenance: str
     parts: tuple[Part, ...]
-    #: What priced the newest part; an example where any part was priced by one.
+    #: The newest part's; `example` if any part's prices are.
     book: BookFacts
     verified: bool
-    #: Parts of the period that are not closed.
     open: tuple[Period, ...] = ()
-    #: Closes that have a part of the period, with the number of corrections posted to each.
+    #: Closes in the period, with their number of corrections.
     closes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: What borrowing added to the bill of a whole run, nano-dollars; None where the bill is none.
+    #: Marginal cost, nano-dollars; None unless the bill is of one run.
     marginal_nano: int | None = None
 
     @property
@@ -111,59 +105,56 @@ class Bill:
 
     @property
     def charges(self) -> tuple[Part, ...]:
-        """The charges as they were closed, or are priced now."""
         return tuple(part for part in self.parts if not part.correction)
 
     @property
     def corrections(self) -> tuple[Part, ...]:
-        """What was posted after the closes."""
         return tuple(part for part in self.parts if part.correction)
 
     @property
+    def posted(self) -> tuple[Posting, ...]:
+        return tuple(part.posting for part in self.parts if part.posting is not None)
+
+    @property
     def close_id(self) -> str | None:
-        """The close, where the bill is one whole close."""
+        """The close, if the bill is one whole close."""
         first = self.parts[0].posting
         whole = len(self.closes) == 1 and not self.open and first is not None and first.period == self.period
         return first.close_id if whole and first is not None else None
 
     @property
     def total_nano(self) -> int:
-        """The bill with its corrections, nano-dollars."""
         return sum(part.total_nano for part in self.parts)
 
     @property
     def rows(self) -> pl.LazyFrame:
-        """The charges and rows of corrections, each with its `state`."""
         return pl.concat([part.rows.with_columns(state=pl.lit(part.state)) for part in self.parts])
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The charges, corrections added to them: columns of the charges and `closed`, whether the hour is closed."""
+        """Charges plus corrections, with `closed`: whether the hour is closed."""
         frames = [part.frame for part in (*reversed(self.corrections), *self.charges)]
         summed = charge_algebra.add(frames) if self.corrections else charge_algebra.canonical(pl.concat(frames))
         opened = pl.any_horizontal(pl.lit(False), *map(charge_algebra.in_period, self.open))
         return summed.with_columns(closed=~opened)
 
     def by(self, *keys: str, amounts: tuple[str, ...] = ("cost_nano",), every: str = "1h") -> pl.DataFrame:
-        """Return amounts by hour, or by day (`every` 1d), and other columns: `hour`, those, the amounts, `closed`."""
+        """Return amounts by hour (or day: `every` 1d), `keys` and `closed`."""
         time, closed = pl.col("hour").dt.truncate(every), (pl.col("state") != "open").alias("closed")
         return self.rows.group_by(time, *keys, closed).agg(pl.col(amounts).sum()).collect(engine="streaming")
 
     @cached_property
     def loaded(self) -> pl.DataFrame:
-        """The charges fully loaded, without corrections: with idle time on what it is there for."""
         whole = pl.concat([replace(part, run_id=None).frame for part in self.charges])
         loaded, run_id = charges.fully_load(charge_algebra.canonical(whole)), self.parts[0].run_id
-        return loaded if run_id is None else loaded.filter(charge_algebra.of_run(run_id))
+        return loaded if run_id is None else loaded.filter(charged_to(run_id))
 
     @property
     def hours(self) -> pl.DataFrame:
-        """Cost of each hour and team: `hour`, `team`, `cost_nano` and `closed`."""
         return self.by("team")
 
     @property
     def newest_book(self) -> PriceBook:
-        """The book that the last hours were last priced by."""
         return max(self.parts, key=lambda part: (part.period.to_ns, part.posting.number if part.posting else 0)).book
 
 
@@ -178,17 +169,19 @@ def bill(
     close_id: str | None = None,
     as_of_ns: int | None = None,
 ) -> Bill:
-    """The bill of a period; `price_book` prices its open hours, and is not read where all are closed.
+    """Return the bill of a period; `price_book` prices its open hours only. `seen` is for `verify`.
 
-    With `close_id`, that close alone counts; with `as_of_ns`, what was posted until then. `seen` is for `verify`.
-
-    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for
-    frozen files that were changed, and for open hours that cannot be priced; PriceBookError; LedgerError.
+    With `close_id` that close alone counts; with `as_of_ns` what was posted until then. Raises PricingError for nothing
+    to charge, several provenances (unless one is chosen), changed frozen files, and open hours that cannot be priced;
+    PriceBookError; LedgerError.
     """
     root = layout.check(root)
     every = postings(root) if close_id is None else {close_id: store.of_close(root, close_id, as_of_ns)}
     overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}
-    provenance = _provenance(root, period, overlapping, provenance)
+    present = {own[0].provenance for own in overlapping.values()}
+    if period.without(own[0].period for own in overlapping.values()):
+        present |= _of_runs(root, period)
+    provenance = one_provenance(root, present, provenance, period)
     posted = {name: own for name, own in overlapping.items() if own[0].provenance == provenance}
     gaps = period.without(own[0].period for own in posted.values())
     parts = [
@@ -238,13 +231,13 @@ def bill(
 
 
 def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> Bill:
-    """A whole close with its corrections. Raises PricingError for a close that there is none of; LedgerError."""
+    """Return a whole close with its corrections. Raises PricingError for an unknown close; LedgerError."""
     first, *_ = store.of_close(root, close_id, as_of_ns)
     return bill(root, first.period, provenance=first.provenance, close_id=close_id, as_of_ns=as_of_ns)
 
 
 def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -> Bill:
-    """The bill of one run, or of a fleet's with all RL runs on it, and what borrowing added to it. Raises as `bill`."""
+    """Return the bill of one run, or of a fleet with its RL runs, with its marginal cost. Raises as `bill`."""
     from rose.pricing.run.priced import priced as priced_run
 
     book = choice.choose(root, price_book, run_id=run_id)
@@ -254,23 +247,11 @@ def of_run(root: Path, run_id: str, price_book: str | PriceBook | None = None) -
     with priced_run(root, run_id, book) as run:
         marginal_nano = nano_usd_of(run.borrow.usd)
     parts = (replace(part, run_id=run_id) for part in whole.parts)
-    return replace(
-        whole,
-        parts=tuple(part for part in parts if not part.frame.is_empty()),
-        marginal_nano=marginal_nano,
-    )
-
-
-def _provenance(root: Path, period: Period, posted: Mapping[str, list[Posting]], chosen: str | None) -> str:
-    """The provenance that is chosen, or the only one of the period. Raises PricingError for several, or none."""
-    present = {own[0].provenance for own in posted.values()}
-    if period.without(own[0].period for own in posted.values()):
-        present |= _of_runs(root, period)
-    return one_provenance(root, present, chosen, period)
+    return replace(whole, parts=tuple(part for part in parts if not part.frame.is_empty()), marginal_nano=marginal_nano)
 
 
 def provenances(root: Path, period: Period) -> list[str]:
-    """The provenances of the runs that had a device in a period, and of its closes. Raises LedgerError."""
+    """Return the provenances of closes, and of runs with a device, in a period. Raises LedgerError."""
     closed = {own[0].provenance for own in postings(root).values() if own[0].period.overlaps(period)}
     return sorted(closed | _of_runs(root, period))
 
@@ -282,10 +263,7 @@ def _of_runs(root: Path, period: Period) -> set[str]:
 
 
 def one_provenance(root: Path, present: set[str], chosen: str | None, period: Period) -> str:
-    """The one that is chosen, or the only one present.
-
-    Raises PricingError for several, and for none, saying where events of the period were archived.
-    """
+    """Return the chosen provenance, or the only one. Raises PricingError for several or none."""
     if chosen is not None:
         return chosen
     if len(present) > 1:

@@ -1,8 +1,4 @@
-"""Charges as frames that are added, subtracted and drilled into: integers only, so that every sum is exact.
-
-A row of the charges is its dimensions (what was charged, to whom, when), its amounts (integers that add up), and its
-reference to the ledger's events.
-"""
+"""Charges as frames that are added, subtracted and drilled into: integers only, so every sum is exact."""
 
 from __future__ import annotations
 
@@ -11,40 +7,15 @@ from typing import Any
 
 import polars as pl
 
-from rose.pricing.charges import sums
+from rose.pricing.charges import pricing
 from rose.pricing.charges.allocation import ALL_BUCKETS
+from rose.pricing.charges.pricing import AMOUNTS, COLUMNS, DIMENSIONS, REFERENCES
 from rose.pricing.closing.period import Period, naive
 from rose.pricing.money import PricingError
 
-DIMENSIONS: tuple[str, ...] = (
-    "hour",
-    "run_id",
-    "fleet_run_id",
-    "provenance",
-    "device_id",
-    "hardware_id",
-    "pool",
-    "device_class",
-    "commitment",
-    "lease_id",
-    "kind",
-    "bucket",
-    "team",
-    "policy_version",
-    "task",
-    "fate",
-    "cause",
-    "route",
-)
-AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
-#: The ledger events a row was made from. They tell nothing apart: a row is known by its dimensions.
-REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")
-#: The columns of `Charges.frame`, in its order.
-COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)
-
 UNALLOCATED = "unallocated"
 _PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}
-#: What charges are divided by, beside times and tags, each with its column. `work` is of the fully loaded view.
+#: Dimensions of a question, beside times and tags, with their columns. `work` is of the fully loaded view.
 BY: Mapping[str, str] = {
     "team": "team",
     "run": "run_id",
@@ -65,25 +36,18 @@ BY: Mapping[str, str] = {
 }
 
 
-def of_run(run_id: str) -> pl.Expr:
-    """Whether a charge is of a run, or of a fleet's run with all RL runs on it."""
-    return pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id)
-
-
 def in_period(period: Period) -> pl.Expr:
-    """Whether a charge is of a period's hours."""
     return pl.col("hour").is_between(naive(period.from_ns), naive(period.to_ns), closed="left")
 
 
 def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
-    """The charges of a period's hours."""
     return frame.filter(in_period(period))
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The rows of all frames, one for each combination of dimensions, amounts summed, in canonical order.
+    """Return one row for each combination of dimensions, amounts summed, in canonical order.
 
-    A row's reference is that of the first frame that has it. Rows whose every amount is 0 are left out.
+    A row's references are the first frame's that has it. Rows whose every amount is 0 are left out.
     """
     joined = pl.concat([frame.select(COLUMNS) for frame in frames])
     summed = joined.group_by(DIMENSIONS, maintain_order=True).agg(
@@ -93,26 +57,22 @@ def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def difference(now: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Signed rows that make `before` into `now`: before + difference = now, by every dimension. Empty if they agree."""
+    """Return signed rows such that before + rows = now, by every dimension."""
     return add([now, before.with_columns(-pl.col(name) for name in AMOUNTS)])
 
 
 def canonical(frame: pl.DataFrame) -> pl.DataFrame:
-    """In the order that charges are priced in, so that the same rows are the same bytes."""
+    """Sort as charges are priced, so that the same rows are the same bytes."""
     place = pl.col("bucket").replace_strict(_PLACES, default=len(_PLACES), return_dtype=pl.Int64)
     before = ("hour", "fleet_run_id", "provenance", "device_id", "lease_id")
-    # The fleet's own before what RL runs have of it.
     own = (pl.col("run_id") != pl.col("fleet_run_id"), pl.col("run_id"))
     after = ("policy_version", "task", "fate", "cause", "route")
-    # By the others only where a correction moved a row to another team, class or commitment.
+    # Other dimensions differ only where a correction moved a row to another team, class or commitment.
     return frame.sort(*before, place, *own, *after, *DIMENSIONS, nulls_last=False)
 
 
 def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:
-    """Rows of `by`'s values with the sums of `amount`, `ns` and `tokens`, which sum to the frame's own; largest first.
-
-    What has no value in a dimension is in the row "unallocated". Raises PricingError for a dimension there is none of.
-    """
+    """Return sums by `by`, largest first; null is "unallocated". Raises PricingError for an unknown dimension."""
     known = [name for name, column in BY.items() if column in frame.columns]
     for name in by:
         if name not in known:
@@ -124,4 +84,4 @@ def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> 
     return [{name.removeprefix("sum_"): value for name, value in row.items()} for row in ordered.iter_rows(named=True)]
 
 
-total = sums.total
+total = pricing.total

@@ -1,4 +1,4 @@
-"""Closing a period: its charges are priced once more and frozen, with everything they were made from."""
+"""Closing a period: its charges are priced once more and frozen."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges, Stay
-from rose.pricing.charges.sums import exact
+from rose.pricing.charges.pricing import AMOUNTS, exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period
-from rose.pricing.closing.records import Posting, postings, watermark
-from rose.pricing.closing.store import Closed
+from rose.pricing.closing.records import BookStamp, Posting, postings, watermark
 from rose.pricing.money import NothingChargedError, PricingError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
@@ -40,12 +39,11 @@ def close(
     with_open_runs: bool = False,
     allow_unverified: bool = False,
     now_us: int | None = None,
-) -> Closed:
-    """Price a period and freeze it; returns what was frozen. `by` is who does it, else this process's user.
+) -> Posting:
+    """Price a period and freeze it, whole or not at all. `by` is the poster, else this process's user.
 
-    Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for
-    made-up prices, for a period that is not over, that overlaps a closed one of the same provenance, that holds no
-    charge, in which a run has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError;
+    Raises PricingError for made-up prices, and for a period that is not over, overlaps a closed one of the same
+    provenance, has no charge or an open run (unless `with_open_runs`), or cannot be priced; PriceBookError;
     LedgerError.
     """
     root = layout.check(root)
@@ -60,9 +58,18 @@ def close(
         settle(root)
         if provenance is not None:
             _refuse_closed(root, period, provenance)
-        # Before anything is read, so that every event up to there is in what is priced.
+        # Before anything is read: every event up to the mark is then priced.
         mark = watermark(root)
-        priced = _priced(root, period, book, provenance, allow_unverified)
+        priced = charges.price(
+            root,
+            book,
+            from_ns=period.from_ns,
+            to_ns=period.to_ns,
+            provenance=provenance,
+            allow_unverified=allow_unverified,
+        )
+        if priced.frame.is_empty():
+            raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
         _refuse_closed(root, period, priced.provenance)
         open_runs = _open_runs(root, period, priced)
         if open_runs and not with_open_runs:
@@ -84,32 +91,17 @@ def close(
             open_runs=open_runs,
         )
         store.post(root, posting, contents)
-    return store.read(root, posting.close_id)
+    return posting
 
 
 def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
-    """Raises PricingError for a period of which some hour is closed."""
+    """Raises PricingError if an hour of the period is closed."""
     for close_id, (first, *_) in postings(root).items():
         if first.provenance == provenance and first.period.overlaps(period):
             raise PricingError(
                 f"the period {period.label} overlaps {close_id}, which is closed for {provenance} from "
                 f"{utc(first.from_ns)} to {utc(first.to_ns)}; `rose books restate {close_id}` corrects a closed period"
             )
-
-
-def _priced(root: Path, period: Period, book: PriceBook, provenance: str | None, allow_unverified: bool) -> Charges:
-    """Return the charges of a period. Raises NothingChargedError for a period without one."""
-    priced = charges.price(
-        root,
-        book,
-        from_ns=period.from_ns,
-        to_ns=period.to_ns,
-        provenance=provenance,
-        allow_unverified=allow_unverified,
-    )
-    if priced.frame.is_empty():
-        raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
-    return priced
 
 
 def settle(root: Path) -> None:
@@ -134,16 +126,13 @@ def make_posting(
     open_runs: Iterable[str] = (),
     reason: str | None = None,
 ) -> tuple[Posting, dict[str, bytes]]:
-    """A posting of `frame`, and the bytes of each of its files. `book_file` may be one of an earlier posting.
-
-    Raises PricingError for a total that the books cannot hold.
-    """
+    """Return a posting of `frame` and its files' bytes. Raises PricingError for a total that the books cannot hold."""
     if abs(cost_nano := charge_algebra.total(frame)) >= 2**63:
         raise PricingError(
             f"{close_id} comes to {cost_nano:,} nano-dollars, and the books hold amounts below {2**63:,}: check the "
             "unit of the prices (`rose price`), or close a shorter period"
         )
-    contents = {rows_file: store.parquet(frame), **more_files}
+    contents, book = {rows_file: store.parquet(frame), **more_files}, priced.book
     posting = Posting(
         close_id=close_id,
         number=number,
@@ -156,7 +145,14 @@ def make_posting(
         verified=priced.verified,
         reason=reason,
         open_runs=tuple(open_runs),
-        book=store.book_stamp(priced.book, book_file),
+        book=BookStamp(
+            name=book.name,
+            version=book.version,
+            currency=book.currency,
+            sha256=book.sha256,
+            source=book.path,
+            file=book_file,
+        ),
         rows=frame.height,
         cost_nano=cost_nano,
         rows_file=rows_file,
@@ -168,8 +164,7 @@ def make_posting(
 
 
 def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Sums of the amounts by kind and bucket, in order of their names."""
-    summed = frame.group_by("kind", "bucket").agg(exact(name) for name in charge_algebra.AMOUNTS)
+    summed = frame.group_by("kind", "bucket").agg(exact(name) for name in AMOUNTS)
     return summed.sort("kind", "bucket").to_dicts()
 
 
@@ -179,7 +174,6 @@ def _stays(priced: Charges) -> pl.DataFrame:
 
 
 def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
-    """Runs that have not ended and are charged in the period, or began in it."""
     with catalog.connect(root) as connection:
         set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
         runs = rows(connection, "closing/open_runs")
@@ -188,7 +182,6 @@ def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
 
 
 def _new_id(root: Path, period: Period, provenance: str) -> str:
-    """The first name of the period that neither an event nor a folder has."""
     known, number = postings(root), 1
     while (close_id := f"{period.label}-{provenance}-{number}") in known or store.folder(root, close_id).exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Periods of the books: whole UTC hours, said as days, hours or a month; and instants, for as-of questions."""
+"""Periods of the books: whole UTC hours, written as days, hours or a month; and instants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MONTH = re.compile(r"(\d{4})-(\d\d)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Period:
-    """[from_ns, to_ns), UTC nanoseconds on whole hours. Raises PricingError for one without an hour in it."""
+    """[from_ns, to_ns), UTC nanoseconds on whole hours. Raises PricingError for an empty one."""
 
     from_ns: int
     to_ns: int
@@ -40,15 +40,12 @@ class Period:
         return f"{_short(begin)}-to-{_short(end)}"
 
     def overlaps(self, other: Period) -> bool:
-        """Whether some instant is in both."""
         return self.from_ns < other.to_ns and other.from_ns < self.to_ns
 
     def within(self, other: Period) -> Period:
-        """The part of it that lies in `other`, which it overlaps."""
         return Period(max(self.from_ns, other.from_ns), min(self.to_ns, other.to_ns))
 
     def without(self, taken: Iterable[Period]) -> list[Period]:
-        """What is left of it, in order, when the periods of `taken` are cut out."""
         left, at_ns = [], self.from_ns
         for cut in sorted(taken):
             if cut.from_ns > at_ns:
@@ -59,7 +56,7 @@ class Period:
 
 
 def of_month(text: str) -> Period:
-    """The month `2026-11`. Raises QuestionError for any other text."""
+    """Return the month `2026-11`. Raises QuestionError for other text."""
     match = _MONTH.fullmatch(text)
     if match is None or not 1 <= int(match[2]) <= 12:
         raise QuestionError(f"{text!r} is no month; write it as 2026-11")
@@ -68,12 +65,11 @@ def of_month(text: str) -> Period:
 
 
 def month_at(ns: int) -> Period:
-    """The UTC month that an instant lies in."""
     return of_month(f"{moment(ns):%Y-%m}")
 
 
 def hour(text: str, option: str) -> int:
-    """UTC nanoseconds of a day `2026-11-01` or an hour `2026-11-01T05`. Raises QuestionError naming `option`."""
+    """Return UTC nanoseconds of a day `2026-11-01` or an hour `2026-11-01T05`. Raises QuestionError naming `option`."""
     at_ns = instant(text, option)
     if at_ns % NS_PER_HOUR:
         raise QuestionError(f"{option} {text!r} is not a whole hour; write a day, or an hour such as 2026-11-01T05")
@@ -81,7 +77,7 @@ def hour(text: str, option: str) -> int:
 
 
 def instant(text: str, option: str) -> int:
-    """UTC nanoseconds of a time `2026-12-05T10:00Z`; a day is its first instant. Raises QuestionError."""
+    """Return UTC nanoseconds of a time `2026-12-05T10:00Z`; of a day its start. Raises QuestionError."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -92,37 +88,33 @@ def instant(text: str, option: str) -> int:
 
 
 def nanoseconds(at: datetime) -> int:
-    """Nanoseconds since the epoch, to the microsecond; a time without a zone is UTC."""
+    """Return nanoseconds since the epoch, to the microsecond; a time without a zone is UTC."""
     return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def moment(ns: int) -> datetime:
-    """The UTC time of nanoseconds since the epoch, cut to microseconds."""
     return _EPOCH + timedelta(microseconds=ns // 1000)
 
 
 def naive(ns: int) -> datetime:
-    """The same without a zone, as the columns of a frame have it."""
     return moment(ns).replace(tzinfo=None)
 
 
 def hour_text(ns: int) -> str:
-    """The UTC hour of an instant: `2026-11-01T05`, and `2026-11-01` for the first one of a day."""
+    """Return an instant's UTC hour: `2026-11-01T05`, or `2026-11-01` for the first of a day."""
     return _short(moment(ns))
 
 
 def day_of(ns: int) -> date:
-    """The UTC day that an instant lies in."""
     return moment(ns).date()
 
 
 def of_hours(first_ns: int, last_ns: int) -> Period:
-    """The whole hours from the one that begins at an instant to the one that begins at another."""
+    """Return the period from an hour's start to the end of the hour that begins at `last_ns`."""
     return Period(first_ns, last_ns + NS_PER_HOUR)
 
 
 def of_day(day: date) -> Period:
-    """The 24 hours of a UTC day."""
     begin_ns = nanoseconds(datetime(day.year, day.month, day.day, tzinfo=UTC))
     return Period(begin_ns, begin_ns + NS_PER_DAY)
 

@@ -1,7 +1,4 @@
-"""What the ledger says of a close and of each of its corrections: the details of one event each.
-
-The event is what makes it so: files without it were left by an interrupted close and count for nothing.
-"""
+"""The ledger's events of the books: files without their event were left by an interrupted close."""
 
 from __future__ import annotations
 
@@ -20,13 +17,12 @@ from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 
-#: The words of the books' own events.
 CLOSED, RESTATED, BUDGETED, ADOPTED = "closed", "restated", "budgeted", "adopted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """A team's budget for a month: nano-dollars, and who set it when (UTC microseconds since the Unix epoch)."""
+    """A team's budget for a month; `set_us` are UTC microseconds since the Unix epoch."""
 
     team: str
     #: `2026-06`, UTC.
@@ -39,12 +35,11 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adoption:
-    """A price book that the ledger is priced by from `adopted_us` (UTC microseconds since the Unix epoch) on."""
+    """A price book that prices the ledger from `adopted_us` (UTC microseconds since the Unix epoch) on."""
 
     name: str
     version: str
     sha256: str
-    #: The book itself, TOML.
     text: str
     adopted_us: int
     adopted_by: str
@@ -52,19 +47,15 @@ class Adoption:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BookStamp:
-    """Which price book: its text lies in `file` of the close's folder."""
-
     name: str
     version: str
     currency: str
     sha256: str
-    #: Where it was read from, for error messages.
     source: str
     file: str
 
     @property
     def example(self) -> bool:
-        """Whether its prices are made up."""
         return pricebook.is_example(self.name)
 
 
@@ -72,9 +63,8 @@ class BookStamp:
 class Posting:
     """One set of frozen rows: the charges of a close (number 0), or its n-th correction.
 
-    `files` are the SHA-256 of each file, by its name in the close's folder; `rows_file` is the one with the rows.
-    `watermark` says of each writer the seq of its last event and the SHA-256 of the segment it lies in, taken before
-    the rows were priced: every event up to there is in them.
+    `files` maps names in the close's folder to SHA-256. `watermark` maps each writer to the seq of its last event and
+    the SHA-256 of that segment, taken before pricing: every event up to there is priced.
     """
 
     close_id: str
@@ -99,12 +89,11 @@ class Posting:
 
     @property
     def name(self) -> str:
-        """Which posting it is, in words."""
         return self.close_id if self.number == 0 else f"correction {self.number} of {self.close_id}"
 
     @property
     def sha256(self) -> str:
-        """Of all that the ledger's event says of it, with the SHA-256 of every file: kept elsewhere, it fixes them."""
+        """SHA-256 of the posting's event, and so of every file: kept elsewhere, it fixes them."""
         return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
@@ -116,12 +105,11 @@ class Posting:
         return self.posted_us * 1000
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` gives back an equal posting."""
+        """Return plain values; `from_json` gives back an equal posting."""
         return dataclasses.asdict(self)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the ledger's event says, for a reader: times as text, and without the sums."""
         times = {"from": utc(self.from_ns), "to": utc(self.to_ns), "posted_at": utc(self.posted_ns)}
         hidden = ("totals", "from_ns", "to_ns", "posted_us")
         own = {name: value for name, value in self.to_json().items() if name not in hidden}
@@ -129,7 +117,7 @@ class Posting:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Posting:
-        """Raises KeyError or TypeError for details that are none."""
+        """Raises KeyError or TypeError for wrong details."""
         typed = {
             "open_runs": tuple(fields["open_runs"]),
             "book": BookStamp(**fields["book"]),
@@ -140,10 +128,7 @@ class Posting:
 
 
 def postings(root: Path) -> dict[str, list[Posting]]:
-    """By close, in the order of their closing, what was posted: the close itself, then its corrections.
-
-    Raises LedgerError for a folder that is no ledger, PricingError if the events contradict one another.
-    """
+    """Return by close, in order, the close and its corrections. Raises LedgerError; PricingError for contradictions."""
     root = layout.check(root)
     by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
@@ -160,7 +145,7 @@ def postings(root: Path) -> dict[str, list[Posting]]:
 
 
 def budgets(root: Path) -> list[Budget]:
-    """Every budget that was set, in their order; the last of a team and month holds. Raises LedgerError."""
+    """Return every budget in order; the last of a team and month holds. Raises LedgerError."""
     return [Budget(**fields) for fields in examine.recorded(layout.check(root), CLOSING_WRITER, BUDGETED)]
 
 
@@ -173,11 +158,11 @@ def adopted(root: Path) -> Adoption | None:
 
 
 def watermark(root: Path) -> dict[str, tuple[int, str]]:
-    """Of each writer the seq of its last event on disk and the SHA-256 of the segment it ends with."""
+    """Return by writer the seq of its last event on disk and the SHA-256 of the segment that ends with it."""
     heads = {}
     for writer in layout.writers(root):
         if not (parts := layout.chain(root, writer)):
-            # It was killed before its first segment stood.
+            # The writer was killed before its first segment.
             continue
         part = parts[-1]
         if part.state == "live":

@@ -1,8 +1,4 @@
-"""Restating a closed period: it is priced again from the ledger as it is now, and the difference is posted.
-
-A closed period never changes. What came in late, or a new price book, becomes signed rows that keep the hour they
-charge and are posted now, in the open period: closed + corrections = restated, exactly, by every dimension.
-"""
+"""Restating a closed period by signed rows: closed + corrections = restated, exactly, by every dimension."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
 from rose.pricing.closing import charge_algebra, store
+from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, watermark
@@ -31,20 +28,21 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close; returns the correction, or None where no charge differs: then nothing was posted.
+    """Correct a close; returns the correction, or None if no charge differs: then nothing is posted.
 
-    `book` None prices by the book of the last posting. A close that was made from a ledger that did not verify is
-    corrected from one too. Raises PricingError for a close that there is none of, for a
-    reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError.
+    `book` None means the last posting's. A close of an unverified ledger is corrected from one too. Raises PricingError
+    for an unknown close, an empty reason, and a period that cannot be priced; PriceBookError; LedgerError.
     """
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
     root = layout.check(root)
     with store.lock(root):
         settle(root)
-        closed = store.read(root, close_id)
+        closed = of_close(root, close_id)
+        # Refuse a close whose other frozen file was changed, too.
+        store.stays(root, closed.posted[0])
         last = closed.posted[-1]
-        book = book or store.book_of(root, last)
+        book = book or closed.parts[-1].book
         choice.refuse_example(book, f"correcting {close_id}")
         mark = watermark(root)
         priced = charges.price(
@@ -56,9 +54,9 @@ def restate(
             allow_unverified=not closed.verified,
         )
         number = last.number + 1
-        # Never before what is corrected, whatever the clock says.
+        # Never before the last posting, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
-        rows = charge_algebra.difference(priced.frame, closed.frame)
+        rows = charge_algebra.difference(priced.frame, closed.frame.drop("closed"))
         if rows.is_empty():
             return None
         new_book = book.sha256 != last.book.sha256

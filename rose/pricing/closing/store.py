@@ -1,13 +1,13 @@
-"""Closed periods on disk: what was frozen, read back as it was at any time, and written whole or not at all.
+"""Closed periods on disk: written whole or not at all, and read as of any time.
 
-closes/<close>/charges.parquet              the charges as they were closed
-closes/<close>/stays.parquet                the time each device was in the fleet
-closes/<close>/price_book.toml              the price book they were priced by, as text
-closes/<close>/corrections-0001.parquet     signed rows of the first correction
-closes/<close>/price_book-0001.toml         the price book of that correction, if it is another one
+- closes/<close>/charges.parquet: the charges
+- closes/<close>/stays.parquet: the time of each device in the fleet
+- closes/<close>/price_book.toml: the text of the price book
+- closes/<close>/corrections-0001.parquet: signed rows of the first correction, with its number, time and reason
+- closes/<close>/price_book-0001.toml: its price book, if it is another one
 
-Files are made ready in a hidden folder, then the ledger's event says that they count, then they take their names: a
-process killed before the event leaves nothing, and what one killed after it left is finished by the next.
+Files are prepared in a hidden folder, the ledger's event makes them count, then they take their names. A process killed
+before the event leaves nothing; after it, the next process finishes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +30,18 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.charges import Charges, Stay
-from rose.pricing.closing import charge_algebra
-from rose.pricing.closing.period import naive
+from rose.pricing.charges import Stay
 from rose.pricing.closing.records import (
     ADOPTED,
     BUDGETED,
     CLOSED,
     RESTATED,
     Adoption,
-    BookStamp,
     Budget,
     Posting,
     adopted,
     postings,
 )
-from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -57,87 +51,8 @@ CHARGES_FILE = "charges.parquet"
 STAYS_FILE = "stays.parquet"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Closed:
-    """A closed period as it was known at some instant.
-
-    `charges` are the frozen ones and never change. `corrections` has the charges' columns with signed amounts, and
-    `correction` (Int64, from 1), `posted_at` (Datetime(us), UTC) and `reason` (String); a row's `hour` is the hour
-    that was charged. `posted` are the close and then its corrections, as the ledger's events say.
-    """
-
-    close_id: str
-    charges: Charges
-    corrections: pl.DataFrame
-    posted: tuple[Posting, ...]
-
-    @property
-    def closed_at(self) -> datetime:
-        """When it was closed, UTC, without a zone."""
-        return naive(self.posted[0].posted_ns)
-
-    @property
-    def book(self) -> PriceBook:
-        """The price book that the frozen charges were priced by."""
-        return self.charges.book
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """Closed + corrections: the charges as they were known then, one row for each combination of dimensions."""
-        if self.corrections.is_empty():
-            return self.charges.frame
-        newest_first = self.corrections.sort("correction", descending=True, maintain_order=True)
-        return charge_algebra.add([newest_first, self.charges.frame])
-
-    @property
-    def verified(self) -> bool:
-        """Whether the ledger verified at every posting."""
-        return all(posting.verified for posting in self.posted)
-
-    @property
-    def stamp(self) -> Stamp:
-        return Stamp(
-            from_ns=self.charges.from_ns,
-            to_ns=self.charges.to_ns,
-            provenance=self.charges.provenance,
-            book=dataclasses.replace(
-                BookFacts.from_book(self.book), example=any(posting.book.example for posting in self.posted)
-            ),
-            verified=self.verified,
-        )
-
-
-def read(root: Path, close_id: str, as_of_ns: int | None = None) -> Closed:
-    """A close with the corrections posted up to `as_of_ns` (UTC nanoseconds; None: all there are).
-
-    Raises PricingError for a close that there is none of, that was closed later than that, or whose frozen files are
-    not what the ledger's events say; LedgerError for a folder that is no ledger.
-    """
-    root = layout.check(root)
-    first, *later = of_close(root, close_id, as_of_ns)
-    charges = Charges(
-        frame=_frame(root, first, first.rows_file),
-        stays=tuple(Stay(*row) for row in _frame(root, first, STAYS_FILE).iter_rows()),
-        from_ns=first.from_ns,
-        to_ns=first.to_ns,
-        provenance=first.provenance,
-        verified=first.verified,
-        book=book_of(root, first),
-    )
-    none = charges.frame.clear().with_columns(
-        pl.lit(None, pl.Int64).alias("correction"),
-        pl.lit(None, pl.Datetime("us")).alias("posted_at"),
-        pl.lit(None, pl.String).alias("reason"),
-    )
-    corrections = pl.concat([none, *(_frame(root, posting, posting.rows_file) for posting in later)])
-    return Closed(close_id=close_id, charges=charges, corrections=corrections, posted=(first, *later))
-
-
 def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Posting]:
-    """The postings of a close up to `as_of_ns`, their files in place.
-
-    Raises PricingError for a close that there is none of, or that was closed later than that.
-    """
+    """Return the postings of a close up to `as_of_ns` (UTC). Raises PricingError for an unknown or later close."""
     known = postings(root)
     if close_id not in known:
         if folder(root, close_id).exists():
@@ -158,7 +73,7 @@ def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Pos
 
 
 def file(root: Path, posting: Posting, name: str) -> Path:
-    """A frozen file. Raises PricingError if it is gone, or not what was frozen."""
+    """Return the path of a frozen file. Raises PricingError if it is missing or was changed."""
     path = folder(root, posting.close_id) / name
     try:
         with path.open("rb") as stored:
@@ -173,16 +88,16 @@ def file(root: Path, posting: Posting, name: str) -> Path:
     return path
 
 
+def stays(root: Path, posting: Posting) -> tuple[Stay, ...]:
+    """Return the time of each device in a closed period. Raises PricingError."""
+    frame = pl.read_parquet(file(root, posting, STAYS_FILE), hive_partitioning=False)
+    return tuple(Stay(*row) for row in frame.iter_rows())
+
+
 def book_of(root: Path, posting: Posting) -> PriceBook:
-    """The price book of a posting, from the text frozen with it. Raises PricingError, PriceBookError."""
+    """Return a posting's price book, from its frozen text. Raises PricingError, PriceBookError."""
     text = file(root, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
-
-
-def book_stamp(book: PriceBook, file: str) -> BookStamp:
-    return BookStamp(
-        name=book.name, version=book.version, currency=book.currency, sha256=book.sha256, source=book.path, file=file
-    )
 
 
 def folder(root: Path, close_id: str) -> Path:
@@ -190,7 +105,6 @@ def folder(root: Path, close_id: str) -> Path:
 
 
 def staged(root: Path, close_id: str) -> Path:
-    """Where files wait for the event that makes them count."""
     return root / FOLDER / f".{close_id}.tmp"
 
 
@@ -201,7 +115,6 @@ def lock(root: Path) -> AbstractContextManager[None]:
 
 
 def parquet(frame: pl.DataFrame) -> bytes:
-    """A frame as the bytes of a Parquet file: the same for the same rows."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", statistics=True)
     return buffer.getvalue()
@@ -210,8 +123,7 @@ def parquet(frame: pl.DataFrame) -> bytes:
 def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
     """Freeze a posting with the bytes of its files. The caller holds `lock`.
 
-    Raises LedgerError if the disk or the ledger refuses; then nothing was posted, unless its event stands: then the
-    next call of anything here finishes it.
+    Raises LedgerError if the disk or the ledger refuses; if the event was recorded, the next call finishes the posting.
     """
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(root, posting.close_id)
@@ -243,23 +155,14 @@ def record_budget(root: Path, budget: Budget) -> None:
 
 
 def adopt(root: Path, book: PriceBook, *, by: str) -> Adoption:
-    """Have the ledger priced by a book from now on; returns its record. The ledger keeps the book's text.
-
-    A book that is the adopted one already leaves no second record. Raises PricingError for made-up prices, and
-    LedgerError.
-    """
+    """Price the ledger by a book from now on; returns its record. Raises PricingError for made-up prices."""
     root = layout.check(root)
     choice.refuse_example(book, "adoption")
     with lock(root):
         if (last := adopted(root)) is not None and last.text == book.text:
             return last
         adoption = Adoption(
-            name=book.name,
-            version=book.version,
-            sha256=book.sha256,
-            text=book.text,
-            adopted_us=utc_us(),
-            adopted_by=by,
+            name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
         )
         _record(root, ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
     return adoption
@@ -271,7 +174,7 @@ def _record(root: Path, action: str, at_us: int, detail: Mapping[str, Any]) -> N
 
 
 def publish(root: Path, posted: list[Posting]) -> None:
-    """Give files that count their names, where the process that posted them was killed before it could."""
+    """Give posted files their names, if the process that posted them was killed before it did."""
     if all((folder(root, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(root, posted[0].close_id).exists():
@@ -280,14 +183,13 @@ def publish(root: Path, posted: list[Posting]) -> None:
 
 
 def discard_unposted(root: Path) -> None:
-    """Remove files that were made ready and never posted. The caller holds `lock`, and has published what counts."""
+    """Remove prepared files that were never posted. The caller holds `lock` and published what counts."""
     home = root / FOLDER
     for path in home.glob(".*.tmp") if home.exists() else ():
         shutil.rmtree(path)
 
 
 def finish(root: Path, posted: list[Posting]) -> None:
-    """`publish`, for a caller that holds `lock`."""
     for posting in posted:
         temporary, final = staged(root, posting.close_id), folder(root, posting.close_id)
         waiting = [name for name, sha256 in posting.files.items() if _is(temporary / name, sha256)]
@@ -307,7 +209,3 @@ def _is(path: Path, sha256: str) -> bool:
         return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
     except OSError:
         return False
-
-
-def _frame(root: Path, posting: Posting, name: str) -> pl.DataFrame:
-    return pl.read_parquet(file(root, posting, name), hive_partitioning=False)

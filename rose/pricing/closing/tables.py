@@ -12,7 +12,6 @@ from rose.pricing.table import Element, Table, columns
 
 
 def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
-    """Every close, with its corrections."""
     rows = []
     for close_id, (first, *later) in posted.items():
         corrected = sum(posting.cost_nano for posting in later)
@@ -33,7 +32,6 @@ def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
 
 
 def postings(posted: Sequence[Posting]) -> Iterator[Element]:
-    """One close and its corrections: who posted what, when and why, by which prices."""
     first = posted[0]
     yield f"{first.close_id}: {utc(first.from_ns)} to {utc(first.to_ns)}, {first.provenance}, ROSE {first.rose_version}"
     yield f"SHA-256 of the close {first.sha256}"

@@ -37,7 +37,7 @@ def api_command(
         from rose.pricing.price_books import pricebook
 
         if price_book is not None:
-            # A wrong book is refused now, and not at the first request.
+            # Refuse a wrong book before the first request.
             pricebook.load(price_book)
         served = named(ledgers, price_book)
         with app.serve(served, host, port, token=token) as url:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ from rose.pricing.commands.common import (
     ProvenanceOption,
     UnverifiedOption,
     WhoOption,
-    book_of,
     clear_errors,
     month_of,
     period_of,
@@ -27,7 +25,6 @@ from rose.terminal import echo, echo_error, visible
 if TYPE_CHECKING:
     from rose.pricing.closing.period import Period
     from rose.pricing.closing.records import Posting
-    from rose.pricing.table import Element
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 
@@ -57,21 +54,26 @@ def close(
 ) -> None:
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
     with clear_errors():
+        from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
         from rose.pricing.closing.records import adopted
+        from rose.pricing.price_books import choice
 
         root, whole = ledger_root(ledger), period_of(period)
-        _check_receipt(receipt)
-        made = closing.close(
+        if receipt is not None:
+            check_place(receipt)
+        from_ns, to_ns = whole.from_ns, whole.to_ns
+        book = choice.choose(root, price_book, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+        posting = closing.close(
             root,
             whole,
-            book_of(root, price_book, whole, provenance),
+            book,
             provenance=provenance,
             by=who,
             with_open_runs=with_open_runs,
             allow_unverified=allow_unverified,
         )
-        _say(root, list(made.posted), receipt, as_json)
+        _say(root, [posting], receipt, as_json)
         if price_book is not None and adopted(root) is None:
             echo(
                 "Only this close takes its prices from that book: `rose price FILE --adopt` has every command price "
@@ -95,12 +97,14 @@ def restate(
 ) -> None:
     """Price a closed period again and post the difference as a correction; the close itself never changes."""
     with clear_errors():
+        from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import restate as restating
         from rose.pricing.closing import store
         from rose.pricing.price_books import choice
 
         root = ledger_root(ledger)
-        _check_receipt(receipt)
+        if receipt is not None:
+            check_place(receipt)
         book = None if price_book is None else choice.choose(root, price_book)
         if restating.restate(root, close_id, reason, book, by=who) is None:
             nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
@@ -231,8 +235,9 @@ def explain_command(
 ) -> None:
     """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
     with clear_errors():
-        from rose.pricing.audit import explain, tables
+        from rose.pricing.audit import explain
         from rose.pricing.closing import period
+        from rose.pricing.money import NS_PER_HOUR
         from rose.pricing.price_books import choice
 
         question = explain.Question(
@@ -248,16 +253,16 @@ def explain_command(
         )
         root = ledger_root(ledger)
         if close_id is None:
-            within = None if question.hour_ns is None else period.of_hours(question.hour_ns, question.hour_ns)
-            ends = (None, None) if within is None else (within.from_ns, within.to_ns)
-            book = choice.choose(root, price_book, run_id=run, from_ns=ends[0], to_ns=ends[1], provenance=provenance)
+            from_ns = question.hour_ns
+            to_ns = None if from_ns is None else from_ns + NS_PER_HOUR
+            book = choice.choose(root, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
             answers = [explain.explain(root, question, book, provenance=provenance, allow_unverified=allow_unverified)]
         else:
             answers = explain.explain_closed(root, question, close_id)
         print_answer(
             as_json,
             lambda: [answer.to_json(events) for answer in answers],
-            lambda: (line for answer in answers for line in tables.explanation(answer, with_events=events)),
+            lambda: (line for answer in answers for line in explain.elements(answer, with_events=events)),
         )
         faults = [fault for answer in answers for fault in answer.faults]
         if faults:
@@ -276,33 +281,19 @@ def _facts(posted: list[Posting]) -> dict[str, Any]:
     }
 
 
-def _check_receipt(file: Path | None) -> None:
-    """Raises LedgerError for a place where no receipt can be written, before anything is posted."""
-    from rose.ledger.evidence import receipt
-
-    if file is not None:
-        receipt.check_place(file)
-
-
 def _say(root: Path, posted: list[Posting], file: Path | None, as_json: bool) -> None:
-    """Print what was posted, and write a receipt of the ledger, which fixes it, where one is wanted."""
     from rose.ledger.evidence import receipt
     from rose.pricing.closing import tables
 
-    content = None if file is None else receipt.take(root).content()
-    sha256 = None if content is None else hashlib.sha256(content).hexdigest()
-    if file is not None and content is not None:
+    data = _facts(posted)
+    advice = "Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."
+    if file is not None:
+        content = receipt.take(root).content()
         receipt.keep(file, content)
-
-    def shown() -> Iterator[Element]:
-        yield from tables.postings(posted)
-        if file is None:
-            yield "Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."
-        else:
-            yield (
-                f"receipt {file}, SHA-256 {sha256}: keep it where nobody who can write to the ledger can change it; "
-                "`rose books verify --against` takes it"
-            )
-
-    kept = {} if file is None else {"receipt": {"file": str(file), "sha256": sha256}}
-    print_answer(as_json, lambda: _facts(posted) | kept, shown)
+        sha256 = hashlib.sha256(content).hexdigest()
+        data["receipt"] = {"file": str(file), "sha256": sha256}
+        advice = (
+            f"receipt {file}, SHA-256 {sha256}: keep it where nobody who can write to the ledger can change it; "
+            "`rose books verify --against` takes it"
+        )
+    print_answer(as_json, lambda: data, lambda: (*tables.postings(posted), advice))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from rose.pricing.closing.period import Period
     from rose.pricing.document import RunFacts
     from rose.pricing.figures import Stamp
-    from rose.pricing.price_books.pricebook import PriceBook
     from rose.pricing.table import Element, Section
 
 BookOption = Annotated[
@@ -54,7 +52,7 @@ WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for t
 
 
 def period_of(text: str | None, tz: str | None = None) -> Period:
-    """The period of `--period`, else the current month. Raises PricingError."""
+    """Return the period of `--period`, else the current month. Raises PricingError."""
     from rose.clock import utc_us
     from rose.pricing.spend.calendar import Calendar
 
@@ -62,22 +60,14 @@ def period_of(text: str | None, tz: str | None = None) -> Period:
 
 
 def month_of(text: str | None) -> Period:
-    """The month of `--month`, else the current one. Raises PricingError."""
+    """Return the month of `--month`, else the current one. Raises PricingError."""
     from rose.pricing.closing import period
     from rose.pricing.watch import budget
 
     return budget.current_month() if text is None else period.of_month(text)
 
 
-def book_of(root: Path, price_book: str | None, period: Period, provenance: str | None = None) -> PriceBook:
-    """The price book of the runs of a period. Raises what `choice.choose` raises."""
-    from rose.pricing.price_books import choice
-
-    return choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
-
-
 def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Iterable[Element]]) -> None:
-    """Print an answer: plain values, or what `shown()` gives to a terminal."""
     if as_json:
         echo_data(json.dumps(data(), indent=2, default=str))
         return
@@ -88,7 +78,6 @@ def print_answer(as_json: bool, data: Callable[[], Any], shown: Callable[[], Ite
 
 
 def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section], as_json: bool) -> None:
-    """Print the answers on a run: plain values by question, or tables one after the other."""
     from rose.pricing import console
     from rose.pricing.document import heading, to_json
 
@@ -102,7 +91,7 @@ def print_sections(run: RunFacts, stamp: Stamp, sections: Mapping[str, Section],
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Say on stderr what is wrong, and exit with 2; with 1 where the ledger cannot be read."""
+    """Print an error on stderr and exit with 2; with 1 if the ledger cannot be read."""
     try:
         yield
     except UserError as error:

@@ -60,13 +60,7 @@ def _show(book: PriceBook) -> None:
 
     names = ("what", "price", "holds", "source", "of")
     rows = tuple(
-        (
-            " ".join((table, *entry.key)),
-            _words(entry),
-            span_of(*entry.days),
-            entry.source,
-            str(entry.source_date),
-        )
+        (" ".join((table, *entry.key)), _words(entry), span_of(*entry.days), entry.source, str(entry.source_date))
         for table in FILE_TABLES
         for entry in book.entries(table)
     )
@@ -75,7 +69,6 @@ def _show(book: PriceBook) -> None:
 
 
 def _words(entry: Entry) -> str:
-    """The fields of an entry with their values; its key, source and dates have columns of their own."""
     hidden = {*entry.key_fields, "source", "source_date", "valid_from", "valid_to"}
     plain = entry.model_dump(mode="json", exclude=hidden, exclude_none=True, by_alias=True)
     return ", ".join(f"{name} {_plain(value)}" for name, value in plain.items())

@@ -230,7 +230,7 @@ def reconcile_command(
 
 
 def _share(text: str) -> Fraction:
-    """The share that a percentage such as 0.5% is. Raises PricingError for other text."""
+    """Return a percentage such as 0.5% as a share. Raises PricingError for other text."""
     import re
     from fractions import Fraction
 

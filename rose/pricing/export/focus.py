@@ -1,15 +1,11 @@
-"""FOCUS 1.2 rows of a bill: purchases of capacity, and the charges that use them up, as Parquet or CSV.
+"""FOCUS 1.2 rows of a bill, as Parquet or CSV; sql/export/focus.sql is the mapping.
 
-The mapping itself is sql/export/focus.sql. A purchase row bills an hour of the fleet in full; the charges of that
-hour carry its amortized cost and bill nothing, so neither is counted twice. Quantities are rounded to 1e-12; list and
-contracted costs are the book's price times the quantity, rounded to 1e-12. They differ from the cost that was charged
-by the few nano-dollars that whole nano-dollars are rounded by.
+A purchase row bills an hour of the fleet; its charges carry the amortized cost. Quantities are rounded to 1e-12.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from decimal import ROUND_HALF_EVEN, Context, Decimal
 from pathlib import Path
 
 import duckdb
@@ -19,6 +15,7 @@ import pyarrow.parquet as pq
 import sql
 from rose.ledger import catalog, database, verified
 from rose.ledger.commands.output import FORMULA
+from rose.pricing import query
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import naive
 from rose.pricing.export import focus_check, out, prices
@@ -26,20 +23,18 @@ from rose.pricing.export.out import Written
 from rose.pricing.money import PricingError
 
 SUFFIXES = (".parquet", ".csv")
-#: Charges that are worked on at once: a portion ends with the hour in which it gets so long.
+#: A portion ends with the hour that reaches this length.
 _PORTION_ROWS = 100_000
 _PICO = 10**12
-_CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the bill's FOCUS rows to `path`, checked row by row before the file gets its name.
+    """Write the bill's FOCUS rows to `path`, which takes its name only after every row is checked.
 
-    The same bill gives the same bytes. Totals are nano-dollars: `billed` (the invoice), `effective`, and what of it
-    was purchased. `progress` is told rows done, and of how many. Raises PricingError if the file cannot be written, or
-    if a check fails: then the file is not there.
+    The same bill gives the same bytes. Totals are nano-dollars; `progress` gets rows done and their number. Raises
+    PricingError if the file cannot be written or a check fails.
     """
     out.check(path, SUFFIXES)
 
@@ -55,7 +50,7 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
                 "the rows that were made break FOCUS's rules, so nothing was exported:\n" + report.text(path.name)
             )
         if path.suffix == ".csv":
-            # Every decimal is written out, and no cell is a formula of a spreadsheet.
+            # No cell is a formula of a spreadsheet.
             text = pl.col(pl.String).str.replace(FORMULA.pattern, "'$0")
             pl.scan_parquet(stored).with_columns(text).sink_csv(temporary)
         return report.rows, report.totals
@@ -64,7 +59,6 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
 
 
 def charges_nano(bill: Bill) -> dict[str, int]:
-    """Nano-dollars of the bill by bucket, which the exported rows must sum to."""
     return {
         bucket: int(nano)
         for bucket, nano in pl.concat([part.frame.select("bucket", "cost_nano") for part in bill.parts])
@@ -99,10 +93,9 @@ def _write(bill: Bill, path: Path, progress: Progress) -> None:
 
 
 def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
-    """The charges in order, whole hours of one part at a time, with what leads to the other tables."""
     if not any(prices.keyed(part).height for part in bill.charges):
         raise PricingError("there are no charges in the period, so there is nothing to export")
-    # A run is closed in parts where it is closed at all: what borrowing added is of the charges of the whole run.
+    # The marginal cost is of a whole run's charges.
     single = len(bill.parts) == 1
     for number, part in enumerate(bill.parts):
         marginal = _marginal(part.frame, bill.marginal_nano if single else None)
@@ -116,42 +109,30 @@ def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
 
 
 def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
-    """`marginal_nano`: the marginal price of a borrowed device-second times the row's borrowed time, which sums to the
-    total; null for what was not borrowed, and everywhere where the total is not known."""
+    """Return `marginal_nano` by borrowed time, which sums to the total; null elsewhere, and without a total."""
     borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
     name = "marginal_nano"
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():
         return pl.lit(None, pl.Int64).alias(name)
     taken = pl.when(borrowed).then("ns").otherwise(0).cast(pl.Int128).cum_sum()
-    # The sum up to a row, rounded, less that up to the row before: no nano-dollar is lost.
+    # Differences of rounded running sums: no nano-dollar is lost.
     upto = taken * pl.lit(total_nano, pl.Int128) // taken.last()
     return pl.when(borrowed).then(upto - upto.shift(1, fill_value=0)).cast(pl.Int64).alias(name)
 
 
 def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
-    """Make the tables that the mapping joins: `part`, `price`, `run_tag`."""
     connection.execute(sql.read("export/focus_tables.sql"))
+    parts, used = [], []
     for number, part in enumerate(bill.parts):
-        book = part.book
-        values = [
-            number,
-            part.correction,
-            part.invoice_id,
-            naive(part.billing_period.from_ns),
-            naive(part.billing_period.to_ns),
-            book.currency,
-            book.name,
-            book.version,
-            book.sha256,
-        ]
-        connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-        # What is corrected may have no price in the book that corrects it; a correction needs none.
+        book, billed = part.book, part.billing_period
+        ends = naive(billed.from_ns), naive(billed.to_ns)
+        names = book.currency, book.name, book.version, book.sha256
+        parts.append((number, part.correction, part.invoice_id, *ends, *names))
+        # A correction needs no price, and its book may lack one.
         for price in [] if part.correction else prices.used(part):
-            row = [number, price.item, price.stretch, _pico(price.usd), price.name, price.commitment]
-            connection.execute("INSERT INTO price VALUES (?, ?, ?, ?, ?, ?)", row)
+            usd_pico = round(price.usd * _PICO)
+            used.append((number, price.item, price.stretch, usd_pico, price.name, price.commitment))
+    query.insert(connection, "part", parts)
+    query.insert(connection, "price", used)
     with catalog.connect(bill.root) as ledger:
         connection.register("run_tag", ledger.sql("SELECT run_id, tags_json FROM run").pl())
-
-
-def _pico(usd: Decimal) -> int:
-    return int(_CONTEXT.multiply(usd, _PICO).to_integral_value(rounding=ROUND_HALF_EVEN, context=_CONTEXT))

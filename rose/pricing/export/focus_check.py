@@ -1,8 +1,4 @@
-"""Whether FOCUS rows keep FOCUS's rules in every row, and add up: what validators of single columns cannot see.
-
-The rules are SQL: sql/export/focus_rules.sql for single rows, focus_balance.sql for the purchases and what uses them
-up, focus_duplicates.sql for rows that are there twice. A row is counted from 1, its header not among them.
-"""
+"""Whether FOCUS rows keep FOCUS's rules and add up. Row 1 is the first below the header."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from rose.pricing.query import records
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A rule that does not hold: in how many rows, and the numbers of the first of them with what they hold."""
+    """A broken rule: in how many rows, the first row numbers, and the first row's value."""
 
     rule: str
     rows: int
@@ -38,32 +34,23 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a file holds. `totals` are nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` of each."""
+    """Totals are nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` of each."""
 
     rows: int
     totals: Mapping[str, int]
     faults: tuple[Fault, ...]
 
     def text(self, name: str) -> str:
-        """One line for each fault."""
         return "\n".join(f"  {name}, {fault}" for fault in self.faults)
 
 
 def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
-    """Check rows that were written as Parquet, against the charges that they were made from too.
-
-    `charges_nano` are nano-dollars by bucket.
-    """
     with database.connect() as connection:
         connection.read_parquet(str(path), file_row_number=True).create_view("stored")
         connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")
         connection.execute(sql.read("export/amounts.sql"))
-        return _check(connection, charges_nano)
-
-
-def _check(connection: duckdb.DuckDBPyConnection, charges_nano: Mapping[str, int]) -> Report:
-    faults = _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
-    sums = _records(connection, "focus_sums")
+        faults = _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
+        sums = _records(connection, "focus_sums")
     buckets = {row["bucket"]: int(row["effective"] or 0) for row in sums if row["bucket"] is not None}
     faults += tuple(
         Fault(
@@ -84,7 +71,7 @@ def _check(connection: duckdb.DuckDBPyConnection, charges_nano: Mapping[str, int
 
 
 def _of_rows(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:
-    # Counting what breaks a rule takes several times as long as finding out whether anything does.
+    # Counting breaches takes several times as long as finding whether there is one.
     connection.execute("CREATE OR REPLACE TEMP MACRO breach(row, bad) AS min(CASE WHEN bad THEN row END)")
     if not any(_records(connection, "focus_rules")[0].values()):
         return ()

@@ -1,4 +1,4 @@
-"""Writing an export: its format by its name's suffix, nothing overwritten, whole or not at all."""
+"""Writing an export: whole or not at all, and nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rose.pricing.money import PricingError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """A file that was exported. `totals` are nano-dollars."""
+    """An exported file; `totals` are nano-dollars."""
 
     path: Path
     rows: int
@@ -29,7 +29,7 @@ class Written:
 
 
 def check(path: Path, suffixes: Collection[str] = ()) -> None:
-    """Raises PricingError for another suffix, and if the file cannot be written there; called before the work too."""
+    """Raises PricingError for another suffix, and if no file can be written there; call it before the work too."""
     if suffixes and path.suffix not in suffixes:
         raise PricingError(f"{path} must end in {' or '.join(sorted(suffixes))}: the end of its name says the format")
     if path.is_dir():
@@ -41,14 +41,13 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
 
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
-    """Have `make` write a file beside `path`, then give it the name. `make` returns rows and totals, nano-dollars.
-
-    If it raises, nothing is at `path` that was not there. Raises PricingError if `path` cannot be written.
+    """Have `make` write a file (it returns rows and nano-dollar totals), then name it. Raises PricingError, leaving
+    nothing.
     """
     check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            # The suffix stays: readers of the format go by it.
+            # Writers choose the format by the suffix.
             temporary = Path(folder) / path.name
             rows, totals = make(temporary)
             with temporary.open("rb") as file:

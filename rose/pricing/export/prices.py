@@ -1,11 +1,11 @@
-"""The prices that the charges of a bill were made with: each with its unit, its dates and its source."""
+"""The prices of a bill's charges: each with its unit, dates and source."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import polars as pl
@@ -14,33 +14,25 @@ from rose.pricing.closing.bill import Part
 from rose.pricing.price_books.entries import Dated
 from rose.pricing.price_books.pricebook import PriceBook
 
-#: Wide enough that no product of two prices is rounded.
-_CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceUsed:
     """Dollars for a `unit` of an `item` (`device/<class>/<pool>`, `transfer/<route>`, `energy`) in a `stretch`.
 
-    A stretch is a span of time in which no price of the book changes, counted from 0. `name` is the same for
-    everything that one entry of the book prices.
+    A stretch, from 0, is a span without a change of prices. `name` identifies the book's entry.
     """
 
     item: str
     stretch: int
     name: str
-    usd: Decimal
+    usd: Fraction
     unit: str
     commitment: str | None
-    #: The entry of the book, with its dates and its source.
     entry: Dated
 
 
 def keyed(part: Part) -> pl.DataFrame:
-    """The charges that have an amount, with the `item` and the `stretch` of their price, and the `unit` it is for.
-
-    A row that only counts tokens has no price: its device may have joined no run.
-    """
+    """Return charges that have an amount (not tokens alone), with `item`, `stretch` and `unit` of their price."""
     frame = part.frame.filter(pl.any_horizontal(pl.col("ns", "bytes", "energy_mw_ns", "cost_nano") != 0))
     changes_us = pl.Series([ns // 1000 for ns in part.book.change_times_ns()], dtype=pl.Int64)
     item = (
@@ -50,7 +42,6 @@ def keyed(part: Part) -> pl.DataFrame:
         .then(pl.format("transfer/{}", "route"))
         .otherwise(pl.lit("energy"))
     )
-    # A unit says what it counts: an hour of a core is no hour of a GPU.
     unit = (
         pl.when(pl.col("kind") == "transfer")
         .then(pl.lit("GB"))
@@ -65,7 +56,7 @@ def keyed(part: Part) -> pl.DataFrame:
 
 
 def used(part: Part) -> list[PriceUsed]:
-    """Every price that a charge of the part was made with, by item and stretch. Raises PriceBookError."""
+    """Return every price of the part's charges, by item and stretch. Raises PriceBookError."""
     keys = ("item", "stretch")
     firsts = (pl.col(name).first() for name in ("kind", "device_class", "pool", "route", "unit"))
     charged = keyed(part).group_by(*keys).agg(pl.col("hour").min(), *firsts)
@@ -74,21 +65,20 @@ def used(part: Part) -> list[PriceUsed]:
 
 def _price(book: PriceBook, row: Mapping[str, Any]) -> PriceUsed:
     ns = int(row["hour"].replace(tzinfo=UTC).timestamp()) * 10**9
+    thing: str = row["item"]
+    commitment: str | None = None
+    entry: Dated
     if row["kind"] == "capacity":
-        device = book.device_at(row["device_class"], row["pool"], ns)
-        # One price of a class is one thing, whichever pools it is for.
-        thing = f"device/{row['device_class']}" + (f"/{device.pool}" if device.pool else "")
-        return _used(book, row, device, f"{thing}/{device.commitment}", device.usd_per_hour, device.commitment)
-    if row["kind"] == "transfer":
-        route = book.transfer_at(row["route"], ns)
-        return _used(book, row, route, row["item"], route.usd_per_gb)
-    power = book.electricity_at(ns)
-    return _used(book, row, power, "energy", _CONTEXT.multiply(power.usd_per_kwh, power.pue))
-
-
-def _used(
-    book: PriceBook, row: Mapping[str, Any], entry: Dated, thing: str, usd: Decimal, commitment: str | None = None
-) -> PriceUsed:
+        entry = book.device_at(row["device_class"], row["pool"], ns)
+        usd, commitment = Fraction(entry.usd_per_hour), entry.commitment
+        # One price of a class has one name in all its pools.
+        thing = "/".join(filter(None, ("device", row["device_class"], entry.pool, commitment)))
+    elif row["kind"] == "transfer":
+        entry = book.transfer_at(row["route"], ns)
+        usd = Fraction(entry.usd_per_gb)
+    else:
+        entry = book.electricity_at(ns)
+        usd = Fraction(entry.usd_per_kwh) * Fraction(entry.pue)
     since = "" if entry.valid_from is None else f"/{entry.valid_from}"
     return PriceUsed(
         item=row["item"],

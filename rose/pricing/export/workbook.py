@@ -1,8 +1,4 @@
-"""A bill as an Excel workbook: what it comes to, by whom and for what, and the prices behind it.
-
-Amounts are numbers, so that they can be worked with: doubles, which tell nano-dollars apart up to nine million dollars.
-The bill stands in whole nano-dollars too, as text. Every total is a formula over its column.
-"""
+"""A bill as an Excel workbook: doubles, exact to the nano-dollar up to nine million dollars, and totals as formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from xlsxwriter.utility import xl_rowcol_to_cell
 
 from rose.clock import utc
 from rose.ledger import catalog, verified
-from rose.pricing.charges.sums import exact
+from rose.pricing.charges.pricing import exact
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import naive
@@ -29,9 +25,8 @@ from rose.terminal import visible
 SUFFIX = ".xlsx"
 BILL, PRICES = "Bill", "Prices used"
 HOURS, CORRECTIONS, TOTAL = "device time, hours", "corrections", "total"
-#: Where a sheet's table begins: warnings stand above it.
 TABLE_ROW = 3
-#: What each sheet is by. Each sums to the bill.
+#: Dimensions of each sheet, which sums to the bill.
 _BY: Mapping[str, tuple[str, ...]] = {
     "By team": ("team",),
     "By run": ("run_id",),
@@ -39,9 +34,8 @@ _BY: Mapping[str, tuple[str, ...]] = {
     "By cause": ("bucket", "fate", "cause", "pool", "device_class", "route"),
     "By policy version": ("policy_version", "task", "bucket"),
 }
-#: Sheets that have the fully loaded view too.
 _LOADED = ("team", "run_id")
-#: Rows a sheet of Excel can hold, less its heading and total.
+#: Rows of an Excel sheet, less heading and total.
 _ROWS_MAX = 1_048_576 - 10
 
 Progress = Callable[[int, int], None]
@@ -50,8 +44,8 @@ Progress = Callable[[int, int], None]
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
     """Write the workbook to `path`, an .xlsx. The same bill gives the same bytes.
 
-    Rows are those of all sheets; the totals are nano-dollars. `progress` is told sheets done, and of how many.
-    Raises PricingError if the file cannot be written, or a sheet would have more rows than Excel can hold.
+    Totals are nano-dollars; `progress` gets sheets done and their number. Raises PricingError if the file cannot be
+    written, or a sheet has more rows than Excel holds.
     """
     out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
@@ -64,7 +58,7 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
         options = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
-        # Not the time of writing, so that the same bill is the same file.
+        # Not the time of writing: the same bill is the same file.
         created = naive(bill.period.to_ns)
         with xlsxwriter.Workbook(str(temporary), options) as book:
             book.set_properties({"title": BILL, "comments": "Made by ROSE", "created": created})
@@ -79,12 +73,11 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
 
 
 def _charged_nano(bill: Bill) -> int:
-    """The bill without its corrections, nano-dollars."""
     return sum(part.total_nano for part in bill.charges)
 
 
 def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
-    """Return the bill by each of `_BY`, and what was posted to it, by sheet: hours, and whole nano-dollars."""
+    """Return by sheet the bill by each of `_BY`, and its corrections: hours and whole nano-dollars."""
     parts = [
         part.frame.with_columns(
             posting=pl.lit(part.invoice_id, pl.String),
@@ -119,45 +112,24 @@ def pivots(bill: Bill) -> dict[str, pl.DataFrame]:
 
 
 def _summed(rows: pl.DataFrame, by: Sequence[str], sums: Sequence[str]) -> pl.DataFrame:
-    """Sums by some keys, a null among these as "unallocated", in the order of the keys."""
     summed = rows.group_by(by).agg(map(exact, sums)).sort(by)
     return summed.with_columns(pl.col(by).cast(pl.String).fill_null(UNALLOCATED))
 
 
 def _prices(bill: Bill) -> pl.DataFrame:
-    """Return each price that the charges were made with, its source and its dates."""
     used = {price.name: price for part in bill.charges for price in prices.used(part)}
-    rows = [
-        (
-            name,
-            float(price.usd),
-            price.unit,
-            price.commitment,
-            *price.entry.days,
-            price.entry.source,
-            price.entry.source_date,
-        )
-        for name, price in sorted(used.items())
-    ]
-    schema = {
-        "price": pl.String,
-        "USD": pl.Float64,
-        "for each": pl.String,
-        "commitment": pl.String,
-        "from": pl.Date,
-        "until": pl.Date,
-        "source": pl.String,
-        "source's date": pl.Date,
-    }
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    rows = []
+    for name, price in sorted(used.items()):
+        cited = *price.entry.days, price.entry.source, price.entry.source_date
+        rows.append((name, float(price.usd), price.unit, price.commitment, *cited))
+    amounts = {"price": pl.String, "USD": pl.Float64, "for each": pl.String, "commitment": pl.String}
+    sources = {"from": pl.Date, "until": pl.Date, "source": pl.String, "source's date": pl.Date}
+    return pl.DataFrame(rows, schema=amounts | sources, orient="row")
 
 
 def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None:
-    sheet, bold, usd = (
-        _sheet(book, BILL, bill),
-        book.add_format({"bold": True}),
-        book.add_format({"num_format": _money(bill)}),
-    )
+    sheet, bold = _sheet(book, BILL, bill), book.add_format({"bold": True})
+    usd = book.add_format({"num_format": _money(bill)})
     sheet.set_column(0, 0, 30)
     sheet.set_column(1, 2, 40)
     row = TABLE_ROW
@@ -179,7 +151,6 @@ def _write_bill(book: xlsxwriter.Workbook, bill: Bill, loaded_nano: int) -> None
 
 
 def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
-    """Name and value of what must be known to use the figures."""
     stamp = bill.stamp
     yield "closes", ", ".join(bill.closes) or "none: not closed yet"
     yield "period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"
@@ -190,7 +161,6 @@ def _facts(bill: Bill) -> Iterator[tuple[str, str]]:
 
 
 def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:
-    """The bill in each view, and with its corrections, nano-dollars."""
     yield AMORTIZED, _charged_nano(bill)
     yield FULLY_LOADED, loaded_nano
     yield MARGINAL, bill.marginal_nano
@@ -200,7 +170,6 @@ def _views(bill: Bill, loaded_nano: int) -> Iterator[tuple[str, int | None]]:
 
 
 def _write_table(book: xlsxwriter.Workbook, name: str, frame: pl.DataFrame, bill: Bill) -> None:
-    """A sheet with the rows, and below each column of whole numbers its sum, as a formula."""
     sheet = _sheet(book, name, bill)
     scale = {column: NANO_USD_PER_USD for column, dtype in frame.schema.items() if dtype.is_integer()}
     formats: dict[str, str] = {**dict.fromkeys(scale, _money(bill)), "USD": "0.############"}
@@ -227,7 +196,6 @@ def _write_table(book: xlsxwriter.Workbook, name: str, frame: pl.DataFrame, bill
 
 
 def _sheet(book: xlsxwriter.Workbook, name: str, bill: Bill) -> Any:
-    """A sheet that prints on pages, and says at its top what must be seen before any figure is."""
     sheet = book.add_worksheet(name)
     sheet.set_landscape()
     sheet.set_paper(9)
@@ -241,6 +209,5 @@ def _sheet(book: xlsxwriter.Workbook, name: str, bill: Bill) -> Any:
 
 
 def _money(bill: Bill) -> str:
-    """Below a thousand dollars cents are too coarse to tell anything apart."""
     usd = '"$"#,##0.00' if bill.total_nano >= 1000 * NANO_USD_PER_USD else '"$"#,##0.000000000'
     return f"{usd};[Red]-{usd}"

@@ -1,9 +1,7 @@
-"""Which price book prices a figure: a decision that somebody made and that is shown, never a default.
+"""Which price book prices a figure: a recorded decision that is shown, never a default.
 
-In this order: the one named to the command; the one that the ledger adopted last (`rose price FILE --adopt`); the
-run's own, which its fleet file named, and for several runs only where every one names it; the one of the environment.
-Made-up prices are used only where they are asked for by name, and after every real book: a run whose fleet file names
-them has no prices of its own.
+In this order: the one named to the command; the ledger's adopted one; the runs' own, if all name the same; the one of
+the environment. Made-up prices must be named, and come after every real book.
 """
 
 from __future__ import annotations
@@ -22,19 +20,15 @@ from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
 
-#: Names a price book for every command and page that no other rule names one for.
 VARIABLE = "ROSE_PRICE_BOOK"
 
 NAMED, RUNS_OWN, CONFIGURED, FROZEN = "named for this", "the run's own", f"from {VARIABLE}", "frozen with the close"
 
-#: The runs that name each price book, by the book's name or path, and the SHA-256 that they recorded of it; None for
-#: those that name or recorded none.
+#: By the book's name or path (None: no book), the runs that name it and the SHA-256 that they recorded.
 Own = dict[str | None, tuple[list[str], set[str | None]]]
 
-#: A file that a ledger names is read up to here.
 _LIMIT_BYTES = 2**20
 
-#: How to name prices before a run begins.
 BEFOREHAND = (
     f"Put a price book on record for the ledger with `rose price FILE --adopt`; or set {VARIABLE}=FILE, or "
     "`price_book` in the fleet file before a run."
@@ -43,7 +37,7 @@ WAYS = f"Name one with `-b FILE`, for a look at made-up prices `-b example`. {BE
 
 
 class NoPriceBookError(PricingError):
-    """Nobody decided what things cost."""
+    """No rule names a price book."""
 
 
 def choose(
@@ -56,12 +50,11 @@ def choose(
     provenance: str | None = None,
     own: Own | None = None,
 ) -> PriceBook:
-    """The price book for a run of the ledger at `root`, or for every run that had a device in [from_ns, to_ns), UTC.
+    """Return the price book for a run, or for every run of a provenance with a device in [from_ns, to_ns), UTC.
 
-    Runs of one provenance where one is given. `own`: what `own_books` gave of the same runs, for who asks often.
-    `chosen` of the book says by which rule. Raises NoPriceBookError where no rule names one, NothingChargedError where
-    none does and no run had a device, PricingError where the runs name different ones, PriceBookError for one that
-    cannot be used, and LedgerError.
+    `own` saves a call of `own_books`. `chosen` of the book names the rule. Raises NoPriceBookError if no rule names
+    one, NothingChargedError if there is no run either, PricingError for runs with different ones, PriceBookError for
+    one that cannot be used, and LedgerError.
     """
     if isinstance(named, PriceBook):
         return named
@@ -91,22 +84,18 @@ def choose(
 
 
 def choose_for_new_run(root: Path | None, named: str | None) -> PriceBook | None:
-    """The book of a run that has not begun, in the ledger at `root` if there is one yet; None where no rule names one.
-
-    Raises PriceBookError for one that cannot be used, and LedgerError.
-    """
+    """Return the book of a run before it begins, None if no rule names one. Raises PriceBookError, LedgerError."""
     if named is not None:
         return chosen(pricebook.load(named), RUNS_OWN)
     return (None if root is None else _adopted(root)) or _configured()
 
 
 def chosen(book: PriceBook, rule: str) -> PriceBook:
-    """The book with the rule it was chosen by."""
     return book.model_copy(update={"chosen": rule})
 
 
 def refuse_example(book: PriceBook, act: str) -> None:
-    """Raises PricingError for made-up prices: what is posted to the books stays, and must be somebody's prices."""
+    """Raises PricingError for made-up prices: the books must have somebody's prices."""
     if book.example:
         raise PricingError(
             f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
@@ -130,13 +119,13 @@ def _configured() -> PriceBook | None:
 def own_books(
     root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None, provenance: str | None = None
 ) -> Own:
-    """What the ledger has of the books of those runs: it changes with the ledger alone. Raises LedgerError."""
+    """Return the books that those runs name. Raises LedgerError."""
     with catalog.connect(root) as connection:
         set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         named = rows(connection, "run/price_books")
     own: Own = {}
     if any(row["price_book"] for row in named) and run_id is not None:
-        # An RL run that names none is priced by the book of the fleet that it shares.
+        # An RL run without a book uses the book of its fleet.
         named = [row for row in named if row["price_book"]]
     for row in named:
         runs, sha256s = own.setdefault(row["price_book"], ([], set()))
@@ -154,9 +143,9 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
-    """The text of a file that a ledger names. Whoever wrote the ledger is not to choose what its reader opens.
+    """Return the text of a file that a ledger names; its writer must not choose what a reader opens.
 
-    Raises PriceBookError unless it is a regular .toml file of at most 1 MiB with the one SHA-256 that was recorded.
+    Raises PriceBookError unless it is a regular .toml file of at most 1 MiB with the one recorded SHA-256.
     """
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
@@ -165,7 +154,7 @@ def _recorded_text(name: str, sha256s: set[str | None]) -> str:
     try:
         if not name.endswith(".toml"):
             raise PriceBookError(f"{name} is not opened: its name does not end in .toml; name the book with `-b FILE`")
-        # Opening a FIFO would wait for whoever writes to it.
+        # Opening a FIFO would wait for a writer.
         with os.fdopen(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             content = file.read(_LIMIT_BYTES + 1) if regular else b""

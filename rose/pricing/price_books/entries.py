@@ -1,22 +1,85 @@
-"""The entries of a price book: one class for each table of the file, with its units and what makes a value wrong."""
+"""The entries of a price book: one class for each table, with units and rules for values."""
 
 from __future__ import annotations
 
 import functools
-from datetime import UTC, date, datetime
+from collections.abc import Sequence
+from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from rose.pricing.closing.period import nanoseconds
 from rose.pricing.money import PricingError
-from rose.pricing.price_books.numbers import AtLeastOne, Curve, Increment, Probability, Rate, Share
 
 
 class PriceBookError(PricingError):
-    """A price book that cannot be used, or a price it does not hold; names the file, the field and the value."""
+    """A price book that cannot be used, or lacks a price; names file, field and value."""
+
+
+#: More decimals or digits are a mistake, or a float written out.
+DECIMALS_MAX = 12
+_DIGITS_MAX = 12
+#: An amount is a 64-bit integer of nano-dollars, below 9.2e9 dollars: at this rate a device can run for a year.
+RATE_MAX = 1_000_000
+
+
+def number(value: object) -> Decimal:
+    """Return the exact number of a TOML int or Decimal. Raises ValueError for anything else."""
+    # pydantic reports a ValueError with its field; a TypeError would escape.
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise ValueError("must be a number such as 2.35, without quotes")
+    exact = Decimal(value)
+    if not exact.is_finite():
+        raise ValueError("must be a finite number")
+    if exact and exact.adjusted() >= _DIGITS_MAX:
+        raise ValueError(f"must be below 1e{_DIGITS_MAX}; check the unit")
+    exponent = exact.as_tuple().exponent
+    if isinstance(exponent, int) and -exponent > DECIMALS_MAX:
+        raise ValueError(f"has {-exponent} decimals, and a price has {DECIMALS_MAX} at most; round it")
+    return exact
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def rising(points: Sequence[tuple[Decimal, Decimal]]) -> Sequence[tuple[Decimal, Decimal]]:
+    """Return the points. Raises ValueError unless x grows and y never falls."""
+    for (low, from_y), (high, to_y) in pairwise(points):
+        if high <= low:
+            raise ValueError(f"points must be in ascending order: {high} comes after {low}")
+        if to_y < from_y:
+            raise ValueError(f"points must not fall: {to_y} at {high} after {from_y} at {low}")
+    return points
+
+
+_Number = Annotated[Decimal, BeforeValidator(number)]
+Rate = Annotated[_Number, Field(ge=0, le=RATE_MAX)]
+Share = Annotated[_Number, Field(ge=0, le=1)]
+#: `true` is 1 and `false` 0.
+Probability = Annotated[Share, BeforeValidator(lambda value: int(value) if isinstance(value, bool) else value)]
+AtLeastOne = Annotated[_Number, Field(ge=1)]
+Increment = Annotated[_Number, Field(gt=0)]
+#: (share, amount): straight lines between points, level before the first and after the last.
+Curve = Annotated[
+    tuple[Annotated[tuple[Share, Rate], BeforeValidator(_tuple)], ...],
+    BeforeValidator(_tuple),
+    Field(min_length=2),
+    AfterValidator(rising),
+]
 
 
 def _day(value: object) -> object:
@@ -31,8 +94,6 @@ Pool = Literal["serving", "rollout", "train"]
 
 
 class Header(BaseModel):
-    """What stands at the top of the file."""
-
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Name
@@ -43,17 +104,16 @@ class Header(BaseModel):
 class Entry(BaseModel):
     """A table of the file: unknown keys are refused, and every figure has a source and its date.
 
-    It holds over [valid_from, valid_to) in UTC days; a date that is None sets no bound. An entry that is a guess says
-    how good a one: its figures times `low_share` and times `high_share` are the ends of their 95% range.
+    It holds over [valid_from, valid_to) in UTC days; None is no bound. A guess says how good it is: its figures times
+    `low_share` and `high_share` are the ends of their 95% range.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    #: Fields that say what it is a price of.
+    #: Fields of `key`.
     key_fields: ClassVar[tuple[str, ...]] = ()
-    #: Whether it may be a guess. What the fleet pays, and what it asks for, is none.
+    #: Whether it may be a guess: prices that the fleet pays or asks are known.
     may_be_a_guess: ClassVar[bool] = True
-    #: What an entry is called where there are two.
     noun: ClassVar[str] = "price"
 
     source: Name
@@ -63,7 +123,6 @@ class Entry(BaseModel):
 
     @property
     def has_range(self) -> bool:
-        """Whether the entry says how far off it may be."""
         return self.low_share is not None
 
     @model_validator(mode="after")
@@ -76,40 +135,34 @@ class Entry(BaseModel):
 
     @property
     def days(self) -> tuple[date | None, date | None]:
-        """First day on which it holds and first on which it no longer does; None where there is no bound."""
+        """First day on which it holds, and first on which it no longer does; None is no bound."""
         return None, None
 
     @property
     def from_ns(self) -> int | None:
-        """First nanosecond of the entry, UTC; None if it has held from ever."""
         return midnight_ns(self.days[0])
 
     @property
     def to_ns(self) -> int | None:
-        """First nanosecond after the entry, UTC; None while it has no end."""
         return midnight_ns(self.days[1])
 
     def holds_at(self, ns: int) -> bool:
-        """Whether it holds at a UTC nanosecond."""
         from_ns, to_ns = self.from_ns, self.to_ns
         return (from_ns is None or from_ns <= ns) and (to_ns is None or ns < to_ns)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What it is a price of. Two entries of one table and one key must not hold on the same day."""
+        """What it prices. Two entries of one table and key must not hold on the same day."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 
 
 class Dated(Entry):
-    """An entry that may have dates; without them it holds always."""
-
     valid_from: Day | None = None
     valid_to: Day | None = None
 
     @property
     def days(self) -> tuple[date | None, date | None]:
-        """First day on which it holds and first on which it no longer does; None where there is no bound."""
         return self.valid_from, self.valid_to
 
     @field_validator("valid_to")
@@ -124,10 +177,7 @@ class Dated(Entry):
 
 
 class DevicePrice(Dated):
-    """What the fleet pays for each hour a device of a class is provisioned, used or not, USD.
-
-    One with a `pool` is for the devices of that pool only and goes before one without.
-    """
+    """USD for an hour of a provisioned device of a class, used or not; an entry for a `pool` goes first."""
 
     key_fields = ("device_class", "pool")
     may_be_a_guess = False
@@ -136,30 +186,29 @@ class DevicePrice(Dated):
     pool: Pool | None = None
     commitment: Name
     usd_per_hour: Rate
-    #: The least that can be bought of it, hours of one device; a year's commitment is 8760. Any time if left out.
+    #: Least purchase, hours of one device: 8760 for a year's commitment. Any time if left out.
     bought_in_hours: Increment | None = None
-    #: A rented device's price covers its power; electricity then costs nothing extra.
+    #: The price covers power.
     energy_included: bool = False
     valid_from: Day
 
 
 class Offer(Dated):
-    """A market price the fleet does not pay, USD for a device-hour: for comparisons. A rental covers its power."""
+    """A market price of a device-hour with its power, USD: for comparisons, the fleet does not pay it."""
 
     key_fields = ("device_class", "commitment")
 
     device_class: Name = Field(alias="class")
     commitment: Name
     usd_per_hour: Rate
-    #: The least that can be bought of it, hours of one device. By the time used if left out.
+    #: Least purchase, hours of one device. By the time used if left out.
     bought_in_hours: Increment | None = None
-    #: How often the seller takes the device back, for each hour of it.
     interruptions_per_hour: Rate | None = None
     valid_from: Day
 
 
 class PowerFigure(Entry):
-    """Power of a device class with no meter, watts: `idle_w` and `load_w`, or `points` by load."""
+    """Power of a device class without a meter, watts: `idle_w` and `load_w`, or `points` by load."""
 
     key_fields = ("device_class",)
 
@@ -178,16 +227,14 @@ class PowerFigure(Entry):
 
     @property
     def idle_w(self) -> Decimal:
-        """Watts with nothing to do."""
         return self.points[0][1]
 
     @property
     def load_w(self) -> Decimal:
-        """Watts under full load."""
         return self.points[-1][1]
 
     def watts(self, load: Fraction) -> Fraction:
-        """Watts at a load from 0 to 1: straight lines between the points, exact. Raises ValueError outside [0, 1]."""
+        """Return watts at a load from 0 to 1: straight lines between points, exact. Raises ValueError outside."""
         if not 0 <= load <= 1:
             raise ValueError(f"load must be from 0 to 1, got {load}")
         for (low, from_w), (high, to_w) in pairwise(self.points):
@@ -212,14 +259,14 @@ class PowerFigure(Entry):
 
 
 class Electricity(Dated):
-    """Tariff, and power usage effectiveness: watts the site draws for each watt a device draws."""
+    """Tariff, and power usage effectiveness: watts of the site for each watt of a device."""
 
     usd_per_kwh: Rate
     pue: AtLeastOne
 
 
 class TransferPrice(Dated):
-    """Dollars for each 1e9 bytes over a route."""
+    """Dollars for 1e9 bytes over a route."""
 
     key_fields = ("route",)
 
@@ -228,28 +275,28 @@ class TransferPrice(Dated):
 
 
 class Lending(Dated):
-    """What lending adds beside energy and transfer, and whether the fleet would have existed without it."""
+    """Costs of lending beside energy and transfer, and whether the fleet would exist without it."""
 
-    #: Probability that the fleet would have existed without the leases, and its 95% range; None: nothing is stated.
+    #: Probability that the fleet would exist without leases, and its 95% range.
     idle_anyway: Probability | None = None
     idle_anyway_low: Probability | None = None
     idle_anyway_high: Probability | None = None
     scheduler_usd_per_lease_s: Rate
     kv_recompute_usd_per_million_tokens: Rate
-    #: The SLO penalty: what one serving request that misses its budget costs.
+    #: SLO penalty for a serving request that misses its budget.
     violation_usd: Rate
-    #: What one that keeps its budgets costs, by the larger share of a budget that it took: (share, dollars).
+    #: Cost of a request within its budgets, by the larger share of a budget: (share, dollars).
     latency_usd: Curve | None = None
-    #: An hour that serving works longer because rollouts share its device.
+    #: Cost of an hour that serving works longer beside rollouts.
     interference_usd_per_device_hour: Rate | None = None
-    #: A GiB of KV memory that a rollout engine holds for an hour on a device that is not lent.
+    #: Cost of a rollout engine's KV memory on a device that is not lent.
     held_memory_usd_per_gib_hour: Rate | None = None
-    #: Publishing a version to one serving device, beside the transfer of its bytes.
+    #: Cost of publishing a version to a serving device, beside transfer.
     publish_usd_per_sync: Rate | None = None
 
     @property
     def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
-        """(low, stated, high); the ends are the stated probability where the book gives none."""
+        """(low, stated, high); ends that are not given are the stated probability."""
         if self.idle_anyway is None:
             return None
         low, high = (self.idle_anyway if end is None else end for end in (self.idle_anyway_low, self.idle_anyway_high))
@@ -276,8 +323,6 @@ class Lending(Dated):
 
 
 class TokenPrices(Dated):
-    """Serving's prices for a million tokens."""
-
     may_be_a_guess = False
 
     input_usd_per_million: Rate
@@ -285,8 +330,6 @@ class TokenPrices(Dated):
 
 
 class VerifierPrice(Dated):
-    """What one verdict of a verifier costs."""
-
     key_fields = ("name",)
     may_be_a_guess = False
 
@@ -294,7 +337,7 @@ class VerifierPrice(Dated):
     usd_per_verdict: Rate
 
 
-#: Table of the file to the class of its entries, in the order a book is shown.
+#: Tables of prices, in the order of display.
 TABLES: dict[str, type[Entry]] = {
     "device": DevicePrice,
     "offer": Offer,
@@ -309,19 +352,14 @@ TABLES: dict[str, type[Entry]] = {
 
 @functools.lru_cache(maxsize=4096)
 def midnight_ns(day: date | None) -> int | None:
-    """First nanosecond of a UTC day; None stays None."""
+    """Return the first nanosecond of a UTC day; None stays None."""
     if day is None:
         return None
-    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000_000
-
-
-def day_of(ns: int) -> date:
-    """UTC day of a nanosecond."""
-    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).date()
+    return nanoseconds(datetime(day.year, day.month, day.day))
 
 
 def span_of(start: date | None, end: date | None) -> str:
-    """Days from `start` until before `end`, in words; None is no bound."""
+    """Return the days from `start` until before `end` in words; None is no bound."""
     if start is None:
         return "always" if end is None else f"until {end}"
     return f"from {start} on" if end is None else f"{start} until {end}"

@@ -1,7 +1,7 @@
-"""The price book: a dated, versioned TOML file of what things cost, with the source of every figure.
+"""The price book: a dated, versioned TOML file of prices, with the source of every figure.
 
-Rates are `Decimal` and are never rounded here. A price that is missing is refused, never taken as zero. Every time is
-UTC nanoseconds; an entry holds over [valid_from, valid_to) in whole UTC days.
+Rates are `Decimal` and are never rounded here. A missing price is refused, never taken as zero. Entries hold over
+[valid_from, valid_to) in whole UTC days.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from rose.config import explain
+from rose.pricing.closing.period import day_of
 from rose.pricing.price_books.entries import (
     TABLES,
     DevicePrice,
@@ -34,33 +35,16 @@ from rose.pricing.price_books.entries import (
     TokenPrices,
     TransferPrice,
     VerifierPrice,
-    day_of,
     span_of,
 )
 from rose.pricing.price_books.rules import FILE_TABLES, DeviceTag, VendorResource
 
-__all__ = [
-    "DevicePrice",
-    "Electricity",
-    "Lending",
-    "Offer",
-    "PowerFigure",
-    "PriceBook",
-    "PriceBookError",
-    "TokenPrices",
-    "TransferPrice",
-    "VerifierPrice",
-    "load",
-    "parse",
-    "shipped",
-]
+__all__ = ["Offer", "PowerFigure", "PriceBook", "PriceBookError", "load", "parse", "shipped"]
 
 E = TypeVar("E", bound=Entry)
 
 
 class _File(Header):
-    """The tables of the file."""
-
     device: list[DevicePrice] = Field(min_length=1)
     offer: list[Offer] = Field(default_factory=list)
     power: list[PowerFigure] = Field(default_factory=list)
@@ -73,20 +57,9 @@ class _File(Header):
     vendor_resource: list[VendorResource] = Field(default_factory=list)
 
     def entries(self, table: str) -> Sequence[Entry]:
-        """Entries of a table of the file, in its order. Raises KeyError for a table that no book has."""
-        by_table: dict[str, Sequence[Entry]] = {
-            "device": self.device,
-            "offer": self.offer,
-            "power": self.power,
-            "electricity": self.electricity_prices,
-            "transfer": self.transfer,
-            "lending": self.lending_terms,
-            "tokens": self.token_prices,
-            "verifier": self.verifier,
-            "device_tag": self.device_tag,
-            "vendor_resource": self.vendor_resource,
-        }
-        return by_table[table]
+        names = {field.alias or name: name for name, field in type(self).model_fields.items()}
+        entries: Sequence[Entry] = getattr(self, names[table])
+        return entries
 
     @model_validator(mode="after")
     def _one_price_a_day(self) -> Self:
@@ -101,56 +74,43 @@ class _File(Header):
 
 
 class PriceBook(_File):
-    """The whole file, as `parse` found it good. Lookups refuse what is missing with PriceBookError."""
+    """The whole validated file. Lookups refuse a missing price with PriceBookError."""
 
-    #: SHA-256 of the file's text: two books of one name and version that differ are told apart by it.
     sha256: str = Field(default="", exclude=True)
-    #: Where it was read from, for error messages.
     path: str = Field(default="", exclude=True)
-    #: The file's text.
     text: str = Field(default="", exclude=True, repr=False)
-    #: By which rule it was chosen, in words: see `rose.pricing.price_books.choice`.
+    #: The rule of `rose.pricing.price_books.choice`, in words.
     chosen: str = Field(default="", exclude=True)
 
     @property
     def example(self) -> bool:
-        """Whether its prices are made up: a book that comes with ROSE, or a copy that still has its name."""
+        """Whether its prices are made up: a book that comes with ROSE, or a copy with its name."""
         return is_example(self.name)
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
-        """Price of a device of a class in a pool at an instant; an entry for the pool goes before one without.
-
-        Raises PriceBookError where the book has no such price.
-        """
+        """Return a device's price at an instant; an entry for the pool goes first. Raises PriceBookError for none."""
         of_class = [price for price in self.device if price.device_class == device_class]
         wanted = [price for price in of_class if price.pool is None or price.pool == pool]
         holding = [price for price in wanted if price.holds_at(ns)]
         if holding:
-            # At most two hold, one of them for the pool.
             return max(holding, key=lambda price: price.pool is not None)
-        message = f"price book {self.path} has no price for device class {device_class!r}"
         if not of_class:
-            known = ", ".join(sorted({price.device_class for price in self.device}))
-            raise PriceBookError(
-                f'{message} (it has {known}); add a [[device]] with class = "{device_class}"{self._where}'
-            )
-        if not wanted:
+            lack = f" (it has {', '.join(sorted({price.device_class for price in self.device}))})"
+            fix = f'with class = "{device_class}"'
+        elif not wanted:
             pools = ", ".join(sorted({str(price.pool) for price in of_class}))
-            raise PriceBookError(
-                f"{message} in pool {pool!r} (it has one for pool {pools}); add a [[device]] without a pool"
-                f"{self._where}"
-            )
+            lack, fix = f" in pool {pool!r} (it has one for pool {pools})", "without a pool"
+        else:
+            lack, fix = f" in pool {pool!r} on {day_of(ns)}", "whose valid_from and valid_to hold that day"
         raise PriceBookError(
-            f"{message} in pool {pool!r} on {day_of(ns)}; add a [[device]] whose valid_from and valid_to hold that day"
+            f"price book {self.path} has no price for device class {device_class!r}{lack}; add a [[device]] {fix}"
             f"{self._where}"
         )
 
     def offers_at(self, device_class: str, ns: int) -> tuple[Offer, ...]:
-        """Market prices of a class at an instant, in the file's order; none where the book names none."""
         return tuple(offer for offer in self.offer if offer.device_class == device_class and offer.holds_at(ns))
 
     def power_of(self, device_class: str) -> PowerFigure:
-        """Assumed power of a class. Raises PriceBookError if the book has none."""
         for figure in self.power:
             if figure.device_class == device_class:
                 return figure
@@ -160,36 +120,31 @@ class PriceBook(_File):
         )
 
     def electricity_at(self, ns: int) -> Electricity:
-        """Tariff and PUE at an instant."""
         return self._at(self.electricity_prices, ns, "electricity")
 
     def lending_at(self, ns: int) -> Lending:
-        """Terms of lending at an instant."""
         return self._at(self.lending_terms, ns, "lending")
 
     def tokens_at(self, ns: int) -> TokenPrices:
-        """Serving's token prices at an instant."""
         return self._at(self.token_prices, ns, "tokens")
 
     def transfer_at(self, route: str, ns: int) -> TransferPrice:
-        """Price of a route at an instant."""
         return self._at([p for p in self.transfer if p.route == route], ns, "transfer", f"route {route!r}")
 
     def verifier_at(self, name: str, ns: int) -> VerifierPrice:
-        """Price of a verifier's verdict at an instant."""
         return self._at([p for p in self.verifier if p.name == name], ns, "verifier", f"verifier {name!r}")
 
     def change_times_ns(self) -> list[int]:
-        """Every instant at which any price begins or ends, ascending."""
-        return sorted(_edges_ns(chain.from_iterable(map(self.entries, TABLES))))
+        entries = chain.from_iterable(map(self.entries, TABLES))
+        return sorted({ns for entry in entries for ns in (entry.from_ns, entry.to_ns) if ns is not None})
 
     def stretches(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
-        """[t0_ns, t1_ns) cut at every change: consecutive spans inside which no price of the book changes."""
-        return _cut(t0_ns, t1_ns, self.change_times_ns())
+        if t0_ns >= t1_ns:
+            return []
+        return list(pairwise([t0_ns, *(ns for ns in self.change_times_ns() if t0_ns < ns < t1_ns), t1_ns]))
 
     @property
     def _where(self) -> str:
-        """Where what the book lacks is to be added: the end of a sentence."""
         return ", in a copy of the book with a `name` of your own" if self.example else ""
 
     def _at(self, entries: Iterable[E], ns: int, table: str, what: str = "") -> E:
@@ -206,21 +161,16 @@ class PriceBook(_File):
 
 @functools.cache
 def shipped() -> tuple[str, ...]:
-    """Names of the books in the package, all of whose prices are made up."""
     files = (item.name for item in resources.files("rose.pricing.price_books").iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
 
 
 def is_example(name: str) -> bool:
-    """Whether a price book of this name has made-up prices."""
     return name in shipped() or name.startswith("example-")
 
 
 def load(name_or_path: str | Path) -> PriceBook:
-    """Read and validate a price book: the name of one in the package, such as `example`, else a path.
-
-    Raises PriceBookError naming the file and, for each wrong field, its path and value.
-    """
+    """Return a package's book by name, such as `example`, or one of a path. Raises PriceBookError."""
     names = shipped()
     if str(name_or_path) in names:
         file = f"{name_or_path}.toml"
@@ -241,7 +191,7 @@ def load(name_or_path: str | Path) -> PriceBook:
 
 
 def parse(text: str, source: str) -> PriceBook:
-    """Validate the text of a price book; `source` names it in errors. Raises PriceBookError naming each wrong field."""
+    """Return the price book of a text; `source` is for errors. Raises PriceBookError naming each wrong field."""
     try:
         data = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
@@ -249,7 +199,6 @@ def parse(text: str, source: str) -> PriceBook:
         raise PriceBookError(f"price book {source} is not valid TOML: {error}{again}") from None
     except (ValueError, ArithmeticError):
         raise PriceBookError(f"price book {source} has a number too long for any price; shorten it") from None
-    # A table that is written once is a list of one.
     tables = {table: [data[table]] for table in FILE_TABLES if isinstance(data.get(table), dict)}
     try:
         _File.model_validate(data | tables)
@@ -260,7 +209,6 @@ def parse(text: str, source: str) -> PriceBook:
 
 
 def _overlaps(entries: Iterable[E]) -> Iterator[tuple[E, E]]:
-    """Entries of one key that hold on one day: the earlier one and the later one."""
     by_key: dict[tuple[str, ...], list[E]] = {}
     for entry in entries:
         by_key.setdefault(entry.key, []).append(entry)
@@ -271,13 +219,3 @@ def _overlaps(entries: Iterable[E]) -> Iterator[tuple[E, E]]:
                 yield lasting, entry
             if lasting is None or (lasting.days[1] or date.max) < (entry.days[1] or date.max):
                 lasting = entry
-
-
-def _edges_ns(entries: Iterable[Entry]) -> set[int]:
-    return {ns for entry in entries for ns in (entry.from_ns, entry.to_ns) if ns is not None}
-
-
-def _cut(t0_ns: int, t1_ns: int, edges_ns: Iterable[int]) -> list[tuple[int, int]]:
-    if t0_ns >= t1_ns:
-        return []
-    return list(pairwise([t0_ns, *(ns for ns in sorted(edges_ns) if t0_ns < ns < t1_ns), t1_ns]))

@@ -1,4 +1,4 @@
-"""What finance writes into a price book beside prices: tags of devices and names of vendors."""
+"""Rules in a price book beside prices: tags of devices and names of vendors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from rose.pricing.price_books.entries import TABLES, Entry, Name, Pool
-
-_RULE = "rule"
 
 
 def _tags(value: object) -> dict[str, str]:
@@ -23,14 +21,11 @@ def _tags(value: object) -> dict[str, str]:
 
 
 class DeviceTag(Entry):
-    """Tags of the devices that it names, for what their runs do not say.
-
-    `hardware` is a pattern such as `GPU-7*` of the hardware's id. A device has to be all that is given.
-    """
+    """Tags of devices whose runs give none; `hardware` is a pattern of ids such as `GPU-7*`."""
 
     key_fields = ("device", "pool", "device_class", "hardware")
     may_be_a_guess = False
-    noun = _RULE
+    noun = "rule"
 
     device: Name | None = None
     pool: Pool | None = None
@@ -40,19 +35,18 @@ class DeviceTag(Entry):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """`pool=serving`: devices and classes may have one name."""
+        """`pool=serving`: devices and classes may have the same name."""
         fields = type(self).model_fields
         chosen = ((fields[name].alias or name, getattr(self, name)) for name in self.key_fields)
         return tuple(f"{name}={value}" for name, value in chosen if value is not None)
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Where several name a device, the least of these holds: what names fewer devices goes before."""
+        """Sorts entries of fewer devices first, which hold."""
         hardware = self.hardware or ""
         return not self.device, not hardware, -len(hardware), not self.device_class, not self.pool, self.key
 
     def names(self, device_id: str | None, hardware_id: str | None, pool: str | None, device_class: str | None) -> bool:
-        """Whether it is of such a device."""
         return (
             self.device in (None, device_id)
             and self.pool in (None, pool)
@@ -68,8 +62,7 @@ class DeviceTag(Entry):
 
 
 def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
-    """A function of (device_id, hardware_id, pool, device_class): the tags of that device, each from the entry that
-    names the fewest devices."""
+    """Return a function from (device_id, hardware_id, pool, device_class) to tags, each of its narrowest entry."""
     widest_first = sorted(entries, key=lambda entry: entry.place, reverse=True)
 
     def tags(device_id: str | None, hardware_id: str | None, pool: str, device_class: str) -> dict[str, str]:
@@ -83,7 +76,7 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
 
 
 class VendorResource(Entry):
-    """What a vendor's invoice calls devices, as patterns: devices by name or hardware, patterns too, or a class."""
+    """A vendor's name (a pattern) for devices: by name or hardware, patterns too, or by class."""
 
     key_fields = ("resource", "sku")
     may_be_a_guess = False
@@ -97,14 +90,13 @@ class VendorResource(Entry):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What the vendor calls it: a resource and a SKU of one name are two things."""
         if self.resource is None:
             return "sku", str(self.sku)
         return (self.resource,) if self.sku is None else (self.resource, self.sku)
 
     @property
     def target(self) -> tuple[str, str]:
-        """Kind and name of what it is: `device`, `devices` (a pattern of hardware) or `class`."""
+        """(kind, name): `device`, `devices` (a pattern of hardware) or `class`."""
         if self.device_class is not None:
             return "class", self.device_class
         name = self.device or self.hardware or ""
@@ -118,10 +110,4 @@ class VendorResource(Entry):
         return self
 
 
-#: Table of the file to the class of its entries.
-RULES: dict[str, type[Entry]] = {
-    "device_tag": DeviceTag,
-    "vendor_resource": VendorResource,
-}
-#: Every table that a file may have, prices first.
-FILE_TABLES: dict[str, type[Entry]] = TABLES | RULES
+FILE_TABLES: dict[str, type[Entry]] = {**TABLES, "device_tag": DeviceTag, "vendor_resource": VendorResource}

@@ -1,7 +1,4 @@
-"""The reader's calendar: how a period is written, and which day, week, month, quarter and year an hour lies in.
-
-Charges are of UTC hours, so days begin on one: a zone that is half an hour off is refused.
-"""
+"""The reader's calendar: periods as written, and names of times. A zone half an hour off UTC hours is refused."""
 
 from __future__ import annotations
 
@@ -29,13 +26,11 @@ _MONTH = re.compile(r"(\d{4})-(\d\d)")
 _NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
 
 
-#: Ten years: each hour of a period takes memory.
+#: Ten years: each hour takes memory.
 _DAYS_MAX = 3660
 
 
 class Hour(NamedTuple):
-    """An hour of a period, and what the reader calls the time it lies in."""
-
     from_ns: int
     day: str
     week: str
@@ -63,7 +58,7 @@ class Calendar:
         return ZoneInfo(self.tz)
 
     def period(self, text: str, now_ns: int) -> Period:
-        """The period that `text` names, in any of FORMS. Raises QuestionError for another text, or beyond ten years."""
+        """Return the period of `text`, one of FORMS. Raises QuestionError for other text, or beyond ten years."""
         first, dots, last = text.partition("..")
         begin, end = self._bounds(first, now_ns)[0], self._bounds(last if dots else first, now_ns)[1]
         if end - begin > _DAYS_MAX * NS_PER_DAY:
@@ -73,8 +68,7 @@ class Calendar:
         return Period(begin, end)
 
     def text(self, period: Period) -> str:
-        """The period for people, in this zone: its first and last day where it is whole days, else its first instant
-        and the first that is no longer in it."""
+        """Return the period in this zone: first and last day of whole days, else first instant and end."""
         if self.day_begins(period.from_ns) and self.day_begins(period.to_ns):
             days = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d}" for ns in (period.from_ns, period.to_ns - 1))
             return f"{' through '.join(dict.fromkeys(days))}, {self.tz}"
@@ -82,11 +76,10 @@ class Calendar:
         return f"{begin} to {end}, {self.tz}"
 
     def day_begins(self, ns: int) -> bool:
-        """Whether a day of this zone begins at that instant."""
         return moment(ns).astimezone(self.zone).time() == time()
 
     def hours(self, period: Period) -> Iterator[Hour]:
-        """The UTC hours of a period, in order. Raises QuestionError where a day does not begin on one."""
+        """Yield the UTC hours of a period, in order. Raises QuestionError if a day does not begin on one."""
         at_ns = period.from_ns
         while at_ns < period.to_ns:
             day = moment(at_ns).astimezone(self.zone).date()
@@ -132,7 +125,7 @@ class Calendar:
         return ns
 
     def _days(self, text: str, today: date) -> tuple[date, date] | None:
-        """First day, and the first day after; None for what is not made of days. Raises ValueError for no such day."""
+        """Return first day and end; None for text not made of days. Raises ValueError for no such day."""
         if match := _LAST_DAYS.fullmatch(text):
             return today - timedelta(days=int(match[1])), today
         if text in ("today", "yesterday"):
@@ -168,6 +161,6 @@ def _months(first: date, count: int) -> tuple[date, date]:
 
 
 def _add(first: date, months: int) -> date:
-    """The first day of the month that is so many later. Raises ValueError for one of no year."""
+    """Raises ValueError beyond the calendar's years."""
     number = first.year * 12 + first.month - 1 + months
     return date(number // 12, number % 12 + 1, 1)

@@ -1,7 +1,4 @@
-"""What a period cost by any few dimensions: closed hours as the books have them, open hours priced now.
-
-Every line is whole nano-dollars, and all lines of an answer without a filter sum to the bill of the period exactly.
-"""
+"""What a period cost by up to six dimensions; lines without a filter sum to the bill to the nano-dollar."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from rose.errors import did_you_mean
 from rose.ledger import catalog
 from rose.ledger.examine import Seen
 from rose.pricing import charges
-from rose.pricing.charges.sums import exact
+from rose.pricing.charges.pricing import exact
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.bill import STATES, Bill, bill
 from rose.pricing.closing.charge_algebra import UNALLOCATED
@@ -31,23 +28,22 @@ from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.calendar import Calendar
 
-#: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
 BY: tuple[str, ...] = (*charge_algebra.BY, *TIMES)
 VIEWS: Mapping[str, str] = {view.replace(" ", "-"): view for view in (AMORTIZED, FULLY_LOADED)}
-#: More would be the charges themselves.
 DIMENSIONS_MAX = 6
 _TAG = "tag:"
-#: What a price book tells devices by.
 _DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 _AMOUNTS = ("cost_nano", "ns", "tokens")
+_SUMMED = ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
+_STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, none to six dimensions (of BY, or `tag:NAME`), and values that its charges must have in others.
+    """A period, up to six dimensions (of BY, or `tag:NAME`), and values that charges must have in others.
 
-    Raises QuestionError for a view or dimension that there is none of, a dimension given twice, or more than six.
+    Raises QuestionError for an unknown view or dimension, a dimension given twice, or more than six.
     """
 
     period: Period
@@ -55,9 +51,8 @@ class Question:
     only: Mapping[str, str] = field(default_factory=dict)
     calendar: Calendar = field(default_factory=Calendar)
     provenance: str | None = None
-    #: One of VIEWS.
     view: str = "amortized"
-    #: The close that is asked about: its period, its provenance and its rows alone, as known at `as_of_ns`.
+    #: Only this close counts, as known at `as_of_ns`.
     close_id: str | None = None
     as_of_ns: int | None = None
 
@@ -74,10 +69,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars.
-
-    The fully loaded view spreads idle time over other rows: `ns` and `tokens` are then 0.
-    """
+    """A value for each dimension, and nano-dollars; `ns` and `tokens` are 0 in the fully loaded view."""
 
     values: tuple[str, ...]
     closed_nano: int
@@ -91,26 +83,19 @@ class Line:
         return self.closed_nano + self.corrections_nano + self.open_nano
 
     def to_json(self) -> dict[str, int]:
-        """Amounts without the values; whole nano-dollars."""
-        names = ("cost_nano", "closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("cost_nano", *_SUMMED)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """The answer, in nano-units of the stamp's currency.
-
-    `total` sums `lines`; `bill_nano` is the whole period's, which `total` is where there is no filter.
-    """
+    """The answer, in nano-units of the currency. `total` sums `lines`; `bill_nano` is unfiltered."""
 
     question: Question
     lines: tuple[Line, ...]
     total: Line
     bill_nano: int
     stamp: Stamp
-    #: Closes that have a part of the period, with the number of corrections posted to each.
     closes: Mapping[str, int]
-    #: Parts of the period that are not closed.
     open: tuple[Period, ...]
 
     @property
@@ -118,7 +103,6 @@ class Cost:
         return VIEWS[self.question.view]
 
     def to_json(self) -> dict[str, Any]:
-        """Amounts are whole nano-dollars of the currency."""
         question = self.question
         return {
             "view": self.view,
@@ -149,7 +133,7 @@ def question(
     close: str | None = None,
     as_of: str | None = None,
 ) -> Question:
-    """The question that a reader's words ask; `now_ns` is what today and this month are of. Raises QuestionError."""
+    """Return the question of a reader's words; `now_ns` dates today and this month. Raises QuestionError."""
     calendar = Calendar(tz or "UTC")
     only = {name: value for name, value in (("team", team), ("run", run)) if value is not None}
     if tag is not None:
@@ -186,12 +170,7 @@ def ask(
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Cost:
-    """Answer a question; `price_book` prices hours that are not closed. `seen` is for `verify`.
-
-    Raises QuestionError for a value that no charge of the period has; PricingError where there is nothing to charge,
-    for more than one provenance (unless one is chosen), and for open hours that cannot be priced; PriceBookError;
-    LedgerError.
-    """
+    """Answer a question; `price_book` prices open hours, `seen` is for `verify`. Raises as `answer` and `bill`."""
     billed = bill(
         root,
         question.period,
@@ -202,6 +181,11 @@ def ask(
         close_id=question.close_id,
         as_of_ns=question.as_of_ns,
     )
+    return answer(billed, question)
+
+
+def answer(billed: Bill, question: Question) -> Cost:
+    """Answer a question from the bill of its period. Raises QuestionError for a value that no charge has."""
     charged = billed.rows if question.view == "amortized" else _fully_loaded(billed)
     names = [*question.by, *(name for name in question.only if name not in question.by)]
     dimensions = [_dimension(name, billed, charged, question.calendar) for name in names]
@@ -229,7 +213,7 @@ def ask(
 
 
 def unknown_team(root: Path, team: str) -> str | None:
-    """Return a warning for a team that no run of the ledger names: a misspelt one costs nothing. Raises LedgerError."""
+    """Return a warning for a team that no run names: a misspelt one costs nothing. Raises LedgerError."""
     with catalog.connect(root) as connection:
         known = {str(row["team"]) for row in rows(connection, "spend/teams") if row["team"]}
     if team in known | {UNALLOCATED}:
@@ -238,7 +222,7 @@ def unknown_team(root: Path, team: str) -> str | None:
 
 
 def tags_of(tags_json: str) -> dict[str, str | None]:
-    """Tags by name. Of a name given twice the first counts, as it does where charges are given their team."""
+    """Return tags by name; the first of a repeated name counts, as in the team of charges."""
     tags: dict[str, Any] = json.loads(
         tags_json, object_pairs_hook=lambda pairs: dict(reversed(pairs)), parse_int=str, parse_float=str
     )
@@ -248,7 +232,6 @@ def tags_of(tags_json: str) -> dict[str, str | None]:
 
 
 def _fully_loaded(billed: Bill) -> pl.LazyFrame:
-    """The charges with idle time and overhead on the work that they are there for."""
     before = billed.loaded
     opened = pl.any_horizontal(pl.lit(False), *(charge_algebra.in_period(gap) for gap in billed.open))
     state = pl.when(opened).then(pl.lit("open")).otherwise(pl.lit("closed"))
@@ -261,9 +244,9 @@ def _fully_loaded(billed: Bill) -> pl.LazyFrame:
 
 
 def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calendar) -> pl.Expr:
-    """The value of each charge in a dimension. Raises QuestionError for a tag that no run or device has."""
+    """Return each charge's value in a dimension. Raises QuestionError for an unknown tag."""
     if name in TIMES:
-        # A year has nine thousand hours: their names are looked up, not made one by one.
+        # Names are looked up, not made for each charge.
         hours = {hour.from_ns // 1000: getattr(hour, name) for hour in calendar.hours(billed.period)}
         return pl.col("hour").dt.epoch("us").replace_strict(hours, return_dtype=pl.String)
     value = _tag(name.removeprefix(_TAG), billed, charged) if name.startswith(_TAG) else pl.col(charge_algebra.BY[name])
@@ -271,7 +254,6 @@ def _dimension(name: str, billed: Bill, charged: pl.LazyFrame, calendar: Calenda
 
 
 def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
-    """The value of a tag: the run's, else that which the price book gives the device."""
     with catalog.connect(billed.root) as ledger:
         set_variables(ledger, provenance=billed.provenance)
         runs = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
@@ -290,12 +272,8 @@ def _tag(tag: str, billed: Bill, charged: pl.LazyFrame) -> pl.Expr:
     return pl.coalesce(value, key.replace_strict(of_device, default=None, return_dtype=pl.String))
 
 
-_SUMMED = ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
-_STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
-
-
 def _lines(question: Question, sums: pl.DataFrame) -> list[Line]:
-    """The lines in order: of times by time, else the dearest first, those that begin with the same values together."""
+    """Return lines in order: times by time, others by cost, equal first values together."""
     amounts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in sums.iter_rows(named=True):
         own = amounts[tuple(row[name] for name in question.by)]

@@ -1,8 +1,7 @@
-"""What borrowing saved in a period: cash saved and capacity avoided, the fleet and by team and run; never added.
+"""What borrowing saved in a period: cash saved and capacity avoided, by fleet, team and run; never added.
 
-Both are figures of whole runs (`rose.pricing.borrowing.report`), so a run counts in the period in which it
-ended, and one that goes on in the period that does too, as it stands. The runs of consecutive periods are then all
-runs, each once.
+Both are figures of whole runs. A run counts in the period in which it ended, or which holds now if it continues, so
+consecutive periods have each run once.
 """
 
 from __future__ import annotations
@@ -28,26 +27,22 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.run.heard import SILENT, silent
 from rose.pricing.run.priced import priced
 
-#: Why sums have no interval.
 NO_INTERVAL = (
     "runs share what is uncertain, such as a price, so the intervals of several do not add up to one of the sum"
 )
-#: What a fleet's own run counts for where RL runs share it.
 LET_GO = "dedicated devices of the fleet that recorded decisions let go: they are no RL run's"
-#: Both ends of the cash saved, in the order in which they stand everywhere.
+#: Both ends of the cash saved, in order.
 ENDS = ("if_there_anyway", "if_not")
-#: An interval, nano-dollars; without an upper end where there is none.
+#: An interval, nano-dollars; None is unbounded.
 Ends = tuple[int, int | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSaved:
-    """One run, nano-dollars; None where that is not known, and `why` says so.
+    """One run, nano-dollars; None where unknown, and `why` says so.
 
-    Of a fleet that RL runs share its own run has what recorded decisions let go alone, and `why` says that.
-
-    `cash_nano` are both ends of the cash saved, alike where it is one figure: if the fleet would have been there
-    anyway, and if it would not.
+    A fleet's own run that RL runs share counts only what recorded decisions let go. `cash_nano` are both ends of the
+    cash saved: if the fleet would have been there anyway, and if not; equal where it is one figure.
     """
 
     run_id: str
@@ -56,28 +51,23 @@ class RunSaved:
     why: str | None
     capacity_nano: int | None = None
     cash_nano: tuple[int, int] | None = None
-    #: What borrowing added to the bill (marginal).
     added_nano: int | None = None
-    #: 95% of the cash saved where that is one figure; None where it has none.
+    #: 95% of the cash saved where that is one figure.
     cash_interval: Ends | None = None
-    #: Whether the ledger verified, and the prices; None where nothing is known of the run.
+    #: None where nothing is known of the run.
     verified: bool | None = None
     book: BookFacts | None = None
-    #: Why cash saved has no interval, where it is one figure.
     no_interval: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
-    """The runs of a period; sums are of the runs that are known, and say how many are not."""
-
     period: Period
     provenance: str
     runs: tuple[RunSaved, ...]
 
     @property
     def two_ends(self) -> bool:
-        """Whether any cash saved is two amounts."""
         return any(run.cash_nano is not None and run.cash_nano[0] != run.cash_nano[1] for run in self.runs)
 
     @property
@@ -86,21 +76,19 @@ class Saved:
 
     @property
     def book(self) -> BookFacts | None:
-        """The prices of the first run that is known, as an example if those of any are."""
+        """The first known run's prices; `example` if any run's are."""
         books = [run.book for run in self.runs if run.book is not None]
         return replace(books[0], example=any(book.example for book in books)) if books else None
 
     @property
     def verified(self) -> bool:
-        """Whether the ledger verified for every run that is known."""
         return all(run.verified is not False for run in self.runs)
 
     def of_team(self, team: str | None) -> list[RunSaved]:
-        """The runs of a team; all of them for None, which is the fleet."""
         return [run for run in self.runs if team in (None, run.team)]
 
     def to_json(self) -> dict[str, Any]:
-        """Amounts are whole nano-dollars; `cash_saved_nano` has both ends by `ENDS`."""
+        """Return whole nano-dollars; `cash_saved_nano` has both ends by `ENDS`."""
         return {
             "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
             "provenance": self.provenance,
@@ -140,12 +128,11 @@ def saved(
     kept: MutableMapping[str, RunSaved] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """The runs of a period with what borrowing saved in each. `progress` is told how many runs are done, of how many.
-    `seen` is for `verify`. `kept` has runs by id as they were found on the same ledger with the same book, and is given
-    the others.
+    """Return the runs of a period with what each saved.
 
-    Raises NothingChargedError where no run counts in the period; QuestionError where none has that id or team;
-    PricingError for more than one provenance (unless one is chosen), and for no one price book; LedgerError.
+    `progress` gets runs done and their number; `seen` is for `verify`; `kept` caches runs of one ledger and book by id.
+    Raises NothingChargedError if no run counts in the period; QuestionError for an unknown run or team; PricingError
+    for several provenances (unless one is chosen) or several price books; LedgerError.
     """
     root = layout.check(root)
     now_ns = utc_us() * 1000 if now_ns is None else now_ns
@@ -156,7 +143,7 @@ def saved(
         provenance = one_provenance(root, present, provenance, period)
         set_variables(connection, provenance=provenance)
         counted = rows(connection, "spend/runs")
-    # What a fleet's run borrowed, RL runs that share it borrowed: only asked for by name does all of it count itself.
+    # RL runs borrow on a shared fleet: its own run counts whole only when it is asked for by name.
     counted = [row for row in counted if not row["shared"] or row["let_go"] or row["run_id"] == run_id]
     counted = [row for row in counted if _counts(row, period, provenance, now_ns)]
     if not counted:
@@ -170,7 +157,6 @@ def saved(
                 f"no run that counts in {period.label} has {option} {value!r}{did_you_mean(value, known)}"
             )
         counted = [row for row in counted if value in (None, row[column])]
-    # One sum has one book: runs that name different ones are refused.
     book = choice.choose(
         root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
     )
@@ -182,16 +168,13 @@ def saved(
         key = f"{row['run_id']}/let_go" if let_go_alone else row["run_id"]
         if key not in kept:
             kept[key] = _of_run(root, row, book, seen, allow_unverified=allow_unverified, let_go_alone=let_go_alone)
-        # What is kept has the status that the run had then: it may have fallen silent since.
+        # The status may have changed since the run was kept.
         runs.append(replace(kept[key], status=row["status"]))
     return Saved(period=period, provenance=provenance, runs=tuple(runs))
 
 
 def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -> bool:
-    """Whether a run counts in a period: where it ended, if it goes on where it stands now, else where it fell silent.
-
-    What is silent has that as its status from then on.
-    """
+    """Return whether a run counts: where it ended or fell silent, else now. Sets `row["status"]` of a silent run."""
     at_ns, last_us = now_ns, int(row["last_event_us"])
     if silent(
         status=row["status"],
@@ -205,7 +188,6 @@ def _counts(row: dict[str, Any], period: Period, provenance: str, now_ns: int) -
 
 
 def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
-    """Sums over the runs that are known."""
     every = list(runs)
     capacity = [run.capacity_nano for run in every if run.capacity_nano is not None]
     cash = [run.cash_nano for run in every if run.cash_nano is not None]
@@ -220,7 +202,7 @@ def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
 
 
 def cash_text(ends: Sequence[int] | None, currency: str = "USD") -> str:
-    """`$1.20`, or `$1.20 or -$3.00`, in the order of `ENDS`, where it depends on whether the fleet would be there."""
+    """Return `$1.20`, or `$1.20 or -$3.00` in the order of ENDS."""
     if ends is None:
         return "not known"
     return " or ".join(dict.fromkeys(format_money(end, currency) for end in ends))
@@ -233,7 +215,7 @@ def _by_end(ends: tuple[int, int] | None) -> dict[str, int] | None:
 def _of_run(
     root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool, let_go_alone: bool
 ) -> RunSaved:
-    """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
+    """Unknown if it cannot be priced. Raises LedgerError, and PricingError for an unverified ledger."""
     try:
         if let_go_alone:
             return _let_go(root, row, book, seen, allow_unverified=allow_unverified)
@@ -241,15 +223,13 @@ def _of_run(
     except PricingError as error:
         if not allow_unverified and not verify.verify(root, seen=seen).ok:
             raise
-        return RunSaved(run_id=row["run_id"], team=row["team"], status=row["status"], why=str(error))
+        return RunSaved(**_names(row), why=str(error))
     figures: dict[str, Figure] = {name: figure for name, figure, _ in table.rows}
     capacity, cash, added = figures[CAPACITY], figures[CASH], figures[ADDED]
     ends = [figures.get(f"{CASH} {end}", cash) for end in (WOULD, WOULD_NOT)]
     amounts = [int(end.value) for end in ends if end.value is not None]
     return RunSaved(
-        run_id=row["run_id"],
-        team=row["team"],
-        status=row["status"],
+        **_names(row),
         capacity_nano=None if capacity.value is None else int(capacity.value),
         cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
         why=capacity.why or (None if amounts else cash.why),
@@ -262,13 +242,10 @@ def _of_run(
 
 
 def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None, *, allow_unverified: bool) -> RunSaved:
-    """What recorded decisions let go of a fleet that RL runs share. Raises what `priced` raises."""
     with priced(root, row["run_id"], book, allow_unverified, seen) as run:
         nano = nano_usd_of(run.borrow.let_go_usd)
         return RunSaved(
-            run_id=row["run_id"],
-            team=row["team"],
-            status=row["status"],
+            **_names(row),
             capacity_nano=0,
             cash_nano=(nano, nano),
             why=LET_GO,
@@ -277,6 +254,10 @@ def _let_go(root: Path, row: dict[str, Any], book: PriceBook, seen: Seen | None,
             book=run.stamp.book,
             no_interval="it is a price, and known exactly",
         )
+
+
+def _names(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("run_id", "team", "status")}
 
 
 def _interval(figure: Figure) -> Ends | None:

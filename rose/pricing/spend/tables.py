@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
-    """What is closed and what is not, then the lines and their sum."""
     question, currency = cost.question, cost.stamp.currency
     yield f"{question.calendar.text(question.period)}  [{cost.view}; {cost.stamp}]"
     yield rests_on(cost)
@@ -35,11 +34,8 @@ def terminal(cost: Cost) -> Iterator[Element]:
 
 
 def lines(cost: Cost) -> Table:
-    """The lines of an answer in whole units, and their sum."""
     by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
-    # Only where they differ from the cost or from nothing.
     corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
-    # The fully loaded view has no device time and no tokens of its own.
     counted = cost.view == AMORTIZED
 
     def row(values: Sequence[str], line: Line) -> Row:
@@ -64,10 +60,6 @@ def lines(cost: Cost) -> Table:
 
 
 def page(cost: Cost, postings: Sequence[Posting] = ()) -> Iterator[Table | str]:
-    """What a page for a team lead shows: the lines of an answer, exact too, and what they rest on.
-
-    `postings` are the close that was asked about and its corrections.
-    """
     for part in terminal(cost):
         assert not isinstance(part, Paragraph)
         yield part
@@ -98,7 +90,6 @@ def _exact(line: Line) -> tuple[int, ...]:
 
 
 def rests_on(cost: Cost) -> str:
-    """Which part comes from the books, and which was priced now."""
     closes = ", ".join(
         close_id + (f" with {count} correction{'s' if count > 1 else ''}" if count else "")
         for close_id, count in cost.closes.items()
@@ -110,7 +101,7 @@ def rests_on(cost: Cost) -> str:
 
 
 def csv_text(cost: Cost) -> str:
-    """A row for each line; amounts in whole units of the currency, to the nano. No row for the total."""
+    """Return a row for each line, without the total; amounts in whole units, to the nano."""
     written, stamp = io.StringIO(), cost.stamp
     rows = csv.writer(written, lineterminator="\n")
     terms = {
@@ -133,8 +124,7 @@ def csv_text(cost: Cost) -> str:
 
 
 def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
-    """The fleet, then each team, then each run."""
-    # What was saved rests on a third of the package, which what it cost does without.
+    # Loads a third of the package, which cost does not need.
     from rose.pricing.spend.saved import NO_INTERVAL, cash_text, summed
 
     book = saved.book

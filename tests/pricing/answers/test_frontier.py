@@ -45,7 +45,7 @@ def test_where_both_are_known_the_answer_is_the_author_s(
     )
     assume(abs(expected.left - expected.right) > 1e-6)
     answer = frontier.next_dollar(eta(eta_n), eta(eta_t), inference, training)
-    assert answer.side == ("inference" if expected.to_inference else "training")
+    assert answer.side == ("inference" if expected.left > expected.right else "training")
     assert answer.gain_inference == pytest.approx(expected.gain_inference_per_usd)
     assert answer.gain_training == pytest.approx(expected.gain_training_per_usd)
 

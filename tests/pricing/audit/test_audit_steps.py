@@ -82,7 +82,6 @@ def test_a_row_without_amounts_is_not_missed(hour: tuple[pl.DataFrame, Evidence]
 
 
 def test_tokens_in_an_hour_without_device_time_cost_nothing(tmp_path: Path) -> None:
-    """A turn that ended after its device had left."""
     made = [*begun(), slice_(0, rollout=3600), turn("t", 3700, 9, lease_id=None), *ended(3600)]
     root = write(tmp_path / "ledger", made)
     next_ns = T0_NS + HOUR_NS

@@ -7,11 +7,13 @@ import pytest
 
 from rose import events
 from rose.ledger.evidence import continuation, receipt
+from rose.ledger.verify import verify
 from rose.pricing.audit.check import check
 from rose.pricing.closing.period import of_month
 from rose.pricing.closing.restate import restate
 from rose.pricing.watch.budget import set_budget
-from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, write
+from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, fleet_events, late_slice, write
+from tests.pricing.conftest import a_copy_of
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +24,7 @@ def corrected_made(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) 
     return root
 
 
-@pytest.fixture
-def corrected(corrected_made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(corrected_made, tmp_path / "corrected"))
+corrected = a_copy_of("corrected_made", "corrected")
 
 
 def test_sound_books_are_found_sound(corrected: Path) -> None:
@@ -54,9 +54,6 @@ def test_a_removed_close_and_a_foreign_file_are_found(corrected: Path) -> None:
 
 def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:
     """Someone who replaces a writer's events by others, in sound segments, does not get past a close."""
-    from rose.ledger.verify import verify
-    from tests.pricing.closing.conftest import fleet_events, late_slice, write
-
     shutil.rmtree(corrected / "live" / "test")
     (corrected / "heads" / "test.json").unlink()
     write(corrected, [*fleet_events(), late_slice()])
@@ -83,9 +80,8 @@ def test_a_priced_segment_in_the_middle_that_is_gone_or_changed_is_found(correct
     middle = sorted((corrected / "live" / "test" / "000000").iterdir())[0]
     content = middle.read_bytes()
     for damaged in (bytes([content[0], content[1] ^ 1]) + content[2:], None):
-        if damaged is None:
-            middle.unlink()
-        else:
+        middle.unlink()
+        if damaged is not None:
             middle.write_bytes(damaged)
         problems = check(corrected).problems
         assert any(problem.startswith("ledger: live/test") for problem in problems), problems

@@ -7,16 +7,20 @@ import polars as pl
 import pytest
 
 from rose.pricing import charges
-from rose.pricing.audit.explain import Explanation, Question, explain, explain_closed
-from rose.pricing.closing import charge_algebra
-from rose.pricing.closing.period import nanoseconds
+from rose.pricing.audit.audit_steps import Held, held
+from rose.pricing.audit.explain import Explanation, Question, elements, explain, explain_closed
+from rose.pricing.charges import Stay
+from rose.pricing.charges.pricing import DIMENSIONS
+from rose.pricing.closing import charge_algebra, close
+from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.closing.restate import restate
+from rose.pricing.money import NS_PER_HOUR as H
 from rose.pricing.money import PricingError, QuestionError
 from tests.pricing.any_ledger import BOOK as ANY_BOOK
 from tests.pricing.any_ledger import on_any_ledger, priced, root_of
 from tests.pricing.charges import test_tenures
-from tests.pricing.charges.test_pricing import power, slice_, turn
-from tests.pricing.charges.test_tenures import device, run
+from tests.pricing.charges.test_pricing import S, power, slice_, turn, us
+from tests.pricing.charges.test_tenures import GPU, KILOWATT_MW, device, run
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK,
@@ -29,6 +33,7 @@ from tests.pricing.closing.conftest import (
     late_slice,
     write,
 )
+from tests.pricing.conftest import shown
 from tests.pricing.recorded import Made
 
 HOUR = Question(hour_ns=T0_NS)
@@ -98,7 +103,6 @@ def test_a_value_that_no_charge_has_is_named(fleet_kept: Path, question: Questio
 
 
 def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
-    """What one ledger says is held against what another charged."""
     from rose.pricing.audit import audit_steps
     from rose.pricing.audit.evidence import DeviceHour, gather
 
@@ -191,7 +195,7 @@ def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any
     ]
     root = write_ledger(made)
     frame = charges.price(root, test_tenures.BOOK).frame
-    assert not frame.select(charge_algebra.DIMENSIONS).is_duplicated().any()
+    assert not frame.select(DIMENSIONS).is_duplicated().any()
     made_of = explain(root, Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
     assert made_of.faults == []
     assert sum("headroom, not lent" in text for text in sums(made_of)) == 2
@@ -223,3 +227,62 @@ def test_every_charge_of_any_ledger_re_adds(made: Made) -> None:
         assert explained.faults == []
         total += int(explained.amount.value or 0)
     assert total == charge_algebra.total(frame.join(hours, on=["fleet_run_id", "device_id", "hour"]))
+
+
+def test_an_explanation_is_a_chain_of_lines(fleet_kept: Path) -> None:
+    made = explain(fleet_kept, Question(bucket="rollout"), BOOK)
+    text = shown(elements(made, with_events=True))
+    assert "$0.900, as the ledger is now  [amortized; USD, live]" in text
+    assert "run run, device s0, hour 2026-06-01; 3 charges" in text
+    assert "<- price: $3.60 for each hour of h100-sxm" in text
+    assert "   re-adds     900,000,000 x 63.8298% (accepted" in text
+    assert "and 3 more sums that re-add" in text
+    assert "writer test, 6 events, seq 3 to 10, in live/test/000000/" in text
+    assert "its hash chain holds" in text
+    assert "slices: 3 events" in text
+    assert "slices: 3 events" not in shown(elements(made, with_events=False))
+
+
+def stay(run_id: str, t0_ns: int, t1_ns: int) -> Stay:
+    return Stay(run_id, "d", "G0", "serving", "h100", t0_ns, t1_ns)
+
+
+def test_time_is_cut_equally_where_it_is_shared_and_the_first_by_name_has_what_is_left() -> None:
+    a, b, c = ((name, "d", "serving", "h100") for name in "abc")
+    parts = held([stay("b", 0, H + 5), stay("c", H - 10, H), stay("a", H - 10, 2 * H)], 0)
+    assert parts == {a: Held(10, 4, (b, c)), b: Held(H, H - 7, (a, c)), c: Held(10, 3, (a, b))}
+    assert held([stay("b", 0, H + 5), stay("a", H - 10, 2 * H)], H)[b] == Held(5, 2, (a,))
+    assert held([stay("b", 0, H)], H) == {}
+
+
+def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: Any) -> None:
+    made = [slice_(0, serving=3600), slice_(3600, serving=1801, idle=1799)]
+    root: Path = write_ledger([run(), device("joined", 0), *made, power(3600, 7200, KILOWATT_MW), device("left", 7200)])
+    other = [run(at_us=us(9)), device("joined", 5000, "x"), slice_(6000, "x", rollout=900), device("left", 7200, "x")]
+    write_ledger(other, root=root, writer="other", run_id="other")
+    asked = Question(run_id="run", hour_ns=T0_NS + H)
+    explained = explain(root, asked, test_tenures.BOOK)
+    assert explained.faults == []
+    (shared,) = [step for step in explained.steps if step.title == "shared"]
+    assert "1 h 00 min 00 s of the hour, some of it together with x of run other" in shared.says
+    assert shared.sums[0].charged == 2500 * S
+    assert any("the run's part, 2,500,000,000,000 of 3,600,000,000,000 ns" in step.says for step in explained.steps)
+    closed = close.close(root, Period(T0_NS, T0_NS + 2 * H), test_tenures.BOOK, with_open_runs=True)
+    (booked,) = explain_closed(root, asked, closed.close_id)
+    assert (booked.faults, booked.amount.value) == ([], explained.amount.value)
+
+
+def test_devices_that_change_places_within_an_hour_share_nothing(write_ledger: Any) -> None:
+    """Two runs swap two GPUs at the half hour: neither ever holds what the other does."""
+    root = None
+    for run_id, *gpus in (("run", GPU, "GPU-77aa"), ("other", "GPU-77aa", GPU)):
+        made = [run(), device("joined", 0, hardware_id=gpus[0]), slice_(0, serving=1800)]
+        made += [device("joined", 1800, hardware_id=gpus[1]), slice_(1800, idle=1800), device("left", 3600)]
+        root = write_ledger(made, root=root, writer=run_id, run_id=run_id)
+    assert root is not None
+    explained = explain(root, Question(run_id="run", hour_ns=T0_NS), test_tenures.BOOK)
+    assert (explained.faults, explained.amount.value) == ([], 2_350_000_000)
+    assert not [step for step in explained.steps if step.title == "shared"]
+    closed = close.close(root, Period(T0_NS, T0_NS + H), test_tenures.BOOK, with_open_runs=True)
+    (booked,) = explain_closed(root, Question(run_id="run", hour_ns=T0_NS), closed.close_id)
+    assert (booked.faults, booked.amount.value) == ([], 2_350_000_000)

@@ -14,6 +14,7 @@ from rose.pricing import charges
 from rose.pricing.charges.allocation import Allocation, allocate, shared_idle_ns
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
+from tests.pricing import any_event
 
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
 MARCH_NS = 1_772_323_200 * 10**9  # 2026-03-01 UTC: the example's H100 goes from 1.70 to 2.35
@@ -28,13 +29,12 @@ def run_events(*more: events.Event) -> list[events.Event]:
 def device(
     device_id: str, t0_ns: int, t1_ns: int | None, pool: Any = "serving", cls: str = "h100-sxm"
 ) -> list[events.Event]:
-    joined = events.Device(action="joined", device_id=device_id, t_ns=t0_ns, pool=pool, device_class=cls, at_us=2)
+    joined = any_event.device(device_id=device_id, t_ns=t0_ns, pool=pool, device_class=cls, at_us=2)
     return [joined] if t1_ns is None else [joined, replace(joined, action="left", t_ns=t1_ns, at_us=3)]
 
 
 def slice_(device_id: str, t0_ns: int, **ns: int) -> events.DeviceSlice:
-    by: dict[str, Any] = {f"{bucket}_ns": ns.get(bucket, 0) for bucket in events.BUCKETS}
-    return events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(ns.values()), **by)
+    return any_event.slice_(t0_ns, device_id, **ns)
 
 
 def allocated(root: Path) -> Allocation:
@@ -132,7 +132,6 @@ shared_hours = st.tuples(
 def test_the_parts_of_shared_idle_time_sum_to_that_of_the_hours_in_which_somebody_worked(
     hours: dict[tuple[str, str, int], tuple[int, dict[str, int]]],
 ) -> None:
-    """Two fleets may call their devices alike."""
     rows = [
         ("capacity", *key, "rollout", "h100-sxm", bucket, run_id, ns)
         for key, (idle_ns, worked_ns) in hours.items()

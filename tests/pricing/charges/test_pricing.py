@@ -9,10 +9,12 @@ import pytest
 
 from rose import events
 from rose.pricing import charges
+from rose.pricing.charges import pricing
+from rose.pricing.closing.close import totals
 from rose.pricing.money import PricingError, charge_nano_usd
-from rose.pricing.price_books.pricebook import PriceBookError, load
+from rose.pricing.price_books.pricebook import PriceBookError, load, parse
 from tests.pricing import any_event
-from tests.pricing.closing.conftest import write
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, begun, fleet_events, write
 
 BOOK = load("example")
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01T00:00Z
@@ -28,53 +30,22 @@ def us(after_s: float) -> int:
 def begin(device_id: str = "d", pool: Any = "serving", tags: str | None = None) -> list[events.Event]:
     return [
         events.Run(action="started", name="n", at_us=us(0), tags_json=tags),
-        events.Device(
-            action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class="h100-sxm", at_us=us(0)
-        ),
+        any_event.device(device_id=device_id, t_ns=T0_NS, pool=pool, at_us=us(0)),
     ]
 
 
 def slice_(from_s: float, device_id: str = "d", lease_id: str | None = None, **seconds: float) -> events.DeviceSlice:
-    buckets: dict[str, Any] = {f"{b}_ns": int(seconds.get(b, 0) * S) for b in events.BUCKETS}
-    t0_ns = T0_NS + int(from_s * S)
-    return events.DeviceSlice(
-        device_id=device_id,
-        lease_id=lease_id,
-        t0_ns=t0_ns,
-        t1_ns=t0_ns + sum(buckets.values()),
-        at_us=us(from_s),
-        **buckets,
-    )
+    return any_event.slice_(T0_NS + int(from_s * S), device_id, lease_id=lease_id, unit_ns=S, **seconds)
 
 
 def power(t0_s: int, t1_s: int, power_mw: int | None, device_id: str = "d") -> events.Power:
-    return events.Power(
-        device_id=device_id,
-        t0_ns=T0_NS + t0_s * S,
-        t1_ns=T0_NS + t1_s * S,
-        power_mw=power_mw,
-        source=events.NOT_MEASURED if power_mw is None else "rapl",
-        at_us=us(t1_s),
-    )
+    return any_event.power(device_id=device_id, t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=power_mw)
 
 
 def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.Turn:
-    given: dict[str, Any] = {
-        "device_id": "d",
-        "group_id": "g",
-        "step": 1,
-        "turn": 0,
-        "attempt": 0,
-        "outcome": "completed",
-        "placement": "lease",
-        "prompt_tokens": 30,
-        "cached_tokens": 10,
-        "answer_tokens": 1,
-        "queue_ns": 0,
-        "duration_ns": 1,
-        "policy_version": 3,
-    }
-    return events.Turn(**(given | fields), trajectory_id=trajectory_id, output_tokens=tokens, at_us=us(at_s))
+    plain = {"device_id": "d", "group_id": "g", "step": 1, "policy_version": 3, "answer_tokens": 1}
+    plain |= {"prompt_tokens": 30, "cached_tokens": 10, "output_tokens": tokens, "at_us": us(at_s)}
+    return any_event.turn(trajectory_id=trajectory_id, **(plain | fields))
 
 
 def verdict(trajectory_id: str, at_s: float, *, accepted: bool, stale: bool = False) -> list[events.Event]:
@@ -122,10 +93,7 @@ RUNS: dict[str, list[events.Event]] = {
     "metered": [*begin(), slice_(0, idle=7200), power(1800, 5400, 800_000)],
     # One reading crosses the end of an hour; beside a meter, one that measures nothing reads nothing twice.
     "unmetered": [*begin(), slice_(0, idle=5400), power(0, 60, 1000), power(0, 5400, None)],
-    "no device time": [
-        *begin(),
-        any_event.sync(device_id="d", wire_bytes=10**9, source="s", at_us=us(10)),
-    ],
+    "no device time": [*begin(), any_event.sync(device_id="d", wire_bytes=10**9, source="s", at_us=us(10))],
     "no trajectory": [*begin(), slice_(0, rollout=10), replace(turn("a", 5, 3), trajectory_id=None)],
     **{f"tags {tags}": [*begin(tags=tags), slice_(0, idle=10)] for tags in ("not json", '{"team": ""}', "[1]", None)},
 }
@@ -197,17 +165,9 @@ def test_idle_that_could_have_been_lent_is_told_apart(frame: pl.DataFrame) -> No
 
 
 def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> None:
-    def sync(at_s: float, lease_id: str | None, size: int, *, ok: bool = True) -> events.Sync:
-        return any_event.sync(
-            device_id="d",
-            lease_id=lease_id,
-            ok=ok,
-            wire_bytes=size,
-            dense_bytes=size,
-            source="s",
-            policy_version=1,
-            at_us=us(at_s),
-        )
+    def sync(at_s: float, lease_id: str | None, size: int) -> events.Sync:
+        sizes = {"wire_bytes": size, "dense_bytes": size}
+        return any_event.sync(device_id="d", lease_id=lease_id, policy_version=1, at_us=us(at_s), **sizes)
 
     def lease(at_s: float, lease_id: str) -> events.Lease:
         return any_event.lease(device_id="d", lease_id=lease_id, expires_at_us=us(9999), at_us=us(at_s))
@@ -303,3 +263,65 @@ def test_power_that_cannot_be_counted_or_was_read_twice_or_of_no_device_is_refus
     write_ledger([*begin(), slice_(0, idle=3600), power(0, 3600, 3_000_000)], root=root, writer="x", run_id="large")
     with pytest.raises(PricingError, match=r"more than 2.5 kW"):
         charges.price(root, BOOK, run_id="large")
+
+
+CITED = 'source = "inventory"\nsource_date = 2026-01-01\n'
+
+
+def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]]:
+    root = tmp_path / "ledger"
+    if not root.exists():
+        write(root, [*begun(tags), *fleet_events()[2:]])
+    text = BOOK_TOML + "".join(f"\n[[device_tag]]\n{entry}\n{CITED}" for entry in entries)
+    frame = charges.price(root, parse(text, "book.toml")).frame
+    assert frame["cost_nano"].sum() == BILL_NANO
+    by_bucket: dict[str, set[str]] = {}
+    for bucket, team in frame.select("bucket", "team").iter_rows():
+        by_bucket.setdefault(bucket, set()).add(team)
+    return by_bucket
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "chosen", ['device = "s0"', 'pool = "serving"', 'class = "h100-sxm"', 'hardware = "run/*"', 'hardware = "*"']
+)
+def test_a_device_s_team_pays_for_what_its_run_says_no_team_of(tmp_path: Path, chosen: str) -> None:
+    by_bucket = teams(tmp_path, None, f'{chosen}\ntags = {{ team = "chat", centre = "4711" }}')
+    assert set().union(*by_bucket.values()) == {"chat"}
+    missed = chosen.replace("s0", "s1").replace("serving", "train").replace("h100", "h200").replace("*", "?")
+    assert set().union(*teams(tmp_path, None, f'{missed}\ntags = {{ team = "chat" }}').values()) == {"unallocated"}
+    assert set().union(*teams(tmp_path, None, f'{chosen}\ntags = {{ centre = "1" }}').values()) == {"unallocated"}
+
+
+def test_the_run_s_own_tags_win(tmp_path: Path) -> None:
+    by_bucket = teams(tmp_path, '{"team": "research"}', 'class = "h100-sxm"\ntags = { team = "chat" }')
+    assert (by_bucket["rollout"], by_bucket["serving"], by_bucket["idle"]) == ({"research"}, {"chat"}, {"chat"})
+
+
+@pytest.mark.long
+def test_what_names_fewer_devices_holds(tmp_path: Path) -> None:
+    entries = ['device = "s0"\ntags = { team = "chat" }', 'pool = "serving"\ntags = { team = "other" }']
+    for given in (entries, entries[::-1]):
+        assert set().union(*teams(tmp_path, None, *given).values()) == {"chat"}
+
+
+#: 500 W for an hour, in milliwatt-nanoseconds.
+HOUR_MW_NS = 500_000 * 3600 * 10**9
+
+
+def rows(count: int) -> pl.DataFrame:
+    amounts = {"ns": 3600 * 10**9, "tokens": 0, "bytes": 0, "energy_mw_ns": HOUR_MW_NS, "cost_nano": 10}
+    return pl.DataFrame([{"kind": "energy", "bucket": "energy", **amounts}] * count)
+
+
+@pytest.mark.parametrize("hours", [5, 6, 720])
+def test_metered_energy_of_many_hours_is_its_sum(hours):
+    assert totals(rows(hours))[0]["energy_mw_ns"] == hours * HOUR_MW_NS
+    assert pricing.total(rows(hours), "energy_mw_ns") == hours * HOUR_MW_NS
+
+
+def test_an_amount_beyond_64_bits_is_refused_and_names_the_amount():
+    dear = rows(2).with_columns(cost_nano=pl.lit(2**62))
+    with pytest.raises(PricingError, match="cost_nano"):
+        pricing._refuse_too_large(dear)
+    pricing._refuse_too_large(rows(720))

@@ -22,14 +22,10 @@ H = NS_PER_HOUR
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every ledger is large enough for its sums to be kept."""
     monkeypatch.setattr(state, "KEPT_EVENTS", 0)
 
 
-@given(
-    st.integers(0, 10 * H),
-    st.lists(st.integers(0, 3 * H), min_size=7, max_size=7).filter(any),
-)
+@given(st.integers(0, 10 * H), st.lists(st.integers(0, 3 * H), min_size=7, max_size=7).filter(any))
 def test_a_slice_is_cut_at_hours_without_losing_a_nanosecond(t0_ns: int, buckets: list[int]) -> None:
     t1_ns = t0_ns + sum(buckets)
     row = {"t0_ns": t0_ns, "t1_ns": t1_ns, **{f"{b}_ns": ns for b, ns in zip(BUCKETS, buckets, strict=True)}}

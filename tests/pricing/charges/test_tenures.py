@@ -100,11 +100,7 @@ RUNS: dict[str, list[events.Event]] = {
         slice_(7200, serving=3600),
         device("left", 10800, hardware_id=None),
     ],
-    "replaced+other": [
-        device("joined", 0, hardware_id="B"),
-        slice_(0, serving=3600),
-        device("left", 3600),
-    ],
+    "replaced+other": [device("joined", 0, hardware_id="B"), slice_(0, serving=3600), device("left", 3600)],
     "said": [
         device("joined", 0, hardware_id=None),
         device("joined", 600),
@@ -115,11 +111,7 @@ RUNS: dict[str, list[events.Event]] = {
     ],
     **{f"few+{name}": [device("joined", 0), slice_(0, idle=1e-5), device("left", 1e-5)] for name in ("c", "a", "b")},
     "part": [device("joined", 0), slice_(0, serving=3600), device("left", 3600)],
-    "part+other": [
-        device("joined", 0, pool="rollout"),
-        slice_(0, rollout=3600),
-        device("left", 3600, pool="rollout"),
-    ],
+    "part+other": [device("joined", 0, pool="rollout"), slice_(0, rollout=3600), device("left", 3600, pool="rollout")],
     "power": [device("joined", 0), slice_(0, idle=3600), power(0, 3600, KILOWATT_MW)],
     "power+other": [device("joined", 0), slice_(0, idle=3600), power(1800, 3600, KILOWATT_MW)],
     "apart+a": [device("joined", 0, hardware_id="node-1/cores-0"), slice_(0, idle=3600)],
@@ -131,7 +123,6 @@ RUNS: dict[str, list[events.Event]] = {
 
 
 def on_own_hardware(name: str, made: list[events.Event]) -> Iterator[events.Event]:
-    """The events of a run of RUNS, with hardware that only runs of the same case hold."""
     yield run()
     for event in made:
         if isinstance(event, events.Device) and event.hardware_id is not None:
@@ -142,7 +133,6 @@ def on_own_hardware(name: str, made: list[events.Event]) -> Iterator[events.Even
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger of all RUNS, and of a simulated run on hardware of theirs."""
     root = tmp_path_factory.mktemp("tenures") / "ledger"
     for name, made in RUNS.items():
         write(root, on_own_hardware(name, made), name.replace("+", "-"), "live", name)
@@ -205,7 +195,6 @@ def test_tokens_are_of_the_pool_that_the_device_was_in(root: Path, priced: charg
 
 
 def test_two_runs_on_one_device_at_a_time_are_billed_once(root: Path, priced: charges.Charges) -> None:
-    """Two hours, the second of them with another run: $4.70, not $7.05. Each has half of what both hold."""
     frame = of_case(priced, "two")
     assert by(frame, "run_id", "bucket") == {
         ("two", "serving"): (4500 * S, 0, 2_937_500_000),
@@ -229,7 +218,6 @@ def test_other_hardware_under_the_same_name_is_another_device_from_then_on(price
 
 
 def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(priced: charges.Charges) -> None:
-    """A join that names no hardware keeps what was named before."""
     assert by(of_case(priced, "said"), "hardware_id") == {
         f"said/{GPU}": (1800 * S, 0, 1_175_000_000),
         "said/B": (1800 * S, 0, 1_175_000_000),
@@ -238,11 +226,7 @@ def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(pr
 
 def test_a_shared_device_is_divided_to_the_nanosecond_at_the_price_of_each_run_s_pool(priced: charges.Charges) -> None:
     """Three runs share 10,000 ns and the 7 nano-dollars that they cost; the first by name has what does not divide."""
-    assert by(of_case(priced, "few"), "run_id") == {
-        "few+a": (3334, 0, 3),
-        "few+b": (3333, 0, 2),
-        "few+c": (3333, 0, 2),
-    }
+    assert by(of_case(priced, "few"), "run_id") == {"few+a": (3334, 0, 3), "few+b": (3333, 0, 2), "few+c": (3333, 0, 2)}
     assert by(of_case(priced, "part"), "run_id") == {
         "part": (1800 * S, 0, 1_175_000_000),
         "part+other": (1800 * S, 0, 500_000_000),
@@ -250,7 +234,6 @@ def test_a_shared_device_is_divided_to_the_nanosecond_at_the_price_of_each_run_s
 
 
 def test_power_that_two_runs_read_of_one_device_is_billed_once(priced: charges.Charges) -> None:
-    """One kilowatt-hour, of which both runs read the second half."""
     energy = of_case(priced, "power").filter(kind="energy")
     assert by(energy, "run_id") == {"power": (0, 0, 75_000_000), "power+other": (0, 0, 25_000_000)}
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from benchmarks import price_book
 from rose import events
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.charges.pricing import AMOUNTS, COLUMNS
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
-from rose.pricing.closing.store import Closed
+from rose.pricing.closing.records import Posting
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing import any_event
@@ -27,34 +28,9 @@ T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * S
 FIRST_HOUR = Period(T0_NS, T0_NS + HOUR_NS)
 NEXT_DAY_US = (T0_NS + DAY_NS) // 1000
 
-SCHEMA: dict[str, Any] = {
-    "hour": pl.Datetime("us"),
-    "run_id": pl.String,
-    "fleet_run_id": pl.String,
-    "provenance": pl.String,
-    "device_id": pl.String,
-    "hardware_id": pl.String,
-    "pool": pl.String,
-    "device_class": pl.String,
-    "commitment": pl.String,
-    "lease_id": pl.String,
-    "kind": pl.String,
-    "bucket": pl.String,
-    "team": pl.String,
-    "policy_version": pl.Int64,
-    "task": pl.String,
-    "fate": pl.String,
-    "cause": pl.String,
-    "route": pl.String,
-    "ns": pl.Int64,
-    "tokens": pl.Int64,
-    "bytes": pl.Int64,
-    "energy_mw_ns": pl.Int64,
-    "cost_nano": pl.Int64,
-    "writer": pl.String,
-    "first_seq": pl.Int64,
-    "last_seq": pl.Int64,
-}
+_NUMBERS = ("policy_version", *AMOUNTS, "first_seq", "last_seq")
+SCHEMA: dict[str, Any] = {name: pl.Int64 if name in _NUMBERS else pl.String for name in COLUMNS}
+SCHEMA["hour"] = pl.Datetime("us")
 _PLAIN = {
     "hour": datetime(2026, 6, 1),
     "run_id": "run",
@@ -68,11 +44,7 @@ _PLAIN = {
     "kind": "capacity",
     "bucket": "serving",
     "team": "chat",
-    "ns": 0,
-    "tokens": 0,
-    "bytes": 0,
-    "energy_mw_ns": 0,
-    "cost_nano": 0,
+    **dict.fromkeys(AMOUNTS, 0),
 }
 
 #: Where the tests' ledgers cost what one can work out in the head: an H100 costs $3.60 an hour, $0.001 a second.
@@ -96,7 +68,6 @@ DEARER = pricebook.parse(BOOK_TOML.replace("3.60", "3.96").replace('version = "1
 
 
 def charges_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
-    """A frame as `charges.price` gives it, of rows that say only what matters."""
     return pl.DataFrame([_PLAIN | dict(row) for row in rows], schema=SCHEMA, orient="row")
 
 
@@ -128,36 +99,13 @@ def us(after_s: float) -> int:
 
 
 def slice_(from_s: int, device_id: str = "s0", lease_id: str | None = None, **seconds: int) -> events.DeviceSlice:
-    buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
-    t0_ns = T0_NS + from_s * S
-    return events.DeviceSlice(
-        device_id=device_id,
-        lease_id=lease_id,
-        t0_ns=t0_ns,
-        t1_ns=t0_ns + sum(buckets.values()),
-        at_us=us(from_s),
-        **buckets,
-    )
+    return any_event.slice_(T0_NS + from_s * S, device_id, lease_id=lease_id, unit_ns=S, **seconds)
 
 
 def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.Turn:
-    given: dict[str, Any] = {
-        "device_id": "s0",
-        "lease_id": "L1",
-        "group_id": "g",
-        "step": 1,
-        "turn": 0,
-        "attempt": 0,
-        "outcome": "completed",
-        "placement": "lease",
-        "prompt_tokens": 30,
-        "cached_tokens": 10,
-        "answer_tokens": 1,
-        "queue_ns": 0,
-        "duration_ns": 1,
-        "policy_version": 3,
-    }
-    return events.Turn(**(given | fields), trajectory_id=trajectory_id, output_tokens=tokens, at_us=us(at_s))
+    plain = {"device_id": "s0", "lease_id": "L1", "group_id": "g", "step": 1, "policy_version": 3, "answer_tokens": 1}
+    plain |= {"prompt_tokens": 30, "cached_tokens": 10, "output_tokens": tokens, "at_us": us(at_s)}
+    return any_event.turn(trajectory_id=trajectory_id, **(plain | fields))
 
 
 def judged(trajectory_id: str, at_s: float, *, accepted: bool) -> list[events.Event]:
@@ -170,22 +118,13 @@ def judged(trajectory_id: str, at_s: float, *, accepted: bool) -> list[events.Ev
 def begun(tags: str | None = '{"team": "research", "serving_team": "chat"}') -> list[events.Event]:
     return [
         events.Run(action="started", name="by hand", at_us=us(0), tags_json=tags),
-        events.Device(
-            action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=us(0)
-        ),
+        any_event.device(t_ns=T0_NS, at_us=us(0)),
     ]
 
 
 def ended(after_s: int) -> list[events.Event]:
     return [
-        events.Device(
-            action="left",
-            device_id="s0",
-            t_ns=T0_NS + after_s * S,
-            pool="serving",
-            device_class="h100-sxm",
-            at_us=us(after_s),
-        ),
+        any_event.device(action="left", t_ns=T0_NS + after_s * S, at_us=us(after_s)),
         events.Run(action="ended", name="by hand", at_us=us(after_s)),
     ]
 
@@ -204,7 +143,7 @@ def fleet_events() -> list[events.Event]:
         any_event.sync(
             device_id="s0", lease_id="L1", wire_bytes=10**10, dense_bytes=10**10, policy_version=3, at_us=us(1800)
         ),
-        events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 3300 * S, power_mw=600_000, source="rapl", at_us=us(9)),
+        any_event.power(t0_ns=T0_NS, t1_ns=T0_NS + 3300 * S, power_mw=600_000),
         turn("t0", 1900, 200),
         turn("t1", 2000, 60, outcome="preempted"),
         turn("t1", 2100, 40, attempt=1, prompt_tokens=70, cached_tokens=30),
@@ -232,7 +171,7 @@ CLOSE_ID = "2026-06-01T00-live-1"
 BILL_NANO = 3_600_000_000 + 200_000_000 + 68_750_000
 
 
-def close(root: Path, period: Period = FIRST_HOUR, book: PriceBook = BOOK, **options: Any) -> Closed:
+def close(root: Path, period: Period = FIRST_HOUR, book: PriceBook = BOOK, **options: Any) -> Posting:
     return closing.close(root, period, book, **({"now_us": NEXT_DAY_US, "by": "ann"} | options))
 
 

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
 from rose.pricing.closing import charge_algebra
-from rose.pricing.closing.charge_algebra import AMOUNTS, DIMENSIONS
 from rose.pricing.money import PricingError
 from tests.pricing.closing.conftest import charges_of, frames_of_charges
 
 
 def sums(frame: pl.DataFrame, keys: Iterable[str]) -> dict[tuple[Any, ...], tuple[int, ...]]:
-    """Amounts by the values of some columns, added up in plain Python; what is 0 everywhere is left out."""
     by_key: dict[tuple[Any, ...], Counter[str]] = {}
     for row in frame.iter_rows(named=True):
         amounts_of_key = by_key.setdefault(tuple(row[key] for key in keys), Counter())
@@ -66,10 +65,7 @@ def test_a_drill_down_sums_to_its_parent_with_an_explicit_unallocated(frame: pl.
         assert sum(line["cost_nano"] for line in children) == parent["cost_nano"]
 
 
-@pytest.mark.parametrize(
-    ("by", "says"),
-    [(["teem"], "by 'teem'; give one of team"), (["work"], "by 'work'")],
-)
+@pytest.mark.parametrize(("by", "says"), [(["teem"], "by 'teem'; give one of team"), (["work"], "by 'work'")])
 def test_what_is_no_dimension_is_refused(by: list[str], says: str) -> None:
     with pytest.raises(PricingError, match=says):
         charge_algebra.drill(charges_of([{"cost_nano": 1}]), by)

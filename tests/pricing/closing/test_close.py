@@ -13,8 +13,9 @@ from rose import events
 from rose.ledger import examine
 from rose.pricing import charges
 from rose.pricing.audit.check import check
-from rose.pricing.charges import sums
+from rose.pricing.charges import pricing
 from rose.pricing.closing import store
+from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
 from rose.pricing.money import PricingError
@@ -37,14 +38,12 @@ from tests.pricing.closing.conftest import (
 
 def test_a_close_freezes_the_charges_and_all_they_were_made_from(fleet: Path) -> None:
     before = charges.price(fleet, BOOK, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns)
-    closed = close(fleet)
-    assert closed.close_id == CLOSE_ID
-    assert closed.charges.total_nano == BILL_NANO
-    assert closed.charges.frame.equals(before.frame)
-    assert closed.charges.stays == before.stays
-    assert closed.book.text == BOOK_TOML
-
-    (posting,) = postings(fleet)[CLOSE_ID]
+    posting = close(fleet)
+    assert [posting] == postings(fleet)[CLOSE_ID]
+    (charged,) = of_close(fleet, CLOSE_ID).parts
+    assert charged.frame.equals(before.frame)
+    assert store.stays(fleet, posting) == before.stays
+    assert charged.book.text == BOOK_TOML
     folder = fleet / "closes" / CLOSE_ID
     assert {path.name for path in folder.iterdir()} == set(posting.files)
     assert posting.files["charges.parquet"] == hashlib.sha256((folder / "charges.parquet").read_bytes()).hexdigest()
@@ -85,7 +84,7 @@ def test_a_run_that_goes_on_needs_to_be_said(tmp_path: Path) -> None:
     with pytest.raises(PricingError, match=r"a run has not ended: run.*--with-open-runs"):
         close(root)
     closed = close(root, with_open_runs=True)
-    assert closed.posted[0].open_runs == ("run",)
+    assert closed.open_runs == ("run",)
     # What began afterwards, or is not charged here, does not hold a close up.
     write(root, [events.Run(action="started", name="later", at_us=NEXT_DAY_US)], "other")
     assert close(root, Period(T0_NS + HOUR_NS, T0_NS + 2 * HOUR_NS), with_open_runs=True).close_id
@@ -97,8 +96,7 @@ def test_provenances_are_closed_apart(fleet: Path) -> None:
         close(fleet)
     live, replay = close(fleet, provenance="live"), close(fleet, provenance="replay")
     assert (live.close_id, replay.close_id) == (CLOSE_ID, "2026-06-01T00-replay-1")
-    assert live.charges.total_nano == BILL_NANO
-    assert replay.charges.total_nano == 60_000_000
+    assert (live.cost_nano, replay.cost_nano) == (BILL_NANO, 60_000_000)
 
 
 def test_an_unverified_ledger_is_closed_only_if_asked_and_marked(fleet: Path) -> None:
@@ -106,10 +104,8 @@ def test_an_unverified_ledger_is_closed_only_if_asked_and_marked(fleet: Path) ->
     (segment.parent / "foreign.txt").write_text("not ours")
     with pytest.raises(PricingError, match="does not verify"):
         close(fleet)
-    closed = close(fleet, allow_unverified=True)
-    assert not closed.verified
-    assert "UNVERIFIED LEDGER" in str(closed.stamp)
-    assert not postings(fleet)[CLOSE_ID][0].verified
+    assert not close(fleet, allow_unverified=True).verified
+    assert "UNVERIFIED LEDGER" in str(of_close(fleet, CLOSE_ID).stamp)
 
 
 _KILLED = """
@@ -117,6 +113,7 @@ import os, signal, sys
 from pathlib import Path
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.closing import store
+from rose.pricing.closing.bill import of_close
 from tests.pricing.closing.conftest import close
 
 def die(*arguments, **options):
@@ -130,11 +127,7 @@ close(Path(sys.argv[1]))
 
 
 @pytest.mark.parametrize(
-    ("where", "stands"),
-    [
-        ("before the event", False),
-        ("before the files have their names", True),
-    ],
+    ("where", "stands"), [("before the event", False), ("before the files have their names", True)]
 )
 def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path, where: str, stands: bool) -> None:
     root = Path(__file__).parents[3]
@@ -144,13 +137,13 @@ def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path
     assert done.returncode == -9, done.stderr.decode()
     assert list(postings(fleet)) == ([CLOSE_ID] if stands else [])
     if stands:
-        assert store.read(fleet, CLOSE_ID).charges.total_nano == BILL_NANO
+        assert of_close(fleet, CLOSE_ID).total_nano == BILL_NANO
         with pytest.raises(PricingError, match="overlaps"):
             close(fleet)
     else:
         assert not (fleet / "closes" / CLOSE_ID).exists()
         with pytest.raises(PricingError, match="there is no close"):
-            store.read(fleet, CLOSE_ID)
+            of_close(fleet, CLOSE_ID)
         assert close(fleet).close_id == CLOSE_ID
     report = check(fleet)
     assert (report.closes, report.problems) == (1, ())
@@ -168,7 +161,7 @@ def test_what_the_books_cannot_hold_is_not_frozen(fleet: Path, monkeypatch: pyte
     with pytest.raises(PricingError, match=r"cost_nano of the period comes to .* check the unit"):
         close(fleet, book=_too_dear())
     with monkeypatch.context() as patch:
-        patch.setattr(sums, "refuse_too_large", lambda frame: None)
+        patch.setattr(pricing, "_refuse_too_large", lambda frame: None)
         with pytest.raises(PricingError, match="the books hold amounts below"):
             close(fleet, book=_too_dear())
     assert postings(fleet) == {}

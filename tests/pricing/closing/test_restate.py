@@ -8,8 +8,9 @@ import pytest
 
 from rose.pricing import charges
 from rose.pricing.audit.check import check
-from rose.pricing.closing import store
-from rose.pricing.closing.charge_algebra import AMOUNTS, DIMENSIONS
+from rose.pricing.charges.pricing import AMOUNTS, DIMENSIONS
+from rose.pricing.closing import store, tables
+from rose.pricing.closing.bill import of_close
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
@@ -26,6 +27,7 @@ from tests.pricing.closing.conftest import (
     late_slice,
     write,
 )
+from tests.pricing.conftest import printed
 
 
 def again(root: Path, reason: str = "late", book: PriceBook | None = None, hours: int = 1) -> Posting | None:
@@ -55,24 +57,19 @@ def test_late_events_become_a_correction_of_the_hour_they_belong_to(closed: Path
     assert posting is not None
     # 300 s at $0.001 move from unaccounted to idle; the bill stays.
     assert (posting.number, posting.cost_nano, posting.reason) == (1, 0, "an agent was cut off")
-    close = store.read(closed, CLOSE_ID)
-    rows = {(row["bucket"], row["cause"]): row for row in close.corrections.iter_rows(named=True)}
+    close = of_close(closed, CLOSE_ID)
+    corrections = pl.read_parquet(closed / "closes" / CLOSE_ID / "corrections-0001.parquet")
+    rows = {(row["bucket"], row["cause"]): row for row in corrections.iter_rows(named=True)}
     assert rows["unaccounted", None]["cost_nano"] == -300_000_000
     assert rows["idle", "could have been lent"]["cost_nano"] == 300_000_000
     assert rows["idle", "could have been lent"]["ns"] == 300 * 10**9
-    assert set(close.corrections["hour"]) == set(close.charges.frame["hour"])
-    assert close.corrections.schema["correction"] == pl.Int64
-    assert close.corrections.schema["posted_at"] == pl.Datetime("us")
-    assert close.corrections.columns == [
-        *close.charges.frame.columns,
-        "correction",
-        "posted_at",
-        "reason",
-    ]
+    assert set(corrections["hour"]) == set(close.parts[0].frame["hour"])
+    added = {"correction": pl.Int64, "posted_at": pl.Datetime("us"), "reason": pl.String}
+    assert corrections.schema == close.parts[0].frame.schema | added
     assert amounts(close.frame).equals(amounts(now(closed)))
     # The close itself is what it was.
     assert (closed / "closes" / CLOSE_ID / "charges.parquet").read_bytes() == frozen
-    assert close.charges.total_nano == BILL_NANO
+    assert close.parts[0].total_nano == BILL_NANO
     assert again(closed) is None
     assert not check(closed).problems
 
@@ -89,9 +86,9 @@ def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed
     second = again(closed, "the verdict was revised", hours=3)
     assert second is not None
     assert (second.number, second.book.sha256, second.book.file) == (2, DEARER.sha256, "price_book-0001.toml")
-    close = store.read(closed, CLOSE_ID)
+    close = of_close(closed, CLOSE_ID)
     assert amounts(close.frame).equals(amounts(now(closed, DEARER)))
-    assert close.book.sha256 == BOOK.sha256
+    assert close.parts[0].book.sha256 == BOOK.sha256
     assert store.book_of(closed, second).text == DEARER.text
     assert not check(closed).problems
 
@@ -110,25 +107,43 @@ def test_what_cannot_be_restated_is_refused(closed: Path, close_id: str, reason:
         restate(closed, close_id, reason)
 
 
+@pytest.mark.parametrize("name", ["charges.parquet", "stays.parquet", "price_book.toml"])
+def test_a_close_whose_file_was_changed_is_not_restated(closed: Path, name: str) -> None:
+    path = closed / "closes" / CLOSE_ID / name
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(PricingError, match=f"{name} was changed after it was frozen"):
+        again(closed)
+
+
 def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) -> None:
-    """Identity 9, and as-of questions that never change their answer."""
-    known = [(NEXT_DAY_US, amounts(store.read(closed, CLOSE_ID).frame))]
+    known = [(NEXT_DAY_US, amounts(of_close(closed, CLOSE_ID).frame))]
     for step, rate in enumerate(["1.8", "3.6000000007"], 1):
         book = parse(BOOK_TOML.replace("3.60", rate), "book.toml")
         assert again(closed, f"rate {rate}", book, hours=step)
         known.append((NEXT_DAY_US + step * 3_600_000_000, amounts(now(closed, book))))
     for place, (at_us, expected) in enumerate(known):
-        close = store.read(closed, CLOSE_ID, at_us * 1000)
+        close = of_close(closed, CLOSE_ID, at_us * 1000)
         assert amounts(close.frame).equals(expected)
         for keys in ("team", "bucket", "hour", "device_id", "fate"):
-            both = pl.concat([close.charges.frame, close.corrections.select(close.charges.frame.columns)])
+            both = pl.concat([part.frame for part in close.parts])
             assert _by(both, keys) == _by(expected, keys)
         # One who asks about the same instant later is told the same, and one who asks about a later instant knows more.
-        later = store.read(closed, CLOSE_ID, known[-1][0] * 1000)
-        assert later.corrections.head(close.corrections.height).equals(close.corrections)
+        later = of_close(closed, CLOSE_ID, known[-1][0] * 1000)
+        assert all(part.frame.equals(then.frame) for part, then in zip(later.parts, close.parts, strict=False))
         assert close.posted == later.posted[: len(close.posted)]
         assert place >= len(close.posted) - 1
 
 
 def _by(frame: pl.DataFrame, key: str) -> dict[object, int]:
     return dict(frame.group_by(key).agg(pl.col("cost_nano").sum()).iter_rows())
+
+
+def test_a_close_and_its_corrections_are_shown(closed: Path) -> None:
+    restate(closed, CLOSE_ID, "contract 18 [signed]", DEARER, by="bob", now_us=NEXT_DAY_US + 1)
+    listed = printed(tables.closes(postings(closed)))
+    assert f"{CLOSE_ID} 2026-06-01 2026-06-01T01 $3.87 1: +$0.360 $4.23" in listed
+    text = printed(tables.postings(postings(closed)[CLOSE_ID]))
+    assert f"SHA-256 of the close {postings(closed)[CLOSE_ID][0].sha256}" in text
+    assert "0 2026-06-02T00:00:00Z $3.87" in text
+    assert "+$0.360" in text
+    assert "contract 18 [signed] (bob)" in text

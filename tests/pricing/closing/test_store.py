@@ -1,46 +1,47 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from rose.pricing import closing
+from rose.ledger.growth import compaction
+from rose.pricing.audit.check import check
+from rose.pricing.charges import Stay
 from rose.pricing.closing import store
-from rose.pricing.closing.period import naive
+from rose.pricing.closing.bill import Bill, of_close
+from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.money import PricingError
-from tests.pricing.closing.conftest import (
-    BILL_NANO,
-    BOOK,
-    CLOSE_ID,
-    FIRST_HOUR,
-    NEXT_DAY_US,
-)
+from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, FIRST_HOUR, NEXT_DAY_US, late_slice, write
+
+
+def read(root: Path, close_id: str = CLOSE_ID, as_of_ns: int | None = None) -> tuple[Bill, tuple[Stay, ...]]:
+    close = of_close(root, close_id, as_of_ns)
+    assert close.total_nano == int(close.frame["cost_nano"].sum())
+    return close, store.stays(root, close.posted[0])
 
 
 def test_a_close_reads_back_as_it_was_frozen(closed_kept: Path) -> None:
-    close = closing.read(closed_kept, CLOSE_ID)
-    assert isinstance(close, closing.Closed)
-    assert (close.charges.from_ns, close.charges.to_ns) == (FIRST_HOUR.from_ns, FIRST_HOUR.to_ns)
-    assert close.charges.total_nano == BILL_NANO
-    assert close.closed_at == naive(NEXT_DAY_US * 1000)
-    assert close.book == close.charges.book == BOOK.model_copy(update={"chosen": "frozen with the close"})
-    assert close.corrections.is_empty()
-    assert close.frame.equals(close.charges.frame)
+    close, _ = read(closed_kept)
+    assert (close.period, close.total_nano, close.corrections) == (FIRST_HOUR, BILL_NANO, ())
+    assert close.newest_book == BOOK.model_copy(update={"chosen": "frozen with the close"})
+    assert close.frame.drop("closed").equals(close.parts[0].frame)
     assert str(close.stamp) == "USD, live"
 
 
 def test_before_it_was_closed_nothing_was_known(closed_kept: Path) -> None:
-    assert closing.read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000).charges.total_nano == BILL_NANO
+    assert read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000)[0].total_nano == BILL_NANO
     with pytest.raises(PricingError, match=r"was closed at 2026-06-02T00:00:00\.000000Z, so nothing of it was known"):
-        closing.read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000 - 1)
+        read(closed_kept, CLOSE_ID, NEXT_DAY_US * 1000 - 1)
 
 
 def test_what_is_not_there_is_named(closed: Path) -> None:
     with pytest.raises(PricingError, match=f"no close 'x'; the closes of this ledger: {CLOSE_ID}"):
-        closing.read(closed, "x")
+        read(closed, "x")
     (closed / "closes" / "x").mkdir()
     with pytest.raises(PricingError, match=r"closes/x is there, but no event of the ledger speaks of it"):
-        closing.read(closed, "x")
+        read(closed, "x")
 
 
 @pytest.mark.parametrize("name", ["charges.parquet", "stays.parquet", "price_book.toml"])
@@ -49,13 +50,52 @@ def test_a_changed_or_missing_file_is_never_read(closed: Path, name: str) -> Non
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(PricingError, match=f"{name} was changed after it was frozen"):
-        closing.read(closed, CLOSE_ID)
+        read(closed)
     path.unlink()
     with pytest.raises(PricingError, match=f"{name}, which {CLOSE_ID} was frozen in, cannot be read"):
-        closing.read(closed, CLOSE_ID)
+        read(closed)
 
 
 def test_the_same_rows_are_the_same_bytes(closed_kept: Path) -> None:
-    frame = closing.read(closed_kept, CLOSE_ID).charges.frame
-    assert store.parquet(frame) == store.parquet(frame.clone())
-    assert store.parquet(frame) == (closed_kept / "closes" / CLOSE_ID / "charges.parquet").read_bytes()
+    path = closed_kept / "closes" / CLOSE_ID / "charges.parquet"
+    frame = pl.read_parquet(path)
+    assert store.parquet(frame) == store.parquet(frame.clone()) == path.read_bytes()
+
+
+def test_a_posting_goes_through_json_unchanged(closed: Path) -> None:
+    (posting,) = postings(closed)[CLOSE_ID]
+    assert Posting.from_json(json.loads(json.dumps(posting.to_json()))) == posting
+    with pytest.raises(KeyError):
+        Posting.from_json({"close_id": "x"})
+
+
+def test_the_watermark_is_the_last_event_and_its_segment(fleet: Path) -> None:
+    before = watermark(fleet)
+    ((writer, (seq, sha256)),) = before.items()
+    assert (writer, seq) == ("test", 16)
+    assert list((fleet / "live" / "test" / "000000").glob(f"*-{sha256}.parquet"))
+    write(fleet, [late_slice()], "late")
+    assert watermark(fleet) == {"late": (0, watermark(fleet)["late"][1]), **before}
+    write(fleet, [late_slice()])
+    assert watermark(fleet)["test"][0] == 17
+    # A writer that was killed before its first segment stood.
+    (fleet / "live" / "closing").mkdir()
+    assert "closing" not in watermark(fleet)
+
+
+def test_closes_outlive_a_compaction(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rose.ledger import segments
+    from rose.ledger.writer import LedgerWriter
+
+    (before,) = postings(closed)[CLOSE_ID]
+    for writer in ("closing", "test"):
+        with LedgerWriter.open(closed, writer, "ledger"):
+            pass
+        tail = segments.recover(closed, writer)
+        assert tail is not None
+        segments.begin_epoch(closed, tail)
+    assert compaction.compact(closed, grace_s=0).files_written >= 2
+    compaction.compact(closed, grace_s=0)
+    assert postings(closed)[CLOSE_ID] == [before]
+    assert (closed / "compacted" / "test").exists()
+    assert not check(closed).problems

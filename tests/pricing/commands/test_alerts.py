@@ -1,22 +1,17 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from rose.ledger.upkeep.jobs import Settings, run_job
-from rose.pricing.commands.alerts import alerts_command
 from rose.pricing.jobs import planned
+from tests.pricing.conftest import data, rose
 from tests.pricing.test_alerts import Hook, hook
 
 __all__ = ["hook"]
-
-app = typer.Typer()
-app.command("alerts")(alerts_command)
 
 
 @pytest.fixture
@@ -34,8 +29,7 @@ def file(hook: Hook, tmp_path: Path) -> Path:
 @pytest.fixture
 def run(weeks: Path, file: Path) -> Any:
     def invoke(*arguments: str) -> Result:
-        env = {"ROSE_LEDGER": str(weeks), "ROSE_ALERTS": str(file), "COLUMNS": "200"}
-        return CliRunner().invoke(app, arguments, env=env)
+        return rose("alerts", *arguments, ledger=weeks, ROSE_ALERTS=str(file))
 
     return invoke
 
@@ -44,14 +38,14 @@ def test_a_dry_run_sends_nothing_and_a_round_sends_once(run: Any, hook: Hook) ->
     shown = run("--dry-run").output
     assert "v: the ledger was verified never." in shown
     assert "s: not known: 0 requests" in shown
-    rules = {row["rule"]: row for row in json.loads(run("--dry-run", "--json").stdout)}
+    rules = {row["rule"]: row for row in data(run("--dry-run", "--json"))}
     assert rules["v"]["alerts"][0]["key"] == "v/stale"
     assert hook.titles == []
     hook.code = 500
     failed = run()
     assert (failed.exit_code, "the ledger was verified never -> c: " in failed.output) == (1, True)
     hook.code = 200
-    assert json.loads(run("--json").stdout)["sent"] == 1
+    assert data(run("--json"))["sent"] == 1
     assert "0 messages sent" in run().output
 
 

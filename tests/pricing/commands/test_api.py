@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner, Result
 
 from rose.pricing.api import metrics
-from rose.pricing.commands.api import DEFAULT_PORT, api_command
+from rose.pricing.commands.api import DEFAULT_PORT
 from tests.pricing.closing.conftest import BOOK_TOML
+from tests.pricing.conftest import refused, rose
 
 ROOT = Path(__file__).parents[3]
 ROSE = str(Path(sys.executable).with_name("rose"))
@@ -40,15 +39,8 @@ def calls() -> list[str]:
     return [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl ")]
 
 
-def run(*arguments: str | Path) -> Result:
-    app = typer.Typer()
-    app.command()(api_command)
-    return CliRunner().invoke(app, list(map(str, arguments)), env={"ROSE_API_TOKEN": ""})
-
-
 @contextmanager
 def started(*arguments: str | Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server in a process of its own; yields its URL."""
     command = [ROSE, "api", *map(str, arguments), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -109,16 +101,12 @@ def test_the_documented_scrape_is_of_where_it_is_served() -> None:
 def test_it_serves_until_it_is_stopped(fleet: Path, tmp_path: Path) -> None:
     (tmp_path / "book.toml").write_text(BOOK_TOML)
     (tmp_path / "token").write_text("0123456789abcdef\n")
-    with started(f"mine={fleet}", "-b", tmp_path / "book.toml", "--token-file", tmp_path / "token") as (
-        url,
-        process,
-    ):
+    with started(f"mine={fleet}", "-b", tmp_path / "book.toml", "--token-file", tmp_path / "token") as (url, process):
         statuses = []
         for headers in ({}, {"Authorization": "Bearer 0123456789abcdef"}):
+            request = urllib.request.Request(f"{url}/trust", headers=headers)
             try:
-                with urllib.request.urlopen(
-                    urllib.request.Request(f"{url}/trust", headers=headers), timeout=280
-                ) as response:
+                with urllib.request.urlopen(request, timeout=280) as response:
                     trust = json.load(response)
                     statuses.append(response.status)
             except urllib.error.HTTPError as error:
@@ -142,7 +130,7 @@ def test_it_serves_until_it_is_stopped(fleet: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_message(fleet: Path, arguments: list[Any], says: str) -> None:
-    done = run(*(fleet if word == "LEDGER" else word for word in arguments), "--port", "0")
-    assert done.exit_code == 2
+    given = (fleet if word == "LEDGER" else word for word in arguments)
+    done = rose("api", *given, "--port", "0", ROSE_API_TOKEN="")
     assert done.stderr.startswith("rose: ")
-    assert says in done.stderr
+    refused(done, says)

@@ -1,39 +1,24 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 import openpyxl
 import polars as pl
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from rose.pricing import charges
-from rose.pricing.commands.export import export_command
 from rose.pricing.price_books import pricebook
 from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, CLOSE_ID, begun, ended, judged, slice_, turn, write
+from tests.pricing.conftest import data, refused, rose, succeeded
 
-app = typer.Typer()
-app.command("export")(export_command)
-app.callback()(lambda: None)
 HOUR = ["--period", "2026-06-01T00"]
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["export", *map(str, arguments)])
-
-
-def words(result: Result) -> str:
-    return " ".join(result.output.split())
 
 
 def test_focus_of_a_period_and_a_run(sample_kept: Path, tmp_path: Path) -> None:
     for name, scope in (("a.parquet", HOUR), ("b.csv", ["--run", "run"])):
-        result = run("--ledger", sample_kept, *scope, "--out", tmp_path / name, "--json")
-        assert result.exit_code == 0, result.output
-        done = json.loads(result.stdout)
+        result = rose("export", *scope, "--out", tmp_path / name, "--json", ledger=sample_kept)
+        done = data(result)
         assert result.stderr.startswith("Ledger verified until ")
         assert done["path"] == str(tmp_path / name)
         assert done["totals"]["billed"] == done["totals"]["effective"] == 4_740_000_000
@@ -48,10 +33,9 @@ def test_focus_of_a_period_and_a_run(sample_kept: Path, tmp_path: Path) -> None:
 
 def test_a_close_and_its_hour_are_exported_as_they_were_closed(closed_kept: Path, tmp_path: Path) -> None:
     for name, scope in (("a.parquet", ["--close", CLOSE_ID]), ("b.parquet", HOUR), ("c.xlsx", HOUR)):
-        result = run("--ledger", closed_kept, *scope, "--out", tmp_path / name)
-        assert result.exit_code == 0, result.output
-        assert "$3.87" in words(result)
-        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in words(result)
+        printed = succeeded(rose("export", *scope, "--out", tmp_path / name, ledger=closed_kept))
+        assert "$3.87" in printed
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in printed
     rows = [pl.read_parquet(tmp_path / name) for name in ("a.parquet", "b.parquet")]
     assert rows[0].equals(rows[1])
     assert rows[0]["InvoiceId"].unique().to_list() == [CLOSE_ID]
@@ -64,8 +48,7 @@ def test_tokens_of_a_device_that_joined_no_run_are_exported_without_a_price(tmp_
     root = write(tmp_path / "ledger", [*begun(), slice_(0, serving=3600), *stray, *ended(3600)])
     (tmp_path / "book.toml").write_text(BOOK_TOML)
     for name in ("a.xlsx", "a.parquet"):
-        done = run("--ledger", root, *HOUR, "--out", tmp_path / name, "--price-book", tmp_path / "book.toml")
-        assert done.exit_code == 0, done.output
+        succeeded(rose("export", *HOUR, "--out", tmp_path / name, "-b", tmp_path / "book.toml", ledger=root))
     assert "stray" not in pl.read_parquet(tmp_path / "a.parquet")["ResourceName"].to_list()
 
 
@@ -85,10 +68,7 @@ def test_what_cannot_be_done_is_named(
     sample_kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ROSE_LEDGER", str(sample_kept))
     Path("there.csv").write_text("mine")
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert says in words(result)
+    refused(rose("export", *arguments, ledger=sample_kept), says)
     assert not list(tmp_path.glob("f.*"))
     assert Path("there.csv").read_text() == "mine"

@@ -6,48 +6,28 @@ import json
 import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import polars as pl
-import typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from rose.pricing.closing import store
-from rose.pricing.commands.spend import changes_command, cost_command, forecast_command, reconcile_command
+from rose.pricing.closing.bill import of_close
 from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML
-from tests.pricing.conftest import WEEK_CLOSE_ID
+from tests.pricing.conftest import WEEK_CLOSE_ID, data, refused, rose, words
 from tests.pricing.reconcile.conftest import BOOK_TEXT, LEDGER_NANO, charge, fleet_of_four, whole, write_csv
 
 __all__ = ["fleet_of_four"]
 
-app = typer.Typer()
-app.command("cost")(cost_command)
-app.command("changes")(changes_command)
-app.command("forecast")(forecast_command)
-app.command("reconcile")(reconcile_command)
 HOUR = ("--period", "2026-06-01T00")
 DAYS = ("--period", "2026-06-15", "--before", "2026-06-14")
 
 
 def run(ledger: Path, *arguments: str, book: str = BOOK_TOML) -> Result:
-    """A command on a ledger, by a price book where one is given."""
     priced = []
     if book:
         path = ledger.parent / f"{hashlib.sha256(book.encode()).hexdigest()[:8]}.toml"
         path.write_text(book)
         priced = ["--price-book", str(path)]
-    env = {"ROSE_LEDGER": str(ledger), "COLUMNS": "200", "ROSE_PRICE_BOOK": ""}
-    return CliRunner().invoke(app, [*arguments, *priced], env=env)
-
-
-def data(done: Result) -> Any:
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
-
-
-def refused(done: Result, says: str) -> None:
-    assert done.exit_code == 2, done.output
-    assert says in " ".join(done.output.split()), done.output
+    return rose(*arguments, *priced, ledger=ledger, ROSE_PRICE_BOOK="")
 
 
 def test_a_period_by_team_and_bucket(fleet_kept: Path, tmp_path: Path) -> None:
@@ -76,7 +56,7 @@ def test_a_close_is_a_page_to_send(half_closed_kept: Path, tmp_path: Path) -> No
     by_team = ("cost", "--by", "team", "--close", WEEK_CLOSE_ID)
     done = run(ledger, *by_team, "--out", str(page), book="")
     assert done.exit_code == 0, done.output
-    closed = store.read(ledger, WEEK_CLOSE_ID)
+    closed = of_close(ledger, WEEK_CLOSE_ID)
     answer = data(run(ledger, *by_team, "--json", book=""))
     teams = dict(closed.frame.group_by("team").agg(pl.col("cost_nano").sum()).iter_rows())
     assert {line["team"]: line["cost_nano"] for line in answer["lines"]} == teams
@@ -151,7 +131,7 @@ def test_an_invoice_is_reconciled_and_what_is_wrong_said(fleet_of_four: Path, tm
     answer = json.loads(done.stdout)
     assert (answer["total"]["ledger_nano"], answer["total"]["difference_nano"]) == (LEDGER_NANO, 6_000_000_000)
     assert (answer["tolerance"], answer["within"]) == (0.005, False)
-    assert "within the tolerance of 0.01" in " ".join(reconcile(str(path), *days, "--tolerance", "1%").stdout.split())
+    assert "within the tolerance of 0.01" in words(reconcile(str(path), *days, "--tolerance", "1%"))
     for arguments, says in (
         ((*days, "--tolerance", "0.5"), "--tolerance '0.5' is no percentage from 0% to 100%; write it as 0.5%"),
         ((*days, "--tolerance", "101%"), "is no percentage"),

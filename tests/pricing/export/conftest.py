@@ -32,13 +32,11 @@ RUN = "busy"
 
 @pytest.fixture(scope="session")
 def book() -> PriceBook:
-    """Prices that no count of nanoseconds divides evenly; they change in mid-period."""
     return pricebook.parse(BOOK, "awkward.toml")
 
 
 @pytest.fixture(scope="session")
 def dear_book() -> PriceBook:
-    """The same contract, a tenth dearer after the midnight: what a close is restated with."""
     text = BOOK.replace("usd_per_hour = 2.35", "usd_per_hour = 2.585").replace('version = "1"', 'version = "2"')
     return pricebook.parse(text, "dearer.toml")
 
@@ -70,7 +68,6 @@ def close_bill(closed: tuple[Path, str]) -> Bill:
 
 
 def whole_bill(root: Path, book: PriceBook) -> Bill:
-    """The bill of every hour of a ledger."""
     hours = [nanoseconds(hour) for hour in charges.price(root, book).frame["hour"].unique()]
     return bill(root, of_hours(min(hours), max(hours)), book)
 
@@ -92,41 +89,16 @@ def record(root: Path, provenance: events.Provenance) -> Path:
             *slice_("s1", hour, None, serving=1501, idle=2099),
             *slice_("r0", hour, None, rollout=2000, train=1501, idle=99),
         ]
-        made += [
-            any_event.lease(
-                action=action,
-                lease_id=f"L{hour}",
-                device_id="s0",
-                expires_at_us=us(hour * 3600 + 1820),
-                at_us=us(hour * 3600 + after_s),
-            )
-            for action, after_s in (("granted", 0), ("preempted" if hour % 2 else "released", 1820))
-        ]
+        lease = {"lease_id": f"L{hour}", "device_id": "s0", "expires_at_us": us(hour * 3600 + 1820)}
+        for action, after_s in (("granted", 0), ("preempted" if hour % 2 else "released", 1820)):
+            made.append(any_event.lease(action=action, at_us=us(hour * 3600 + after_s), **lease))
         for device_id in ("s0", "s1"):
             t0_ns = START_NS + hour * HOUR_NS
-            made.append(
-                events.Power(
-                    device_id=device_id,
-                    t0_ns=t0_ns,
-                    t1_ns=t0_ns + HOUR_NS,
-                    power_mw=333_333,
-                    source="rapl",
-                    at_us=us(hour * 3600 + 3600),
-                )
-            )
+            made.append(any_event.power(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HOUR_NS, power_mw=333_333))
         for device_id, route in (("s0", "inter-region"), ("r0", "loopback")):
-            made.append(
-                any_event.sync(
-                    device_id=device_id,
-                    encoding="delta",
-                    wire_bytes=123_456_789 + hour,
-                    dense_bytes=10**9,
-                    total_ns=S,
-                    route=route,
-                    policy_version=hour,
-                    at_us=us(hour * 3600 + 5),
-                )
-            )
+            sizes = {"wire_bytes": 123_456_789 + hour, "dense_bytes": 10**9, "policy_version": hour}
+            at_us = us(hour * 3600 + 5)
+            made.append(any_event.sync(device_id=device_id, encoding="delta", route=route, at_us=at_us, **sizes))
         for n, (device_id, lease_id) in enumerate((("s0", f"L{hour}"), ("r0", None), ("s0", f"L{hour}"))):
             made += trajectory(f"t{hour}-{n}", hour, device_id, lease_id, accepted=n == 0, stale=n == 1)
     made.append(events.Run(action="ended", name=NAME, at_us=us(HOURS * 3600)))
@@ -141,46 +113,18 @@ def us(after_s: float) -> int:
 
 
 def slice_(device_id: str, hour: int, lease_id: str | None, *, first_s: int = 0, **seconds: int) -> list[events.Event]:
-    """One slice, a nanosecond short in its last bucket: that time is unaccounted."""
     t0_ns = START_NS + hour * HOUR_NS + first_s * S
-    buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
-    last = f"{list(seconds)[-1]}_ns"
-    buckets[last] -= 7
-    t1_ns = t0_ns + sum(buckets.values())
-    return [
-        events.DeviceSlice(
-            device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t1_ns, at_us=t1_ns // 1000, **buckets
-        )
-    ]
+    return [any_event.slice_(t0_ns, device_id, lease_id=lease_id, unit_ns=S, short_ns=7, **seconds)]
 
 
 def trajectory(
     name: str, hour: int, device_id: str, lease_id: str | None, *, accepted: bool, stale: bool
 ) -> list[events.Event]:
     ids: dict[str, Any] = {"trajectory_id": name, "group_id": f"g{hour}", "step": hour}
+    tokens = {"prompt_tokens": 10, "output_tokens": 1001, "answer_tokens": 100, "policy_version": hour}
     at_us = us(hour * 3600 + 100)
     return [
-        any_event.turn(
-            **ids,
-            device_id=device_id,
-            lease_id=lease_id,
-            policy_version=hour,
-            prompt_tokens=10,
-            output_tokens=1001,
-            answer_tokens=100,
-            duration_ns=S,
-            at_us=at_us,
-        ),
-        any_event.trajectory(
-            **ids,
-            prompt_tokens=10,
-            output_tokens=1001,
-            answer_tokens=100,
-            duration_ns=S,
-            at_us=at_us + 1,
-            policy_version=hour,
-        ),
-        events.Verdict(
-            **ids, verifier="v", reward=float(accepted), threshold=1.0, accepted=accepted, stale=stale, at_us=at_us + 2
-        ),
+        any_event.turn(**ids, **tokens, device_id=device_id, lease_id=lease_id, at_us=at_us),
+        any_event.trajectory(**ids, **tokens, at_us=at_us + 1),
+        any_event.verdict(**ids, reward=float(accepted), accepted=accepted, stale=stale, at_us=at_us + 2),
     ]

@@ -52,7 +52,7 @@ _MENDED = """", ".join("'" + k.replace('"', '""') + "'" for k in ignore_keys)"""
 
 
 def home() -> Path:
-    """Where the environment lies: another one for other pins or another Python."""
+    """Return the environment's folder, by pins and Python."""
     pins = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "rose" / f"focus-validator-{pins}"
@@ -76,9 +76,8 @@ def set_up() -> Path:
 
 
 def failures(file: Path) -> dict[str, str]:
-    """Rules of FOCUS 1.2 that the validator finds broken, with what it says. The environment must be there.
-
-    Raises ValueError if it did not come to an end.
+    """Return rules of FOCUS 1.2 that the validator finds broken, with its reasons. Raises ValueError if it did not
+    finish.
     """
     command = [
         home() / "bin" / "python",
@@ -107,7 +106,7 @@ def _packages(folder: Path) -> Path:
 
 
 def main(files: list[Path]) -> int:
-    """Set up, and validate the files; returns 1 where a rule is broken that FOCUS has too."""
+    """Set up, and validate the files; returns 1 for a broken rule that is not in KNOWN_FALSE."""
     print(f"the FOCUS validator is in {set_up()}")
     new = 0
     for file in files:

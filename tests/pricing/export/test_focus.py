@@ -192,7 +192,7 @@ def test_closed_hours_of_a_period_are_those_of_the_books(
     done = focus.write(made, tmp_path / "f.parquet")
     rows = pl.read_parquet(tmp_path / "f.parquet")
     sums = dict(rows.group_by("InvoiceId").agg(pl.col("BilledCost").sum()).iter_rows())
-    assert sums == {frozen.close_id: frozen.charges.total_nano * NANO, None: made.parts[-1].total_nano * NANO}
+    assert sums == {frozen.close_id: frozen.cost_nano * NANO, None: made.parts[-1].total_nano * NANO}
     assert done.totals["billed"] == made.total_nano
     check_sums(made)
 

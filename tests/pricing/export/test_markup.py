@@ -11,8 +11,6 @@ NAME = '<script>alert("run")</script> \u202egnp.exe\u0007'
 
 
 class Page(HTMLParser):
-    """The text of a page, its elements, and whether every one is closed."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.words: list[str] = []
@@ -40,7 +38,8 @@ def written() -> str:
         rows=((NAME, 1_500_000_000),),
         notes=(NAME,),
         marks={0: "alarm"},
-    ).with_total()
+        footer=(("total", 1_500_000_000),),
+    )
     return markup.page(NAME, [NAME, table], [NAME])
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import date
-from decimal import Decimal
+from fractions import Fraction
 
 from rose.pricing.closing.bill import Bill
 from rose.pricing.export import prices
@@ -11,15 +11,15 @@ def test_every_price_that_was_charged_is_there_once_for_each_stretch(period_bill
     used = {(price.item, price.stretch): price for price in prices.used(period_bill.parts[0])}
     before, after = sorted({stretch for _, stretch in used})
     assert {item: price.usd for (item, stretch), price in used.items() if stretch == before} == {
-        "device/owned/serving": Decimal("1.700000001"),
-        "device/owned/rollout": Decimal("1.700000001"),
-        "device/rented/serving": Decimal("3.3"),
-        "energy": Decimal("0.1") * Decimal("1.25"),
-        "transfer/inter-region": Decimal("0.02"),
-        "transfer/loopback": Decimal(0),
+        "device/owned/serving": Fraction("1.700000001"),
+        "device/owned/rollout": Fraction("1.700000001"),
+        "device/rented/serving": Fraction("3.3"),
+        "energy": Fraction("0.1") * Fraction("1.25"),
+        "transfer/inter-region": Fraction("0.02"),
+        "transfer/loopback": Fraction(0),
     }
-    assert used["device/owned/rollout", after].usd == Decimal("0.777777777777")
-    assert used["energy", after].usd == Decimal("0.123456789") * Decimal("1.1")
+    assert used["device/owned/rollout", after].usd == Fraction("0.777777777777")
+    assert used["energy", after].usd == Fraction("0.123456789") * Fraction("1.1")
 
 
 def test_one_entry_of_the_book_has_one_name(period_bill: Bill) -> None:
@@ -30,7 +30,7 @@ def test_one_entry_of_the_book_has_one_name(period_bill: Bill) -> None:
     rented = used["device/rented/serving", before]
     assert rented.name == used["device/rented/serving", after].name
     assert rented.entry.days == (date(2020, 1, 1), None)
-    assert (rented.entry.source, rented.entry.source_date) == ("made up for the tests", date(2026, 1, 1))
+    assert (rented.entry.source, rented.entry.source_date) == ("by hand", date(2026, 1, 1))
 
 
 def test_a_unit_says_what_it_counts(period_bill: Bill) -> None:

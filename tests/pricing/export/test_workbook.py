@@ -34,7 +34,6 @@ def formulas(file: Path) -> Any:
 
 
 def with_rows(bill: Bill, frame: pl.DataFrame) -> Bill:
-    """An open bill with other charges."""
     part = Part(source=frame, period=bill.period, posting=None, book=bill.parts[0].book)
     return dataclasses.replace(bill, parts=(part,))
 
@@ -124,7 +123,7 @@ def test_text_of_the_ledger_is_text(period_bill: Bill, tmp_path: Path) -> None:
 def test_prices_are_numbers_with_their_source(values: Any) -> None:
     rows = list(values["Prices used"].iter_rows(min_row=HEADER_ROW + 1, values_only=True))
     assert {row[1] for row in rows} >= {1.700000001, 2.35, 0.777777777777, 0}
-    assert all(row[6] == "made up for the tests" for row in rows)
+    assert all(row[6] == "by hand" for row in rows)
 
 
 def test_figures_not_to_be_trusted_are_marked_on_every_sheet(period_bill: Bill, tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from typer.testing import CliRunner
 
-from rose import cli, events
+from rose import events
 from rose.ledger import examine
 from rose.ledger.verify import verify
 from rose.pricing.closing import records, store
@@ -30,6 +29,8 @@ from rose.pricing.price_books.choice import (
 )
 from rose.pricing.price_books.entries import PriceBookError
 from rose.pricing.run import report
+from tests.pricing import any_event
+from tests.pricing.conftest import data, refused, rose, succeeded
 
 EXAMPLE = pricebook.load("example")
 DAY_US = 86_400_000_000
@@ -44,8 +45,6 @@ def nothing_configured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def book_file(tmp_path: Path) -> Callable[[str], Path]:
-    """A real price book of a name: its prices are the example's."""
-
     def write(name: str) -> Path:
         path = tmp_path / f"{name}.toml"
         path.write_text(EXAMPLE.text.replace('name = "example"', f'name = "{name}"'))
@@ -62,21 +61,14 @@ def run_with(price_book: object, run_id: str = "run", begin_us: int = 0) -> even
     return events.Run(action="started", name=run_id, config_json=json.dumps(config), at_us=begin_us or BEGIN_US)
 
 
-def command(*arguments: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-    return done.exit_code, done.stdout, done.stderr
-
-
 def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample: Path) -> None:
     with pytest.raises(
         NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price FILE --adopt.*ROSE_PRICE_BOOK=F"
     ):
         report.build(sample)
-    code, out, err = command("report", "--ledger", sample)
-    assert (code, out) == (2, "")
-    assert "there is no price book" in err
-    code, out, err = command("explain", "--ledger", sample, "--hour", "2001-01-01T00", "--bucket", "idle")
-    assert (code, out, "no run lies in 2001-01-01T00" in err) == (2, "", True)
+    refused(rose("report", ledger=sample), "there is no price book")
+    asked = ("explain", "--hour", "2001-01-01T00", "--bucket", "idle")
+    refused(rose(*asked, ledger=sample), "no run lies in 2001-01-01T00")
 
 
 def test_each_rule_goes_before_the_next(
@@ -112,9 +104,7 @@ def test_a_configured_book_prices_what_no_run_and_no_ledger_decides(
 
 
 def device(action: Literal["joined", "left"], at_us: int) -> events.Device:
-    return events.Device(
-        action=action, device_id="d", t_ns=1000 * at_us, pool="serving", device_class="h100-sxm", at_us=at_us
-    )
+    return any_event.device(action=action, device_id="d", t_ns=1000 * at_us, at_us=at_us)
 
 
 def test_a_bill_of_runs_that_name_different_books_asks_for_one(
@@ -155,7 +145,6 @@ def test_a_run_reprices_no_other_run(
 def test_only_the_file_that_a_run_began_with_is_opened(
     write_ledger: Callable[..., Path], book_file: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """The path is of whoever wrote the ledger."""
     digest = hashlib.sha256(book_file("edited").read_bytes()).hexdigest()
     book_file("edited").write_text("secret = 1")
     os.mkfifo(tmp_path / "fifo.toml")
@@ -220,13 +209,9 @@ def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) ->
 
 
 def test_made_up_prices_mark_every_figure(sample: Path, tmp_path: Path) -> None:
-    example = ("--ledger", sample, "-b", "example")
-    code, out, err = command("report", "--json", *example)
-    assert code == 0, err
-    answer = json.loads(out)
+    answer = data(rose("report", "--json", "-b", "example", ledger=sample))
     assert (answer["stamp"]["example_prices"], answer["price_book"]["chosen"]) == (True, NAMED)
     file = tmp_path / "out.csv"
-    code, _, err = command("export", "--period", "2026-06-01", "--out", file, *example)
-    assert code == 0, err
+    succeeded(rose("export", "--period", "2026-06-01", "--out", file, "-b", "example", ledger=sample))
     assert all(WATERMARK in line for line in file.read_text().splitlines()[1:])
-    assert WATERMARK in command("price", "example")[1]
+    assert WATERMARK in succeeded(rose("price", "example"))

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rose.pricing.price_books.entries import PowerFigure, TransferPrice, day_of, midnight_ns, span_of
+from rose.pricing.closing.period import day_of
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.entries import PowerFigure, PriceBookError, TransferPrice, midnight_ns, span_of
+from rose.pricing.price_books.pricebook import PriceBook
 
 CITED: dict[str, Any] = {"source": "by hand", "source_date": date(2026, 5, 1)}
 shares = st.decimals(0, 1, places=3, allow_nan=False).map(abs)
@@ -30,8 +33,6 @@ def test_watts_lie_on_straight_lines_between_the_points() -> None:
         with pytest.raises(ValueError, match="load must be from 0 to 1"):
             figure.watts(load)
 
-
-def test_idle_and_load_are_two_points() -> None:
     figure = power(idle_w=267, load_w=680)
     assert figure.points == ((0, 267), (1, 680))
     assert figure.watts(Fraction(1, 2)) == Fraction(947, 2)
@@ -98,3 +99,32 @@ def test_days_in_words() -> None:
     assert span_of(first, None) == "from 2026-03-01 on"
     assert span_of(None, end) == "until 2026-04-01"
     assert span_of(first, end) == "2026-03-01 until 2026-04-01"
+
+
+def book(lending: str) -> PriceBook:
+    return pricebook.parse(
+        pricebook.load("example").text.replace("violation_usd = 0\n", f"violation_usd = 0.001\n{lending}\n"),
+        "prices.toml",
+    )
+
+
+def test_a_curve_of_latency_is_read_exactly() -> None:
+    (lending,) = book("latency_usd = [[0.5, 0], [1.0, 0.0005]]").lending_terms
+    assert lending.latency_usd == ((Decimal("0.5"), Decimal(0)), (Decimal("1.0"), Decimal("0.0005")))
+
+
+@pytest.mark.parametrize(
+    ("curve", "why"),
+    [
+        ("[[0.5, 0]]", "latency_usd: .*at least 2 items"),
+        ("[0.5, 1.0]", r"latency_usd\.0: .*valid tuple"),
+        ("[[0.5, 0], [1.5, 0.0005]]", r"latency_usd\.1\.0: .*less than or equal to 1.*1\.5"),
+        ("[[0.5, 0], [0.5, 0.0005]]", "ascending order: 0.5 comes after 0.5"),
+        ("[[0.5, 0.0005], [1.0, 0]]", "must not fall: 0 at 1.0 after 0.0005 at 0.5"),
+        ("[[0.5, 0], [1.0, -1]]", r"latency_usd\.1\.1: .*greater than or equal to 0"),
+        ("[[0.5, 0], [1.0, 0.002]]", "ends at 0.002, above violation_usd 0.001"),
+    ],
+)
+def test_a_curve_that_says_nothing_is_refused(curve: str, why: str) -> None:
+    with pytest.raises(PriceBookError, match=why):
+        book(f"latency_usd = {curve}")

@@ -4,7 +4,6 @@ import csv
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
+from tests.pricing import any_event
 from tests.pricing.closing.conftest import BOOK_TOML
 
 S = 10**9
@@ -45,11 +45,15 @@ BOOK = pricebook.parse(BOOK_TEXT, "book.toml")
 LEDGER_NANO = DAYS * 24 * (2 * 3_600_000_000 + 2 * 1_000_000_000)
 
 Row = dict[str, str]
+COLUMNS = (
+    *("BilledCost", "BillingCurrency", "ChargeCategory", "ChargeClass", "ChargePeriodStart", "ChargePeriodEnd"),
+    *("ConsumedQuantity", "ConsumedUnit", "EffectiveCost", "InvoiceId", "PricingQuantity", "PricingUnit"),
+    *("ResourceId", "ResourceType", "SkuId", "Tags"),
+)
 
 
 @pytest.fixture(scope="session")
 def fleet_of_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger of DEVICES for PERIOD, its first day closed; read only."""
     root = tmp_path_factory.mktemp("four") / "ledger"
     for run_id in ("run-a", "run-b"):
         with LedgerWriter.open(root, f"writer-{run_id}", run_id, "live") as ledger:
@@ -72,68 +76,29 @@ def _events(run_id: str) -> Iterable[events.Event]:
     for hardware_id, (of_run, device_id, device_class, _) in DEVICES.items():
         if of_run != run_id:
             continue
-        fields: dict[str, Any] = {
-            "device_id": device_id,
-            "hardware_id": hardware_id,
-            "pool": "serving",
-            "device_class": device_class,
-        }
-        yield events.Device(action="joined", t_ns=T0_NS, at_us=begin_us, **fields)
+        fields = {"device_id": device_id, "hardware_id": hardware_id, "device_class": device_class}
+        yield any_event.device(t_ns=T0_NS, at_us=begin_us, **fields)
         for day in range(DAYS):
-            t0_ns = T0_NS + day * NS_PER_DAY
-            buckets: dict[str, Any] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS}
-            buckets |= {"serving_ns": 20 * 3600 * S, "idle_ns": 4 * 3600 * S}
-            yield events.DeviceSlice(
-                device_id=device_id,
-                t0_ns=t0_ns,
-                t1_ns=t0_ns + NS_PER_DAY,
-                at_us=(t0_ns + NS_PER_DAY) // 1000,
-                **buckets,
-            )
-        yield events.Device(action="left", t_ns=PERIOD.to_ns, at_us=end_us, **fields)
+            yield any_event.slice_(T0_NS + day * NS_PER_DAY, device_id, unit_ns=3600 * S, serving=20, idle=4)
+        yield any_event.device(action="left", t_ns=PERIOD.to_ns, at_us=end_us, **fields)
     if run_id == "run-a":
-        yield events.Sync(
-            device_id="s0",
-            ok=True,
-            base_version=None,
-            encoding="dense",
-            wire_bytes=10**10,
-            dense_bytes=10**10,
-            total_ns=1,
-            source="relay",
-            route="inter-region",
-            policy_version=3,
-            at_us=begin_us + 7,
-        )
+        sizes = {"wire_bytes": 10**10, "dense_bytes": 10**10}
+        yield any_event.sync(device_id="s0", policy_version=3, at_us=begin_us + 7, **sizes)
     yield events.Run(action="ended", name=run_id, at_us=end_us)
 
 
 def mapped(*entries: str) -> PriceBook:
-    """BOOK with [[vendor_resource]] entries."""
     cited = 'source = "console"\nsource_date = 2026-06-01\n'
     return pricebook.parse(BOOK_TEXT + "".join(f"\n[[vendor_resource]]\n{text}\n{cited}" for text in entries), "b.toml")
 
 
 def charge(resource: str = "GPU-0", day: int = 1, usd: str = "86.40", hours: str | None = "24", **cells: str) -> Row:
     """A row of a vendor's invoice: a day of June of a resource."""
-    row = {
-        "BilledCost": usd,
-        "BillingCurrency": "USD",
-        "ChargeCategory": "Usage",
-        "ChargeClass": "",
-        "ChargePeriodStart": f"2026-06-{day:02}T00:00:00Z",
-        "ChargePeriodEnd": f"2026-06-{day + 1:02}T00:00:00Z",
-        "ConsumedQuantity": hours or "",
-        "ConsumedUnit": "Hours" if hours else "",
-        "EffectiveCost": usd,
-        "InvoiceId": "INV-7",
-        "PricingQuantity": "",
-        "PricingUnit": "",
-        "ResourceId": resource,
-        "ResourceType": "instance",
-        "SkuId": "sku-1",
-        "Tags": "",
-    }
+    row = dict.fromkeys(COLUMNS, "")
+    row |= {"BilledCost": usd, "EffectiveCost": usd, "BillingCurrency": "USD", "ChargeCategory": "Usage"}
+    row |= {"ChargePeriodStart": f"2026-06-{day:02}T00:00:00Z", "ChargePeriodEnd": f"2026-06-{day + 1:02}T00:00:00Z"}
+    row |= {"ConsumedQuantity": hours or "", "ConsumedUnit": "Hours" if hours else "", "InvoiceId": "INV-7"}
+    row |= {"ResourceId": resource, "ResourceType": "instance", "SkuId": "sku-1"}
     return row | cells
 
 

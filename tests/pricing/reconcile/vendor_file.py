@@ -30,10 +30,14 @@ SAMPLE, FILE = ROOT / "sample_traces" / "ledger", ROOT / "sample_traces" / "vend
 RESOURCE, DEARER = "i-0b7e41c2", Decimal("1.02")
 #: The vendor bills device time in steps of this many hours.
 STEP_HOURS = Decimal("0.0005")
+_COLUMNS = (
+    *("BilledCost", "BillingCurrency", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd"),
+    *("ChargePeriodStart", "ConsumedQuantity", "ConsumedUnit", "EffectiveCost", "InvoiceId", "InvoiceIssuerName"),
+    *("ProviderName", "ResourceId", "ResourceType", "SkuId"),
+)
 
 
 def book() -> PriceBook:
-    """The price book of docs/price-books.md."""
     text = (ROOT / "docs" / "price-books.md").read_text(encoding="utf-8")
     block = re.search(r"^```toml\n(# prices\.toml\n.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert block is not None
@@ -100,24 +104,10 @@ def _device(row: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _row(category: str, hour: tuple[str, str], cost: str, **cells: str) -> dict[str, str | None]:
-    row: dict[str, str | None] = {
-        "BilledCost": cost,
-        "BillingCurrency": "USD",
-        "ChargeCategory": category,
-        "ChargeClass": None,
-        "ChargeDescription": None,
-        "ChargePeriodEnd": hour[1],
-        "ChargePeriodStart": hour[0],
-        "ConsumedQuantity": None,
-        "ConsumedUnit": None,
-        "EffectiveCost": cost,
-        "InvoiceId": "2026-000481",
-        "InvoiceIssuerName": "A Cloud",
-        "ProviderName": "A Cloud",
-        "ResourceId": None,
-        "ResourceType": None,
-        "SkuId": None,
-    }
+    row: dict[str, str | None] = dict.fromkeys(_COLUMNS)
+    row |= {"BilledCost": cost, "EffectiveCost": cost, "BillingCurrency": "USD", "ChargeCategory": category}
+    row |= {"ChargePeriodStart": hour[0], "ChargePeriodEnd": hour[1], "InvoiceId": "2026-000481"}
+    row |= {"InvoiceIssuerName": "A Cloud", "ProviderName": "A Cloud"}
     return row | cells
 
 

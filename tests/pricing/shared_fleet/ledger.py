@@ -9,7 +9,7 @@ from typing import Any
 from rose import events
 from rose.pricing.price_books import pricebook
 from tests.pricing import any_event
-from tests.pricing.closing.conftest import BOOK_TOML, T0_NS, S
+from tests.pricing.closing.conftest import BOOK_TOML, T0_NS, S, us
 
 BOOK_TEXT = f"""{BOOK_TOML}
 [[power]]
@@ -23,37 +23,17 @@ BOOK = pricebook.parse(BOOK_TEXT, "book.toml")
 RUNS = ("fleet", "red", "blue")
 
 
-def us(after_s: float) -> int:
-    return T0_NS // 1000 + int(after_s * 1_000_000)
-
-
 def slice_(from_s: int, device_id: str, run_id: str | None, lease_id: str | None, **seconds: int) -> events.Event:
-    buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
-    t0_ns = T0_NS + from_s * S
-    return events.DeviceSlice(
-        device_id=device_id,
-        lease_id=lease_id,
-        t0_ns=t0_ns,
-        t1_ns=t0_ns + sum(buckets.values()),
-        at_us=us(from_s),
-        rollout_run_id=run_id,
-        train_run_id=run_id,
-        **buckets,
-    )
+    return any_event.slice_(T0_NS + from_s * S, device_id, lease_id=lease_id, unit_ns=S, rl_run_id=run_id, **seconds)
+
+
+def joined(device_id: str = "s0", at_s: int = 0, **fields: Any) -> events.Device:
+    return any_event.device(device_id=device_id, t_ns=T0_NS + at_s * S, at_us=us(at_s), **fields)
 
 
 def turn(run_id: str, at_s: int, device_id: str, lease_id: str | None, tokens: int, **more: Any) -> events.Event:
-    return any_event.turn(
-        run_id=run_id,
-        device_id=device_id,
-        lease_id=lease_id,
-        prompt_tokens=10,
-        output_tokens=tokens,
-        duration_ns=S,
-        policy_version=1,
-        at_us=us(at_s),
-        **{"trajectory_id": "t", "attempt": 0, **more},
-    )
+    plain = {"trajectory_id": "t", "prompt_tokens": 10, "output_tokens": tokens, "policy_version": 1, "at_us": us(at_s)}
+    return any_event.turn(run_id=run_id, device_id=device_id, lease_id=lease_id, **(plain | more))
 
 
 def fleet_events() -> Iterator[events.Event]:
@@ -64,14 +44,7 @@ def fleet_events() -> Iterator[events.Event]:
             action="started", name="grpo", run_id=run_id, at_us=us(1), tags_json=json.dumps({"team": f"team {run_id}"})
         )
     for device_id, pool in (("s0", "serving"), ("t0", "train")):
-        yield events.Device(
-            action="joined",
-            device_id=device_id,
-            t_ns=T0_NS,
-            pool=pool,
-            device_class="h100-sxm",
-            at_us=us(0),  # type: ignore[arg-type]
-        )
+        yield joined(device_id, pool=pool)
     lease: dict[str, Any] = {"lease_id": "L", "device_id": "s0", "kv_budget_bytes": 1, "compute_share": 1.0}
     yield events.Lease(action="granted", expires_at_us=us(3600), at_us=us(600), rl_run_id="red", **lease)
     yield slice_(0, "s0", None, None, serving=500, idle=100)
@@ -85,16 +58,8 @@ def fleet_events() -> Iterator[events.Event]:
         yield any_event.verdict(
             run_id=run_id, trajectory_id="t", step=0, threshold=0.5, accepted=run_id == "red", at_us=us(at_s)
         )
-        yield any_event.sync(
-            device_id="s0",
-            lease_id="L",
-            rl_run_id=run_id,
-            wire_bytes=10**9,
-            dense_bytes=10**9,
-            total_ns=S,
-            policy_version=1,
-            at_us=us(at_s),
-        )
+        sent = {"wire_bytes": 10**9, "dense_bytes": 10**9, "policy_version": 1, "at_us": us(at_s)}
+        yield any_event.sync(device_id="s0", lease_id="L", rl_run_id=run_id, **sent)
     yield events.Lease(action="released", expires_at_us=us(3600), at_us=us(2600), **lease)
     for run_id in RUNS[1:]:
         yield events.Run(action="ended", name="grpo", run_id=run_id, at_us=us(3000))

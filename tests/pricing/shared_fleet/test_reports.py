@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from rose import events
+from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.price_books import choice
 from rose.pricing.run import report
+from rose.pricing.run.priced import newest_run
 from rose.pricing.run.report import HARVEST, UNUSED
 from tests.pricing import any_event
-from tests.pricing.closing.conftest import S
-from tests.pricing.shared_fleet.ledger import BOOK, RUNS, fleet_events, turn, us
+from tests.pricing.closing.conftest import S, us
+from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, turn
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,6 @@ def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(reports: dict[str, 
 
 
 def steps(made: report.Report) -> list[str]:
-    """Accept rates of the first and the last step."""
     rows = made.section.table("glance").records()
     return [row["value"].text for row in rows if row["what"].endswith(" step")]
 
@@ -59,7 +63,6 @@ def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, re
 
 
 def test_what_reports_of_the_runs_count_sums_to_the_fleets(reports: dict[str, report.Report]) -> None:
-    """The lease is granted once, for red, and each run has half of its time."""
     made = [reports[run_id].section for run_id in RUNS]
     for name, counts in (
         ("time leased", [2000 * S, 1000 * S, 1000 * S]),
@@ -86,3 +89,22 @@ def test_a_report_of_an_rl_run_is_of_its_own_part(
     harvest = made.section.figure("glance", HARVEST)
     assert harvest.value is None
     assert "the fleet's run" in str(harvest.why)
+
+
+def test_where_no_run_is_named_it_is_the_newest_that_has_what_the_report_needs(root: Path) -> None:
+    # It neither has a device nor made an answer.
+    with LedgerWriter.open(root, "later", "later") as writer:
+        writer.record(events.Run(action="started", name="later", at_us=2**51))
+    with closing(catalog.connect(root)) as connection:
+        assert [newest_run(connection, needs) for needs in ("device", "verdict")] == ["fleet", "red"]
+
+
+def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    (tmp_path / "book.toml").write_text(BOOK_TEXT)
+    named = {"price_book": str(tmp_path / "book.toml"), "price_book_sha256": BOOK.sha256}
+    with LedgerWriter.open(root, "w", "fleet") as writer:
+        writer.record(events.Run(action="started", name="lab", config_json=json.dumps(named)))
+        writer.record(events.Run(action="started", name="grpo", run_id="red"))
+    for run_id in ("fleet", "red"):
+        assert choice.choose(root, None, run_id=run_id).sha256 == BOOK.sha256

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rose import events
 from rose.cli import app
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.borrowing.report import CASH, saved_in_run
 from rose.pricing.closing.period import Period
 from rose.pricing.spend.saved import LET_GO, RunSaved, saved
 from tests.pricing import any_event
-from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
-from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, us
+from tests.pricing.closing.conftest import HOUR_NS, T0_NS, us
+from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, joined
 
 
 def test_what_was_saved_counts_once_and_for_the_run_whose_borrow_it_was(root: Path) -> None:
@@ -32,16 +31,7 @@ def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_
         for event in fleet_events():
             writer.record(event, durable=False)
         for action, at_s in (("joined", -7200), ("left", -3600)):
-            writer.record(
-                events.Device(
-                    action=action,
-                    device_id="r1",
-                    t_ns=T0_NS + at_s * S,
-                    pool="rollout",
-                    device_class="h100-sxm",  # type: ignore[arg-type]
-                    at_us=us(at_s),
-                )
-            )
+            writer.record(joined("r1", at_s, action=action, pool="rollout"))
         decided = any_event.scale_down(
             device_id="r1", decision="let_go", t0_ns=T0_NS, t1_ns=T0_NS + HOUR_NS, run_id="red", at_us=us(1)
         )

@@ -15,14 +15,15 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run import report
 from rose.pricing.run.priced import priced
-from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S
-from tests.pricing.shared_fleet.ledger import BOOK, slice_, us
+from tests.pricing import any_event
+from tests.pricing.closing.conftest import HOUR_NS, T0_NS, S, us
+from tests.pricing.shared_fleet.ledger import BOOK, RUNS, fleet_events, joined, slice_
 
 
 def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: Path) -> None:
-    """Red goes on on another fleet, whose device and engine are called as those of the first, which blue has then.
+    """Red continues on a fleet with the same device and engine names; blue then has the first fleet's.
 
-    The engines hold KV memory in all of red's time but for the 100 s between each death and start.
+    The engines hold KV memory in all of red's time but for 100 s between each death and start.
     """
     root = tmp_path / "ledger"
     engine: dict[str, Any] = {"engine_id": "r0", "device_id": "s0", "role": "rollout", "model": "m"}
@@ -31,11 +32,7 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: P
         with LedgerWriter.open(root, fleet, fleet) as writer:
             writer.record(events.Run(action="started", name="lab", at_us=us(0)))
             writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=us(begin_s)), durable=True)
-            writer.record(
-                events.Device(
-                    action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=us(0)
-                )
-            )
+            writer.record(joined())
             writer.record(events.Engine(action="started", at_us=us(begin_s), **engine, **of_start))
             for died_s in deaths_s:
                 writer.record(events.Engine(action="died", at_us=us(died_s), **engine))
@@ -56,24 +53,19 @@ def test_engines_of_two_fleets_that_are_called_alike_are_two_engines(tmp_path: P
 
 
 def test_devices_of_two_fleets_that_are_called_alike_are_two_devices(tmp_path: Path) -> None:
-    """Red goes on on another fleet; the first gives its device back while red works on the other's of that name."""
+    """Red continues on another fleet; the first one's device leaves while red uses the other of that name."""
     root = tmp_path / "ledger"
-    device: dict[str, Any] = {"device_id": "s0", "device_class": "h100-sxm"}
     for fleet, begin_s in (("f1", 0), ("f2", 1000)):
         with LedgerWriter.open(root, fleet, fleet) as writer:
             writer.record(events.Run(action="started", name="lab", at_us=us(0)))
             writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=us(begin_s)))
             if fleet == "f2":
-                writer.record(events.Device(action="joined", t_ns=T0_NS, pool="train", at_us=us(0), **device))
-            joined = events.Device(
-                action="joined", t_ns=T0_NS + begin_s * S, pool="serving", at_us=us(begin_s), **device
-            )
-            writer.record(joined)
+                writer.record(joined(pool="train"))
+            writer.record(joined(at_s=begin_s))
             for part_s, seconds in ((0, 600), (600, 400)):
                 writer.record(slice_(begin_s + part_s, "s0", "red", f"{fleet}-L", rollout=seconds))
             if fleet == "f1":
-                left_s = 1500
-                writer.record(dataclasses.replace(joined, action="left", t_ns=T0_NS + left_s * S, at_us=us(left_s)))
+                writer.record(joined(at_s=1500, action="left"))
     with priced(root, "red", BOOK) as run:
         assert run.borrow.borrowed_ns == 2000 * S
         worked = {(device.fleet_run_id, device.bucket_ns["rollout"]) for device in run.allocation.devices}
@@ -98,16 +90,7 @@ def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Pat
         with LedgerWriter.open(root, fleet, fleet) as writer:
             writer.record(events.Run(action="started", name="lab", at_us=us(0)))
             writer.record(events.Run(action="started", name="grpo", run_id="red", at_us=us(begin_s)))
-            writer.record(
-                events.Device(
-                    action="joined",
-                    device_id=f"{fleet}-s0",
-                    t_ns=T0_NS,
-                    pool="serving",
-                    device_class="h100-sxm",
-                    at_us=us(0),
-                )
-            )
+            writer.record(joined(f"{fleet}-s0"))
             writer.record(granted)
             from_s = begin_s
             for run_id, lease_id, seconds in slices:
@@ -120,3 +103,42 @@ def test_leases_of_two_fleets_that_are_called_alike_are_two_leases(tmp_path: Pat
     }
     assert [counts[f"leases {name}"] for name in ("granted", "released", "open")] == [3, 1, 2]
     assert counts["time leased"] == (500 + 1000 + 100) * S
+
+
+DEATHS_S = (300, 1000, 2000, 2601, 3500)
+
+
+def test_a_lease_that_nothing_closed_and_engines_end_with_the_run_that_had_the_device(tmp_path: Path) -> None:
+    """The lease's agent was killed: the runs end before its expiry, and the fleet works for hours.
+
+    Engines died before red had s0, under red, under blue, at the end of blue's last slice, and after both runs.
+    """
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "controller", "fleet") as writer:
+        for event in fleet_events():
+            if isinstance(event, events.Lease):
+                event = dataclasses.replace(event, expires_at_us=us(5400))  # noqa: PLW2901
+            if not isinstance(event, events.Lease) or event.action == "granted":
+                writer.record(event, durable=False)
+        writer.record(slice_(3600, "t0", None, None, idle=3600), durable=False)
+        for t0_s in (600, 2600):
+            t0_ns = T0_NS + t0_s * S
+            writer.record(any_event.power(t0_ns=t0_ns, t1_ns=t0_ns + 1000 * S, power_mw=1), durable=False)
+        changes: list[tuple[Any, int]] = [
+            change for died_s in DEATHS_S for change in (("started", died_s - 9), ("died", died_s))
+        ]
+        for action, at_s in changes:
+            engine = any_event.engine(action=action, engine_id="r0", device_id="s0", at_us=us(at_s))
+            writer.record(engine, durable=False)
+    sections = [report.build(root, run_id, BOOK).section for run_id in RUNS]
+    for name, values in (("time leased", [2000 * S, 1000 * S, 1000 * S]), ("leases open", [1, 1, 0])):
+        assert [made.figure("events", name, "how many").value for made in sections] == values
+    deaths = [[row["died"] for row in made.table("engines").records()] for made in sections]
+    times = [utc(T0_NS + died_s * S) for died_s in DEATHS_S]
+    assert [[died for died in of_run if died != "not seen"] for of_run in deaths] == [times, times[1:2], times[2:4]]
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, root, "fleet")
+        set_variables(connection, run_id="fleet", period_end_ns=T0_NS + 2 * HOUR_NS, price_changes=[])
+        connection.execute(sql.read("borrowing/lease_spans.sql"))
+        read_s = {row["lent"]: row["duration_ns"] // S for row in rows(connection, "borrowing/power_by_load")}
+    assert read_s == {True: 1000, False: 1000}

@@ -40,15 +40,12 @@ def bounds(text: str, calendar: Calendar | None = None) -> tuple[str, str]:
         ("2026-10-03", "2026-10-03", "2026-10-04"),
         ("this-quarter", "2026-10-01", "2027-01-01"),
         ("2026-09-30..2026-10", "2026-09-30", "2026-11-01"),
+        ("2026-10-03T05", "2026-10-03T05", "2026-10-03T06"),
+        ("2026-10-03T05..2026-10-03T07", "2026-10-03T05", "2026-10-03T08"),
     ],
 )
 def test_a_period_as_it_is_written(text: str, first: str, after: str) -> None:
-    assert bounds(text) == (f"{first}T00", f"{after}T00")
-
-
-def test_an_hour_and_hours() -> None:
-    assert bounds("2026-10-03T05") == ("2026-10-03T05", "2026-10-03T06")
-    assert bounds("2026-10-03T05..2026-10-03T07") == ("2026-10-03T05", "2026-10-03T08")
+    assert bounds(text) == tuple(when if "T" in when else f"{when}T00" for when in (first, after))
 
 
 def test_days_are_those_of_the_reader_s_zone() -> None:

@@ -24,7 +24,6 @@ DAY, NEXT = Period(T0_NS, T0_NS + DAY_NS), Period(T0_NS + DAY_NS, T0_NS + 2 * DA
 
 @pytest.fixture(scope="module")
 def ended(sample_written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample's run, ended, and one that has begun and made nothing yet; no test writes to it."""
     root = Path(shutil.copytree(sample_written, tmp_path_factory.mktemp("ended") / "ledger"))
     write(root, [events.Run(action="ended", name="by hand", at_us=us(3600))], "end", "replay")
     started = events.Run(action="started", name="new", at_us=us(7200), tags_json='{"team": "research"}')

@@ -1,0 +1,134 @@
+"""`rose report`, `borrow` and `correct`: what one run cost, what borrowing cost in it, and its correct answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.pricing.commands.common import BookOption, RunOption, UnverifiedOption, clear_errors, print_sections
+from rose.terminal import echo, echo_data
+
+
+def report_command(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    price_book: BookOption = None,
+    *,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
+
+    from rose.ledger import verified
+    from rose.ledger.access import logged
+    from rose.pricing import console
+    from rose.pricing.run import report
+
+    root = ledger_root(ledger)
+    with clear_errors(), logged(root, "report", f"run {run or 'newest'}, prices {price_book or 'as decided'}"):
+        built = report.build(root, run, price_book, allow_unverified)
+    if as_json:
+        last = verified.state(root)
+        echo_data(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
+    else:
+        console.show(built.elements(), spaced=True)
+        echo(f"Ledger {verified.text(root)}")
+
+
+def borrow_command(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    only: Annotated[
+        Literal["risk", "price", "provision", "compare", "spikes"] | None,
+        typer.Option(
+            "--only",
+            help="One question: does it harm or save (risk), what it added to the bill (price), what later bursts may "
+            "cost (provision), the same tokens elsewhere (compare), load and demand together (spikes, simulated).",
+        ),
+    ] = None,
+    price_book: BookOption = None,
+    *,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(
+            "--decisions",
+            help="First record a CSV of device_id,device_class,decision,from,to,decided_by,reason: serving devices "
+            "kept to be lent, dedicated ones let go for borrowing.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What borrowing costs in a run, whether it harms serving, and whether it was worth it."""
+    from rose.pricing.borrowing import report
+    from rose.pricing.run.priced import priced
+
+    with clear_errors():
+        root = ledger_root(ledger)
+        if decisions is not None:
+            _record(root, run, decisions)
+        with priced(root, run, price_book) as priced_run:
+            sections = report.sections(priced_run, only)
+    print_sections(priced_run.run, priced_run.stamp, sections, as_json)
+
+
+def _record(root: Path, run: str | None, file: Path) -> None:
+    from contextlib import closing
+    from typing import cast
+
+    from rose.events import Provenance
+    from rose.ledger import catalog
+    from rose.pricing.borrowing import scale_down
+    from rose.pricing.run.priced import newest_run, run_facts
+
+    decided = scale_down.decisions(file)
+    with closing(catalog.connect(root)) as connection:
+        facts = run_facts(connection, run or newest_run(connection))
+    scale_down.record(root, facts.run_id, cast(Provenance, facts.provenance), decided)
+    echo(f"{len(decided):,} decisions of run {facts.run_id} are in the ledger", err=True)
+
+
+def correct_command(
+    ledger: LedgerOption = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Run to price; the newest with verdicts if left out.")
+    ] = None,
+    only: Annotated[
+        Literal["cost", "frontier", "verifiers"] | None,
+        typer.Option(
+            "--only",
+            help="One question: what it cost and which lever moves it (cost), what to spend on next (frontier), which "
+            "verifier makes it cheapest (verifiers).",
+        ),
+    ] = None,
+    by: Annotated[
+        Literal["version", "task", "step"] | None,
+        typer.Option("--by", help="Break the cost down; the rows sum to the run's."),
+    ] = None,
+    probes: Annotated[
+        Path | None,
+        typer.Option(
+            "--probes",
+            help="CSV or Parquet: probe, verifier, probability, correct and, if decided, accepted. "
+            "Else the run's verdicts whose truth is known.",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--threshold", help="Accept from this probability on, in a file without `accepted`; 0.5."),
+    ] = None,
+    price_book: BookOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """What a correct answer of a run cost, what would make it cheaper, and which verifier to buy."""
+    from rose.pricing.answers import report
+    from rose.pricing.run.priced import priced
+
+    with clear_errors():
+        with priced(ledger_root(ledger), run, price_book, needs="verdict") as priced_run:
+            made = report.sections(priced_run, only, by, probes, threshold)
+    print_sections(priced_run.run, priced_run.stamp, made, as_json)
