@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from rose.runtime.coserving.attach.attachment import EngineState, forget_detached, note_detached
+from rose.runtime.coserving.attach.attachment import EngineState, detached_note
 from rose.runtime.coserving.hooks.serving import DETACH, linked_page
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 
@@ -33,7 +33,7 @@ class Owner:
             return False
         self.numbers.append(number)
         if number == DETACH and self.page is not None:
-            note_detached(self.page.path)
+            detached_note(self.page.path).touch()
         self.let_go()
         self.path = None if number < 0 else self.linked_page(number)
         self.waits = self.looks_after
@@ -50,7 +50,7 @@ class Owner:
         if self.refused is None:
             try:
                 self.page = ArbiterPage.attach(self.path.resolve(), Party.SERVING)
-                forget_detached(self.page.path)
+                detached_note(self.page.path).unlink(missing_ok=True)
             except FileNotFoundError:
                 self.reason = f"there is no page at {self.path}"
             except PageError as error:

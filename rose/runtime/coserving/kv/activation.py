@@ -1,9 +1,9 @@
 """A rollout engine's memory on the device: brought in when a lease begins or is first used, released after it ended.
 
-On a GPU, where `coserving.activation` is "leased", SGLang's memory saver unmaps the weights and the KV pool of an
-engine that has no lease, and keeps the weights in the host's memory meanwhile: those that it held last. A version is
-brought in where they lie on the device, so for a sync the weights alone come back until it is done, if there is room.
-Elsewhere the weights stay, and memory of the pool comes and goes (`memory.PoolMemory`).
+With `coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps the weights and the KV pool of an engine
+without a lease, and keeps the weights in the host's memory. A version is written on the device, so for a sync the
+weights alone come back, if there is room. Elsewhere the weights stay, and memory of the pool comes and goes
+(`memory.PoolMemory`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rose.runtime.policy.lease import ACTIVATION_NS_MAX
 if TYPE_CHECKING:
     from rose.runtime.coserving.kv.memory import PoolMemory
 
-#: An engine's weights and KV pool can leave its GPU; the weights are kept in the host's memory meanwhile.
+#: Arguments with which weights and KV pool can leave the GPU, the weights to the host's memory.
 LEASED_ARGUMENTS = ("--enable-memory-saver", "--enable-weights-cpu-backup")
 _WEIGHTS = "weights"
 _KV = "kv_cache"
@@ -31,12 +31,11 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What an `ACTIVATION` span of an engine's own did; it travels as the span's `aux`."""
+    """A move of an engine's own memory; it travels as the `aux` of its `ACTIVATION` span."""
 
     moved_bytes: int
     away: bool
-    #: Without the KV pool, for a sync.
-    weights_alone: bool
+    weights_alone: bool  # without the KV pool, for a sync
 
     def to_aux(self) -> int:
         return self.moved_bytes << 2 | self.weights_alone << 1 | self.away
@@ -51,37 +50,35 @@ class SavedMemory:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        #: What is away, and the bytes that its leaving freed.
-        self._away_bytes: dict[str, int] = {}
+        self._away_bytes: dict[str, int] = {}  # the bytes that each released part freed
 
     @classmethod
     def of_gpu(cls, scheduler: Any) -> SavedMemory | None:
-        """None for an engine that was not started to release its memory and get its weights back."""
+        """Return None for an engine that was not started to release its memory and get its weights back."""
         arguments = scheduler.server_args
         leased = arguments.enable_memory_saver and arguments.enable_weights_cpu_backup
         return cls(scheduler) if leased and str(scheduler.device) != "cpu" else None
 
     @property
     def releasable(self) -> bool:
-        """Whether the engine holds nothing in it."""
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Returns the bytes that came. Raises NoRoomError, and then nothing came."""
+        """Return the bytes that came. Raises NoRoomError, and then nothing came."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
         needed, free = sum(self._away_bytes[tag] for tag in tags), _free_bytes()
         if free < needed:
             raise NoRoomError(f"{needed} bytes of the device are needed, and {free} are free")
-        # The saver ends the process where it finds no room.
+        # Checked first: the saver ends the process where it finds no room.
         self._scheduler.weight_updater.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=tags))
         for tag in tags:
             del self._away_bytes[tag]
         return free - _free_bytes()
 
     def release(self) -> int:
-        """Returns the bytes that the device has back."""
+        """Return the bytes that the device has back."""
         from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
 
         released = 0
@@ -96,16 +93,14 @@ class SavedMemory:
 
 
 class Activation:
-    """Decides when memory moves, and says so on the page; used by the scheduler's thread, between two steps.
-
-    `memory` that is saved comes at once with a lease, and nothing works before; a pool's comes as it is used.
-    `weights_needed`: a sync or an audit is under way.
-    """
+    """Decides when memory moves, and says so on the page; used by the scheduler's thread between two steps.
+    Saved memory comes at once with a lease, before any work; a pool's comes as it is used. `weights_needed`: a sync or
+    an audit is under way."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
         self._saved = memory if isinstance(memory, SavedMemory) else None
-        # As it is when an engine has started. All is in only where the weights are.
+        # As when an engine has started. All is in only where the weights are.
         self._weights_in = self._all_in = True
 
     @property
@@ -114,10 +109,8 @@ class Activation:
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """A lease is in force. Returns whether memory had to be brought in at once, which takes a while.
-
-        Raises NoRoomError, and RuntimeError if it took longer than a lease waits for it.
-        """
+        """Bring memory for the lease in force; return whether some had to come at once, which takes a while.
+        Raises NoRoomError, and RuntimeError if it took longer than a lease waits for it."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
@@ -131,7 +124,7 @@ class Activation:
         return self._saved is not None
 
     def deactivate(self) -> None:
-        """No lease is in force, and the engine has nothing to do."""
+        """Release memory: no lease is in force, and the engine has nothing to do."""
         saved = self._saved
         if not (self._weights_in or self._all_in) or (
             saved is not None and (not saved.releasable or self._weights_needed())
@@ -143,7 +136,7 @@ class Activation:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
-        """Have the weights on the device for a sync; they go again when it is done. Returns why not, None if so."""
+        """Have the weights on the device until a sync is done. Returns why that is impossible, else None."""
         if not self._weights_in and (saved := self._saved) is not None:
             try:
                 self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)
@@ -161,7 +154,7 @@ class Activation:
         return self._memory.release() if isinstance(self._memory, SavedMemory) else self._memory.give_back()
 
     def _move(self, act: Callable[[], int], *, away: bool, weights_alone: bool = False) -> int:
-        """Returns how long it took, nanoseconds."""
+        """Return how long the move took, nanoseconds."""
         page, began = self._page, monotonic_ns()
         page.close_span(Party.ROLLOUT, began)
         page.open_span(Party.ROLLOUT, Span.ACTIVATION, began)

@@ -1,12 +1,9 @@
 """Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in.
 
-The agent has fetched, verified and staged version v as `v<version>` in the folder this engine was told of, and asks
-for what comes next with a request of its own (`asking.py`): `prepare` decodes it beside the parameters, in a thread
-while requests go on, and `commit` swaps it in between two steps. `audit` hashes what the engine holds against
-`held-<version>.json`, a manifest, whenever asked; `confirm` does so for an agent that is new to the engine, and has a
-version that another agent prepared and never committed let go.
-
-Each tensor-parallel rank does so for its own shard; what happened there it leaves as `<version>.<verb>.<rank>.json`.
+The agent stages a verified version v as `v<version>` and sends questions (`asking.py`): `prepare` decodes it beside the
+parameters in a thread while requests run, `commit` swaps it in between two steps. `audit` hashes what the engine holds
+against the manifest `held-<version>.json`; `confirm` does so for a new agent, and drops what was prepared. Each
+tensor-parallel rank does so for its shard, and leaves a report `<version>.<verb>.<rank>.json`.
 """
 
 from __future__ import annotations
@@ -37,12 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: An audit takes what processor time nobody else wants.
 _AUDIT_NICE = 19
-
-
-def _no_wait() -> None:
-    """A device that is not shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +43,17 @@ class _Ready:
 
     manifest: Manifest
     swap: Callable[[], None]
-    #: What it took, in nanoseconds, and the bytes that are to be written, as it is reported.
-    times: dict[str, object]
-    #: Of the tensors as verified on the host.
-    fingerprints: dict[str, int]
+    times: dict[str, object]  # durations in ns and the bytes to write, as reported
+    fingerprints: dict[str, int]  # fingerprints of the tensors as verified on the host
 
 
 class WeightUpdater:
-    """Prepares in a thread, commits at a step boundary. It is asked by the scheduler's own thread.
+    """Prepares in a thread and commits at a step boundary. The scheduler's thread calls it.
 
-    Where serving works on the device too, `wait_for_device` returns when work on it is admitted: it is called in the
-    updater's threads before each portion of what a version costs there (a block that is decoded, a few megabytes that
-    are copied or hashed), never for the swap itself. It must not ask for a lease: an engine is brought to a version
-    while it has none. `record_span` learns when such portions ran, in monotonic nanoseconds: never two at once, not
-    always by the same thread, and not the swap, which is on the page. On the CPU none of that happens if there are
-    `host_cores`, none of them the device's: the work is done there instead.
+    On a shared device `wait_for_device` returns when work there is admitted. The updater's threads call it before each
+    portion of work (a decoded block, a few megabytes copied or hashed), never for the swap. It must not ask for a
+    lease: versions come without one. `record_span` learns when portions ran, monotonic ns: never two at once, not
+    always from one thread, without the swap. On the CPU the work is done on `host_cores` instead, if there are any.
     """
 
     def __init__(
@@ -76,14 +64,14 @@ class WeightUpdater:
         staging: Path,
         ranks: Ranks,
         *,
-        wait_for_device: Callable[[], None] = _no_wait,
+        wait_for_device: Callable[[], None] = lambda: None,
         host_cores: Sequence[int] = (),
         record_span: RecordSpan | None = None,
     ) -> None:
-        #: The version the engine computes with, None until one was swapped in, and how often one was. The same number
-        #: may have been swapped in twice, and other weights been there before: drifted ones, or another trainer's.
+        #: The version the engine computes with, None before the first swap, and the number of swaps. The same number
+        #: may be swapped in twice, with other weights in between: drifted ones, or another trainer's.
         self.version: int | None = None
-        #: What the engine calls these weights towards SGLang: the same number of another run is another name.
+        #: SGLang's name for these weights: the same number of another run has another name.
         self.name: str | None = None
         self.swaps = 0
         self._scheduler = scheduler
@@ -94,32 +82,28 @@ class WeightUpdater:
         on_host = tuple(host_cores) if self._device.type == "cpu" else ()
         self._background = Background(wait_for_device, on_host, record_span)
         self._ready: _Ready | None = None
-        #: Where versions are decoded, on an accelerator with a stream of its own: neither does that work wait for a
-        #: step, nor a step for it.
+        #: Decodes on a stream of its own on an accelerator, so that neither it nor a step waits for the other.
         self._beside: Aside | None = None
-        #: What was last seen to be held: the weights' identity, and the fingerprints of this rank's part of them.
+        #: The last verified weights: their identity, and this rank's fingerprints.
         self._verified: tuple[str, Mapping[str, int]] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether the engine's weights are being read or written, or are about to be."""
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin with it; what comes of it is left as a file. Returns why it is refused, None if it is not.
-
-        All ranks are asked at the same point of their loops.
-        """
+        """Begin; the outcome is left as a file. Returns why the question is refused, else None.
+        All ranks are asked at the same point of their loops."""
         ready = None if self._ready is None else self._ready.manifest.version
         if verb == "commit":
             if not self._ranks.all_say(ready == version):
                 return f"version {version} is not prepared on every rank (on this one: {ready})"
             assert self._ready is not None, "every rank says so"
             manifest, expected, outcome = self._ready.manifest, self._ready.fingerprints, self._commit(self._ready)
-            # Not what was ready: what it holds on to goes before all is hashed, not after.
+            # Not `_ready`: what it holds is freed before all is hashed, not after.
             self._start("commit", version, lambda turn: self._acknowledge(manifest, expected, outcome, turn))
         elif verb == "audit":
-            # A version under way is worth more, and nothing may keep the scheduler waiting for a thread.
+            # A version under way comes first, and the scheduler must never wait for a thread.
             if not self._ranks.all_say(ready is None and not self._background.busy):
                 return "no audit now: a version is being brought in, or another audit goes on"
             self._start("audit", version, lambda turn: self._audit(version, turn))
@@ -129,10 +113,8 @@ class WeightUpdater:
             self._start("prepare", version, lambda turn: self._prepare(version, turn))
         return None
 
-    # ------------------------------------------------------------------ the thread
-
     def _start(self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready]) -> None:
-        """Whoever asks for the next thing waits no longer for the one before; of a job given up there is no report."""
+        """Start a job after the former, which is given up without a report: its asker waits no longer."""
         self._background.give_up()
         self._ready = None
         self._background.start(lambda turn: self._run(verb, version, work, turn))
@@ -140,7 +122,7 @@ class WeightUpdater:
     def _run(
         self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready], turn: Turn
     ) -> Callable[[], None]:
-        """Do the work; what is returned leaves what came of it as a file for the agent."""
+        """Do the work; calling what is returned leaves the outcome as a file for the agent."""
         from rose.runtime.transfer.errors import TransferError
 
         ready = None
@@ -166,7 +148,7 @@ class WeightUpdater:
                 partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
                 partial.replace(path)
             except OSError as error:
-                # The folder is the agent's: it is gone once the agent has ended.
+                # The folder is gone once its agent has ended.
                 logger.warning("ROSE cannot write the report %s: %s", path, error.strerror)
 
         return report
@@ -191,10 +173,10 @@ class WeightUpdater:
         from rose.runtime.transfer.package.staged import Staged
 
         began = monotonic_ns()
-        # Chunks are read and hashed by the host; that is the device on the CPU only.
+        # The host reads and hashes chunks; that is the device only on the CPU.
         beside = turn if self._device.type == "cpu" else nullcontext
         folder = self._staging / f"v{version}"
-        # All manifests of a chain name the same tensors; which chunks of it to check follows from them.
+        # All manifests of a chain name the same tensors, from which the chunks to check follow.
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
         staged = Staged.open(folder, weights.regions, beside)
@@ -207,7 +189,7 @@ class WeightUpdater:
     def _acknowledge(
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
     ) -> dict[str, object]:
-        """Look at all that the engine now holds: only a version that was found there is acknowledged."""
+        """Check all that the engine now holds: only a version found there is acknowledged."""
         from rose.runtime.transfer.errors import TransferError
 
         began = monotonic_ns()
@@ -218,7 +200,6 @@ class WeightUpdater:
         return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
 
     def _audit(self, version: int, turn: Turn) -> dict[str, object]:
-        """Whether the engine still holds `version`; with `drift` None it does."""
         from rose.runtime.transfer.package.manifest import Manifest
 
         be_nice(_AUDIT_NICE)
@@ -228,16 +209,14 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """What is not as `manifest` says, in words.
-
-        Nothing is read if the device comes to the fingerprints that are `expected`. Else all is hashed; if that is well
-        they are known from then on.
-        """
+        """Return what differs from `manifest`, in words.
+        Nothing is read if the device's fingerprints are those `expected`. Otherwise all is hashed; fingerprints of
+        sound weights are known from then on."""
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
-        # Before all is hashed: what becomes another meanwhile is found by that.
+        # Before all is hashed, which finds what changes meanwhile.
         actual = fingerprints(weights.views, manifest, turn)
         drift = None
         if not expected or actual != expected:
@@ -248,12 +227,10 @@ class WeightUpdater:
             self._verified = manifest.weights_sha256, {name: one for name, one in actual.items() if one is not None}
         return drift
 
-    # ------------------------------------------------------------------ the pause
-
     def _commit(self, ready: _Ready) -> dict[str, int]:
-        """Swap the version in; returns how long the engine stood still, and after which of its steps that was."""
+        """Swap the version in; return how long the engine stood still, and after which of its steps."""
         began = monotonic_ns()
-        # A step that is held back when the new version comes goes on being held afterwards.
+        # A step that is held back stays held afterwards.
         held = self._page.open(Party.ROLLOUT, began)
         self._page.close_span(Party.ROLLOUT, began)
         self._page.open_span(Party.ROLLOUT, Span.SYNC, began)
@@ -271,7 +248,7 @@ class WeightUpdater:
 
 
 def _write(prepared: Prepared, weights: EngineWeights) -> None:
-    """Write a version where the engine's weights lie, after a step that was launched ahead and may still read them."""
+    """Write a version in place, after a step that was launched ahead and may still read the weights."""
     import torch
 
     if any(view.is_cuda for view in weights.views.values()):

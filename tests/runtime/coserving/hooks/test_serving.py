@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 import zmq
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import EngineState, described, is_detached
+from rose.runtime.coserving.attach.attachment import EngineState, described, detached_note
 from rose.runtime.coserving.hooks import telemetry
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.kv import memory
@@ -273,10 +273,10 @@ def test_that_its_owner_let_go_of_the_page_is_left_beside_it_until_an_engine_tak
         assert page.alive(Party.SERVING)
         plugin.attach(number)
         assert not page.alive(Party.SERVING)
-        assert is_detached(page.path) is detached
+        assert detached_note(page.path).exists() is detached
     # One whose owner names the page in its unit file.
     ServingPlugin(Scheduler(), page.path, None).received()
-    assert not is_detached(page.path)
+    assert not detached_note(page.path).exists()
 
 
 def test_it_says_how_it_is(page, monkeypatch, tmp_path):
@@ -295,7 +295,7 @@ def test_it_says_how_it_is(page, monkeypatch, tmp_path):
     assert not plugin.state.detached
     plugin.attach(DETACH)
     assert plugin.state.detached
-    assert EngineState.from_message(plugin.state.to_message()) == plugin.state
+    assert EngineState.from_message(asdict(plugin.state)) == plugin.state
 
 
 def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
@@ -319,9 +319,6 @@ def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(pag
     plugin.attach(DETACH)
     assert page.open(Party.SERVING, monotonic_ns()) is None
     assert len(page.drain(Party.SERVING, 0)[0]) == 1
-
-
-# ------------------------------------------------------------------ memory that rollouts hold
 
 
 @pytest.fixture
