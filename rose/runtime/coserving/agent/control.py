@@ -68,7 +68,10 @@ class Control:
         try:
             reply = self._client.heartbeat(heartbeat)
         except urllib.error.HTTPError as error:
-            self._log_refusal(f"{error.code}: {error.read(_REFUSAL_BYTES_MAX).decode(errors='replace')}")
+            refusal = f"{error.code}: {error.read(_REFUSAL_BYTES_MAX).decode(errors='replace')}"
+            if refusal != self._refusal:
+                logger.warning("the controller refuses heartbeats of device %s: %s", self._device_id, refusal)
+            self._refusal = refusal
             return False
         except (OSError, http.client.HTTPException, ValueError):
             # Away, or no gateway of this version.
@@ -77,11 +80,6 @@ class Control:
         self.answer, self._refusal = reply, None
         self.answered_ns = monotonic_ns()
         return True
-
-    def _log_refusal(self, refusal: str) -> None:
-        if refusal != self._refusal:
-            logger.warning("the controller refuses heartbeats of device %s: %s", self._device_id, refusal)
-        self._refusal = refusal
 
     def take_back(self, engine_id: str, reason: str) -> int:
         """Have the gateway take all turns off an engine; return how many, 0 if the gateway is away."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from functools import partial
 from typing import Any
 
 from rose.clock import monotonic_ns
@@ -62,7 +63,7 @@ class RolloutPlugin:
                 self.telemetry,
                 self.guard,
                 chunk_tokens=int(scheduler.chunked_prefill_size or 512),
-                set_chunk_tokens=self._set_chunk_tokens,
+                set_chunk_tokens=partial(setattr, scheduler, "chunked_prefill_size"),
                 layers=layers,
                 run_ahead=None if str(scheduler.device) == "cpu" else RunAhead(),
                 on_preemptible=self._describe,
@@ -81,9 +82,6 @@ class RolloutPlugin:
         self._began: dict[int, int] = {}
         self._compute = compute_facts(scheduler, gated=settings.gated)
         self._describe()
-
-    def _set_chunk_tokens(self, tokens: int) -> None:
-        self._scheduler.chunked_prefill_size = tokens
 
     def _wait_for_device(self) -> None:
         """Return once serving does not want the device. Asks for no lease: versions come with or without one."""

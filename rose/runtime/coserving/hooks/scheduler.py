@@ -64,7 +64,8 @@ class SchedulerView:
 
     def kv_tokens_used(self) -> int:
         """Return the KV slots that requests hold, without those that only the prefix cache holds."""
-        return self.kv_tokens_total - self._free() - self.kv_tokens_cached()
+        free = int(self._scheduler.token_to_kv_pool_allocator.available_size())
+        return self.kv_tokens_total - free - self.kv_tokens_cached()
 
     def kv_tokens_to_come(self) -> int:
         """Return the KV slots that prompts still have to take, at most what the pool has left."""
@@ -75,9 +76,6 @@ class SchedulerView:
 
     def kv_tokens_cached(self) -> int:
         return int(self._scheduler.tree_cache.evictable_size())
-
-    def _free(self) -> int:
-        return int(self._scheduler.token_to_kv_pool_allocator.available_size())
 
     def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, int]:
         """Return what the next step will be: ("prefill", new tokens, 0) or ("decode", batch, context tokens)."""

@@ -77,7 +77,7 @@ class SavedMemory:
             del self._away_bytes[tag]
         return free - _free_bytes()
 
-    def release(self) -> int:
+    def give_back(self) -> int:
         """Return the bytes that the device has back."""
         from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
 
@@ -130,7 +130,7 @@ class Activation:
             saved is not None and (not saved.releasable or self._weights_needed())
         ):
             return
-        self._move(self._release, away=True, weights_alone=not self._all_in)
+        self._move(self._memory.give_back, away=True, weights_alone=not self._all_in)
         self._weights_in = self._all_in = False
         if saved is not None:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
@@ -149,9 +149,6 @@ class Activation:
         if isinstance(self._memory, SavedMemory):
             return self._memory.bring()
         return self._memory.bring(self._page.lease().kv_budget_tokens)
-
-    def _release(self) -> int:
-        return self._memory.release() if isinstance(self._memory, SavedMemory) else self._memory.give_back()
 
     def _move(self, act: Callable[[], int], *, away: bool, weights_alone: bool = False) -> int:
         """Return how long the move took, nanoseconds."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -23,28 +23,15 @@ from rose.runtime.policy.kv import retraction_order, under_pressure
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import LeaseTerms
 
+if TYPE_CHECKING:
+    from rose.runtime.coserving.kv.remap import RemappedPages
+
+#: The memory behind a pool, part of which can go back; used by the scheduler's thread between two steps.
+PoolMemory: TypeAlias = "KvPages | RemappedPages"
 _MADV_DONTNEED = 4
 #: Serving's longest wait for a cut, once in a lease: some of a rollout's layers, and its cut.
 CUT_WAIT_NS = 30_000_000
 _CUT_POLL_S = 0.0005
-
-
-class PoolMemory(Protocol):
-    """The memory behind a pool, part of which can go back; used by the scheduler's thread between two steps."""
-
-    mechanism: str
-
-    def bring(self, tokens: int) -> int:
-        """Have memory for so many slots, or what there is room for; return the bytes that came."""
-
-    def grow(self, tokens: int) -> int:
-        """Have memory for so many slots; return how many can be used now."""
-
-    def surplus(self, tokens: int) -> bool:
-        """Return whether there is memory to give back if only `tokens` may be held."""
-
-    def give_back(self, keep_tokens: int = 0) -> int:
-        """Release the memory of free slots, down to `keep_tokens`; return the bytes."""
 
 
 class KvGuard:
@@ -109,7 +96,8 @@ class KvGuard:
                 self._cut(policy, lease)
             else:
                 self._retract_until(self.budget_tokens, lasting)
-                self._settle()
+                if self._pages is not None and self._pages.surplus(self.budget_tokens):
+                    self._give_back(self.budget_tokens)  # the budget shrank without a cut
         elif not self._view.has_work:
             # Nothing is lent: serving has the memory, the prefix cache's included.
             if not self._emptied:
@@ -166,11 +154,6 @@ class KvGuard:
                 requests, tokens = view.end([first])
                 ended, kept = ended + requests, kept + tokens
         return ended, kept
-
-    def _settle(self) -> None:
-        """Give memory back after a budget shrank without a cut."""
-        if self._pages is not None and self._pages.surplus(self.budget_tokens):
-            self._give_back(self.budget_tokens)
 
     def _give_back(self, keep_tokens: int) -> int:
         self._view.evict(self._view.kv_tokens_used() + self._view.kv_tokens_cached() - keep_tokens)
@@ -248,18 +231,19 @@ class KvPages:
         return cls(scheduler) if plain and scheduler.page_size == 1 else None
 
     def bring(self, tokens: int) -> int:
-        """Return 0: a page comes when it is written."""
+        """Have memory for so many slots; return the bytes that came: 0, as a page comes when it is written."""
         return 0
 
     def grow(self, tokens: int) -> int:
+        """Have memory for so many slots; return how many can be used now."""
         return tokens
 
     def surplus(self, tokens: int) -> bool:
-        """Return False: only a cut and the end of a lease return pages."""
+        """Return whether less held memory could be given back: only a cut and a lease's end return pages."""
         return False
 
     def give_back(self, keep_tokens: int = 0) -> int:
-        """Return the pages that hold no slot in use; the result is the bytes no longer resident."""
+        """Return to the system the pages that hold no slot in use; the bytes no longer resident."""
         resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
         for begin, end in runs(free):

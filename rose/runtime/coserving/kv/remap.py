@@ -156,7 +156,8 @@ class RemappedPages:
             if len(chosen) < len(wanted):
                 self._refused_ns = monotonic_ns()
             if chosen:
-                self._hand_out(blocks.slots_within(chosen))
+                free = torch.cat((self._allocator.free_pages, self._allocator.release_pages)).cpu().numpy()
+                self._set_free(np.sort(np.concatenate((free, blocks.slots_within(chosen)))))
         usable = blocks.mapped_slots
         self._settled_slots = max(self._settled_slots, min(tokens, usable))
         return tokens if usable == blocks.slots else min(tokens, usable)
@@ -196,10 +197,6 @@ class RemappedPages:
         usable = torch.zeros(blocks.count, dtype=torch.bool)
         usable[sorted(blocks.mapped)] = True
         return free[usable.to(free.device)[free // blocks.block]]
-
-    def _hand_out(self, slots: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        free = torch.cat((self._allocator.free_pages, self._allocator.release_pages)).cpu().numpy()
-        self._set_free(np.sort(np.concatenate((free, slots))))
 
     def _set_free(self, slots: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         allocator = self._allocator

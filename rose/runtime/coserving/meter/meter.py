@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TypeAlias
 
 import psutil
 
@@ -28,19 +28,6 @@ _JOIN_S = 5.0  # the longest wait for a driver: one that hangs never returns
 _LOOK_EVERY = 10  # bound processes are looked up once in so many readings
 
 
-class Instrument(Protocol):
-    """Reads one device, in one thread. `open` and `read` may raise UnreadableError."""
-
-    def open(self) -> int:
-        """Find the device; return the time from which the first reading counts, monotonic nanoseconds."""
-
-    def read(self) -> Power:
-        """Return what the device did since the former reading, or since `open`; its times are monotonic."""
-
-    def close(self) -> None:
-        """Let go of the device; it can be opened again."""
-
-
 class CoresInstrument:
     """Reads how busy cores of this host are, and the memory of processes bound to them.
     Cores have no power meter of their own."""
@@ -52,11 +39,13 @@ class CoresInstrument:
         self._bound: list[psutil.Process] = []
 
     def open(self) -> int:
+        """Return the time from which the first reading counts, monotonic nanoseconds. Raises UnreadableError."""
         self._busy_s, self._total_s = self._times_s()
         self._t0_ns = monotonic_ns()
         return self._t0_ns
 
     def read(self) -> Power:
+        """Return what the cores did since the former reading; its times are monotonic. Raises UnreadableError."""
         if self._readings % _LOOK_EVERY == 0:
             self._bound = [process for process in psutil.process_iter() if self._is_bound(process)]
         self._readings += 1
@@ -76,7 +65,7 @@ class CoresInstrument:
         )
 
     def close(self) -> None:
-        pass
+        """Let go of nothing."""
 
     def _times_s(self) -> tuple[float, float]:
         """Return (busy, total) seconds of the cores, ever."""
@@ -104,10 +93,8 @@ def _resident_bytes(process: psutil.Process) -> int:
     return 0
 
 
-def instrument_for(device: DeviceConfig) -> Instrument:
-    if device.gpu is not None:
-        return GpuInstrument(device.gpu, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return CoresInstrument(device.cores)
+#: Reads one device, in one thread; `open` and `read` may raise UnreadableError.
+Instrument: TypeAlias = CoresInstrument | GpuInstrument
 
 
 class DeviceMeter:
@@ -126,7 +113,10 @@ class DeviceMeter:
         self._record = record
         self._anchor = anchor
         self._period_s = period_s
-        self._instrument = instrument_for(device) if instrument is None else instrument
+        if instrument is None:
+            gpu, visible = device.gpu, os.environ.get("CUDA_VISIBLE_DEVICES")
+            instrument = CoresInstrument(device.cores) if gpu is None else GpuInstrument(gpu, visible)
+        self._instrument = instrument
         #: Until when the device's time is accounted for, monotonic.
         self._until_ns = 0
         self._unreadable: str | None = None
@@ -151,7 +141,11 @@ class DeviceMeter:
         pause_s = self._period_s
         while not self._stopping.is_set():
             try:
-                self._until_ns = self._opened(self._instrument.open())
+                opened_ns = self._instrument.open()
+                if self._unreadable is not None:
+                    self._gap(opened_ns, f"{self._unreadable}; it can be read again")
+                    self._unreadable = None
+                self._until_ns = opened_ns
                 while True:
                     last = self._stopping.wait(max(0.0, self._period_s - (monotonic_ns() - self._until_ns) / 1e9))
                     if last and monotonic_ns() - self._until_ns < SHORTEST_S * 1e9:
@@ -161,7 +155,10 @@ class DeviceMeter:
                     if last:
                         break
             except Exception as error:  # the agent goes on without its meter, whatever a driver does
-                self._give_up(str(error) or type(error).__name__)
+                reason = str(error) or type(error).__name__
+                if self._unreadable is None:
+                    self._gap(monotonic_ns(), reason)
+                self._unreadable = reason
             finally:
                 self._instrument.close()
             if self._unreadable is not None:
@@ -169,17 +166,6 @@ class DeviceMeter:
                 pause_s = min(2 * pause_s, max(RETRY_S_MAX, self._period_s))
         if self._unreadable is not None and monotonic_ns() - self._until_ns > SHORTEST_S * 1e9:
             self._gap(monotonic_ns(), self._unreadable)
-
-    def _opened(self, from_ns: int) -> int:
-        if self._unreadable is not None:
-            self._gap(from_ns, f"{self._unreadable}; it can be read again")
-            self._unreadable = None
-        return from_ns
-
-    def _give_up(self, reason: str) -> None:
-        if self._unreadable is None:
-            self._gap(monotonic_ns(), reason)
-        self._unreadable = reason
 
     def _gap(self, to_ns: int, reason: str) -> None:
         self._take(Power(t0_ns=self._until_ns, t1_ns=to_ns, power_mw=None, source=NOT_MEASURED, reason=reason))

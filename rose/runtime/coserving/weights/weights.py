@@ -95,22 +95,22 @@ class WeightUpdater:
         """Begin; the outcome is left as a file. Returns why the question is refused, else None.
         All ranks are asked at the same point of their loops."""
         ready = None if self._ready is None else self._ready.manifest.version
+        work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
             if not self._ranks.all_say(ready == version):
                 return f"version {version} is not prepared on every rank (on this one: {ready})"
             assert self._ready is not None, "every rank says so"
-            manifest, expected, outcome = self._ready.manifest, self._ready.fingerprints, self._commit(self._ready)
-            # Not `_ready`: what it holds is freed before all is hashed, not after.
-            self._start("commit", version, lambda turn: self._acknowledge(manifest, expected, outcome, turn))
-        elif verb == "audit":
-            # A version under way comes first, and the scheduler must never wait for a thread.
-            if not self._ranks.all_say(ready is None and not self._background.busy):
-                return "no audit now: a version is being brought in, or another audit goes on"
-            self._start("audit", version, lambda turn: self._audit(version, turn))
-        elif verb == "confirm":
-            self._start("confirm", version, lambda turn: self._audit(version, turn))
+            # Without `_ready`: what it holds is freed before all is hashed, not after.
+            manifest, fingerprints = self._ready.manifest, self._ready.fingerprints
+            work = partial(self._acknowledge, manifest, fingerprints, self._commit(self._ready))
+        elif verb == "prepare":
+            work = partial(self._prepare, version)
         else:
-            self._start("prepare", version, lambda turn: self._prepare(version, turn))
+            # A version under way comes first, and the scheduler must never wait for a thread.
+            if verb == "audit" and not self._ranks.all_say(ready is None and not self._background.busy):
+                return "no audit now: a version is being brought in, or another audit goes on"
+            work = partial(self._audit, version)
+        self._start(verb, version, work)
         return None
 
     def _start(self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready]) -> None:

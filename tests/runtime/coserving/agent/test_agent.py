@@ -10,54 +10,28 @@ import time
 
 import pytest
 
-from rose import config
-from rose.clock import Anchor, monotonic_ns
-from rose.ledger import catalog
+from rose.clock import monotonic_ns
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import rollout_engine
-from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.agent.agent import DeviceAgent
 from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.policy.lease import DRAINED, WITHHELD
-from rose.runtime.policy.slack import Budgets, LeaseTerms
+from rose.runtime.policy.slack import LeaseTerms
+from tests.runtime.coserving.agent_of_engine import SECOND, agent_spec
+from tests.runtime.coserving.agents_in_turn import Recording, until
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
 
-SECOND = 1_000_000_000
 
-
-def until(condition, seconds=30.0, every_s=0.005):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(every_s)
-
-
-class Device:
+class Device(Recording):
     """Everything around one agent; `serve` attaches a serving engine. `engine` False: it is to have none itself."""
 
     def __init__(self, folder, gateway, pool="serving", engine=True, **coserving):
-        self.folder, self.gateway = folder, gateway
-        usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0, "meter_s": 0}
-        self.spec = AgentSpec(
-            device=config.DeviceConfig(id="d0", pool=pool, device_class="cpu-core", cores=[0], kv_bytes=1000),
-            coserving=config.CoservingConfig(**{**usual, **coserving}),
-            budgets=Budgets(SECOND, SECOND),
-            max_prompt_tokens=10,
-            run_id="run",
-            anchor=Anchor.take(),
-            page=folder / "page",
-            staging=folder / "staging",
-            rollout=stand_in_spec(folder) if engine else None,
-            rollout_capacity=4,
-            rollout_kv_bytes_per_token=2,
-            serving_engine_id="s0",
-            serving_model="m",
-            serving_kv_bytes_per_token=4,
-            gateway_url=gateway.url,
-        )
-        self.writer = LedgerWriter.open(folder / "ledger", "agent-d0", "run", flush_interval_s=0.02)
+        self.ledger = folder / "ledger"
+        own = {"kv_bytes": 1000, "lease_ttl_s": 0.8, **coserving}
+        self.spec = agent_spec(folder, gateway.url, stand_in_spec(folder) if engine else None, pool=pool, **own)
+        self.writer = LedgerWriter.open(self.ledger, "agent-d0", "run", flush_interval_s=0.02)
         self.agent = DeviceAgent(self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine)
         self.page = ArbiterPage(self.spec.page)
         self.serving = None
@@ -80,16 +54,6 @@ class Device:
         self.writer.close()
         if self.serving is not None:
             self.serving.kill()
-
-    def rows(self, sql):
-        with catalog.connect(self.folder / "ledger") as connection:
-            return connection.execute(sql).fetchall()
-
-
-@pytest.fixture
-def gateway():
-    with ScriptedGateway() as running:
-        yield running
 
 
 @pytest.fixture

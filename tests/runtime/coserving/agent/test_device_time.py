@@ -17,7 +17,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.host_agent import HostAgent
 from rose.runtime.coserving.agent.succession import kept_anchor, predecessor, same_anchor
 from rose.runtime.coserving.page import Party
-from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
+from tests.runtime.coserving.agents_in_turn import SECOND, Host, Recording, until
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
@@ -25,11 +25,11 @@ HOUR = 3_600_000_000_000
 BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "overlap")
 
 
-class Trainer:
+class Trainer(Recording):
     """A host with one device that no engine is on, and its agents one after another."""
 
     def __init__(self, folder, monkeypatch):
-        self._folder, self._ledger, self._patch = folder, folder / "ledger", monkeypatch
+        self._folder, self.ledger, self._patch = folder, folder / "ledger", monkeypatch
         self._true_ns, self._boots = time.time_ns, 0
         self._agent = self._writer = None
         monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
@@ -55,7 +55,7 @@ class Trainer:
 
     def agent(self, *, leave):
         """The life of one agent: until it has recorded a slice, and then `leave` the device to the next one."""
-        self._writer = LedgerWriter.open(self._ledger, "agent", "fleet", flush_interval_s=0.05)
+        self._writer = LedgerWriter.open(self.ledger, "agent", "fleet", flush_interval_s=0.05)
         recorded, record = [], self._writer.record
 
         def record_and_keep(event, **options):
@@ -74,13 +74,9 @@ class Trainer:
             self._writer.close()
             self._agent = None
 
-    def rows(self, text):
-        with catalog.connect(self._ledger) as connection:
-            return connection.execute(text).fetchall()
-
     def check(self, *, tenures):
         """Slices fill the time for which the device was there, once."""
-        with catalog.connect(self._ledger) as connection:
+        with catalog.connect(self.ledger) as connection:
             connection.execute("SET VARIABLE run_id = 'fleet'")
             assert connection.execute(sql.read("charges/slice_faults.sql")).fetchall() == []
         stays = self.rows("SELECT joined_ns, left_ns FROM tenure ORDER BY joined_ns")

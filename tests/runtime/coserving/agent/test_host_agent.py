@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.ledger import catalog, layout
+from rose.ledger import layout
 from rose.ledger.hosts import spool
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import host_agent, rollout_engine
@@ -19,20 +19,13 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.sglang import EngineError
-from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
+from tests.runtime.coserving.agents_in_turn import SECOND, Host, Recording, until
 from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.stand_in_engine import stand_in_spec
 
 
-@pytest.fixture
-def gateway():
-    with ScriptedGateway() as running:
-        yield running
-
-
-class TwoDevices:
+class TwoDevices(Recording):
     """Devices d0 and d1 without serving engines; `agents` one after another, each with a writer of its own."""
 
     def __init__(self, folder, gateway):
@@ -58,10 +51,6 @@ class TwoDevices:
     def engine_pid(self, number):
         record = EngineRecord.read(self.specs[number].page)
         return None if record is None else record.pid
-
-    def rows(self, sql):
-        with catalog.connect(self.ledger) as connection:
-            return connection.execute(sql).fetchall()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.engines.adoption import EngineRecord
-from tests.runtime.coserving.agent_of_engine import spec_of
+from tests.runtime.coserving.agent_of_engine import agent_spec
 from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
@@ -35,7 +35,7 @@ class Kept:
         self.told, self.pids, self.changes = [], [], 0
         accountant = Accountant("d0", self.page, Anchor(0), monotonic_ns(), self.record, engine_id="r0", leases=[])
         self.engine = RolloutEngine(
-            spec_of(self.spec, self.page.path, folder / "staging"),
+            agent_spec(folder, "http://127.0.0.1:1", self.spec),
             self.page,
             accountant,
             self.record,

@@ -29,14 +29,7 @@ from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.agents_in_turn import SECOND, SLICE_NS, Host, until
 from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.stand_in_engine import stand_in_spec
-
-
-@pytest.fixture
-def gateway():
-    with ScriptedGateway() as running:
-        yield running
 
 
 @pytest.fixture

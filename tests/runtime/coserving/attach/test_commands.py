@@ -27,7 +27,8 @@ from rose.runtime.engines import cpu
 from rose.runtime.engines.forkserver import fork_engine
 from rose.runtime.engines.ports import free_port
 from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.coserving.agent.test_agent import LEASES, SECOND, Device, until
+from tests.runtime.coserving.agent.test_agent import LEASES, SECOND, Device
+from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
@@ -76,9 +77,6 @@ def page(folder):
     page.close()
 
 
-# ---------------------------------------------------------------------- what needs no engine
-
-
 def test_pages_of_this_host_are_listed(folder):
     assert "no page of this user on this host" in succeeds("attach")
     page = ArbiterPage.create(folder / "rose-run" / "gpu-0" / "page")
@@ -102,9 +100,6 @@ def test_a_server_whose_key_says_nothing_is_still_let_go(page):
         assert "does not tell who has this key" in succeeds("attach", "--url", url, "--token", "b")
         assert "attached" in succeeds("attach", "--url", url, "--page", page.path, "--token", "b")
         assert succeeds("detach", "--url", url, "--token", "b") == f"detached {url}\n"
-
-
-# ---------------------------------------------------------------------- real engines
 
 
 def started_as(model, *extra, **environment):
