@@ -44,8 +44,6 @@ def until(condition, seconds=30.0, every_s=0.01):
 
 
 class Recording:
-    """Something whose events are in the ledger at `ledger`."""
-
     def rows(self, sql):
         with catalog.connect(self.ledger) as connection:
             return connection.execute(sql).fetchall()
@@ -80,7 +78,6 @@ class Host(Recording):
         return self.leave()
 
     def leave(self):
-        """End the agent in this process, but not its engine; returns the engine's record."""
         self.agent.stop(leave=True)
         self.writer.close()
         self.agent = self.writer = None

@@ -9,33 +9,26 @@ from rose.runtime.engines.adoption import DetachedProcess, start_detached
 from rose.runtime.engines.sglang import EngineProcess, require_free_port
 
 _SCRIPT = """
-import json, sys, threading, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import sys, threading, time
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import TAKEN, asked
 from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
 from rose.runtime.engines import adoption
+from tests.runtime.coserving.json_server import JsonHandler
 adoption.watch_from_within()
 page = ArbiterPage.attach(Path(sys.argv[2]), Party.ROLLOUT)
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         if asked(body.get("rid", "")) is not None:
-            answer = {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}}
-        else:
-            tokens = body["sampling_params"]["max_new_tokens"]
-            time.sleep(0.02 * tokens)
-            answer = {"output_ids": list(range(tokens)), "meta_info": {"finish_reason": {"type": "length"}}}
-        text = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_):
-        pass
+            self.answer({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
+            return
+        tokens = body["sampling_params"]["max_new_tokens"]
+        time.sleep(0.02 * tokens)
+        self.answer({"output_ids": list(range(tokens)), "meta_info": {"finish_reason": {"type": "length"}}})
 
 server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
 threading.Thread(target=server.serve_forever, daemon=True).start()

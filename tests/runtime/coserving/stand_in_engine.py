@@ -14,20 +14,14 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
 _SERVER = """
-import json, sys, threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import sys
+from http.server import HTTPServer
+from tests.runtime.coserving.json_server import JsonHandler
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        answer = json.dumps({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_):
-        pass
+        self.body()
+        self.answer({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}})
 
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """

@@ -1,6 +1,3 @@
-"""A device's agent: real page, real ledger, a gateway over HTTP, a serving engine's section in another process. The
-rollout engine is a small server."""
-
 from __future__ import annotations
 
 import itertools
@@ -25,8 +22,6 @@ from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
 
 
 class Device(Recording):
-    """Everything around one agent; `serve` attaches a serving engine. `engine` False: it is to have none itself."""
-
     def __init__(self, folder, gateway, pool="serving", engine=True, **coserving):
         self.ledger = folder / "ledger"
         own = {"kv_bytes": 1000, "lease_ttl_s": 0.8, **coserving}

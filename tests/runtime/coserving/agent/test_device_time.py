@@ -1,5 +1,3 @@
-"""Device time where a host's wall clock is set: real agents and a real ledger, over a wall clock that is given."""
-
 from __future__ import annotations
 
 import time
@@ -26,8 +24,6 @@ BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "ove
 
 
 class Trainer(Recording):
-    """A host with one device that no engine is on, and its agents one after another."""
-
     def __init__(self, folder, monkeypatch):
         self._folder, self.ledger, self._patch = folder, folder / "ledger", monkeypatch
         self._true_ns, self._boots = time.time_ns, 0
@@ -38,11 +34,9 @@ class Trainer(Recording):
         self.forget()
 
     def set_wall(self, ahead_ns):
-        """The wall clock, against the true time."""
         self._patch.setattr(time, "time_ns", lambda: self._true_ns() + ahead_ns)
 
     def forget(self):
-        """As `rose down` does on the host."""
         for path in self._folder.glob("page*"):
             path.unlink()
 
@@ -75,7 +69,6 @@ class Trainer(Recording):
             self._agent = None
 
     def check(self, *, tenures):
-        """Slices fill the time for which the device was there, once."""
         with catalog.connect(self.ledger) as connection:
             connection.execute("SET VARIABLE run_id = 'fleet'")
             assert connection.execute(sql.read("charges/slice_faults.sql")).fetchall() == []

@@ -1,5 +1,3 @@
-"""A host's agent with several devices: real pages, a real ledger, a gateway over HTTP; engines are small servers."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""An engine that is kept running: real processes that die."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -57,7 +55,6 @@ class Kept:
         return self
 
     def started(self, count=1):
-        """Returns the pid of the engine that was started for the `count`th time."""
         until(lambda: self.told.count("started") >= count)
         return [pid for pid, what in zip(self.pids, self.told, strict=True) if what == "started"][count - 1]
 
@@ -132,8 +129,6 @@ def test_an_engine_whose_scheduler_is_gone_is_dead_and_known_to_be_before_it_is_
 
 
 class DiesAsItIsSettled(StandInEngine):
-    """Between its first answer and what comes next."""
-
     def settle(self):
         os.kill(self.pid, signal.SIGKILL)
         self._process.wait()

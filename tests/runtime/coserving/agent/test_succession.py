@@ -1,6 +1,3 @@
-"""An agent that is killed, and the next one: real processes, a real page and ledger. Engines are small servers, but in
-the live test."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""`rose attach` and `rose detach` on SGLang that was started as an owner starts it, with nothing said of ROSE."""
-
 from __future__ import annotations
 
 import json
@@ -64,7 +62,6 @@ def fails(*arguments):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where pages of this test are looked for."""
     monkeypatch.setattr(attaching, "FOLDERS", (tmp_path,))
     private_files.make(tmp_path / "rose-run")
     return tmp_path
@@ -113,7 +110,6 @@ def started_as(model, *extra, **environment):
 
 
 def start_server(model, log):
-    """As an owner does, in a process group of its own; returns (process, URL) at once."""
     url, arguments, environment = started_as(model)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.runtime.owner_server", *arguments],
@@ -156,7 +152,6 @@ def wait_well(process, url, log):
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory, tiny_policy, fork_server):
-    """The URLs of an owner's two servers: one of one rank, one of two."""
     folder = tmp_path_factory.mktemp("owner")
     started = [
         start_server(tiny_policy, folder / "one"),
@@ -179,14 +174,11 @@ def servers(tmp_path_factory, tiny_policy, fork_server):
 
 @pytest.fixture
 def server(servers):
-    """The URL of the one of one rank; it has no page when a test begins."""
     succeeds("detach", "--url", servers[0])
     return servers[0]
 
 
 class Traffic:
-    """One request after another, and a look at the server's health beside each."""
-
     def __init__(self, url):
         self.answered, self.failed = 0, []
         self._url, self._stop = url, threading.Event()
@@ -207,7 +199,6 @@ class Traffic:
                 self.failed.append(repr(error))
 
     def goes_on(self):
-        """Until more requests were answered, none of which failed."""
         before = self.answered
         until(lambda: self.answered >= before + 3 or self.failed, seconds=90)
         assert self.failed == []
@@ -223,7 +214,6 @@ class Traffic:
 
 @contextmanager
 def agent(path):
-    """An agent's process, which has the page until it is killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", _AGENT, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -321,7 +311,6 @@ def test_detaching_takes_back_at_once_what_was_lent(server, tmp_path):
 
 @pytest.mark.live
 def test_the_documented_commands_run(server, page):
-    """In the order in which they are shown."""
     text = (ROOT / "docs" / "coserving.md").read_text(encoding="utf-8")
     lines = re.findall(r"^rose (?:attach|detach).*$", text, re.MULTILINE)
     assert len(lines) >= 3

@@ -1,5 +1,3 @@
-"""The gate inside a rollout engine, on a real page, with serving's side written by the test."""
-
 from __future__ import annotations
 
 import threading
@@ -12,28 +10,21 @@ import torch
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks import gate as gates
-from rose.runtime.coserving.hooks import telemetry as telemetries
 from rose.runtime.coserving.hooks.gate import RolloutGate, add_layer_hooks
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.policy.kv import KvMemory
-from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
+from tests.runtime.coserving.lending import MEMORY, lease
 from tests.runtime.coserving.made_scheduler import Batch, Request, Scheduler
 from tests.runtime.loads import IDLE
 
 MS = 1_000_000
 LOAD = replace(IDLE, finished=1)
-MEMORY = KvMemory(
-    device_bytes=4000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
-)
 
 
 class View(SchedulerView):
-    """Ends requests as SGLang would, without what only SGLang has."""
-
     def __init__(self, scheduler):
         super().__init__(scheduler)
         self.ended = []
@@ -51,18 +42,8 @@ class View(SchedulerView):
         pass
 
 
-@pytest.fixture
-def device(tmp_path):
-    """A page with serving on it, and a gated engine with two running requests."""
-    page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(Budgets(1000 * MS, 1000 * MS), 64, MEMORY)
-    serving = ArbiterPage.attach(page.path, Party.SERVING)
-    serving.set_load(LOAD)
-    engine = ArbiterPage.attach(page.path, Party.ROLLOUT)
-    scheduler = Scheduler(running_batch=Batch([Request("r0"), Request("r1")], "decode"))
-    view = View(scheduler)
-    telemetry = RolloutTelemetry(view, engine)
-    gate = RolloutGate(
+def gate_of(engine, view, telemetry, run_ahead):
+    return RolloutGate(
         engine,
         view,
         telemetry,
@@ -70,23 +51,28 @@ def device(tmp_path):
         chunk_tokens=512,
         set_chunk_tokens=lambda tokens: None,
         layers=4,
-        run_ahead=None,
+        run_ahead=run_ahead,
         on_preemptible=lambda: None,
     )
+
+
+@pytest.fixture
+def device(tmp_path):
+    """A page with serving on it, and a gated engine with two running requests."""
+    page = ArbiterPage.create(tmp_path / "page")
+    page.set_terms(Budgets(1000 * MS, 1000 * MS), 64, replace(MEMORY, device_bytes=4000))
+    serving = ArbiterPage.attach(page.path, Party.SERVING)
+    serving.set_load(LOAD)
+    engine = ArbiterPage.attach(page.path, Party.ROLLOUT)
+    scheduler = Scheduler(running_batch=Batch([Request("r0"), Request("r1")], "decode"))
+    view = View(scheduler)
+    telemetry = RolloutTelemetry(view, engine)
+    gate = gate_of(engine, view, telemetry, None)
     return SimpleNamespace(page=page, serving=serving, scheduler=scheduler, view=view, telemetry=telemetry, gate=gate)
 
 
 def lend(device, *, seconds=60.0, policy="rose", kv=4000):
-    device.page.set_lease(
-        LeaseTerms(
-            number=1,
-            expires_ns=monotonic_ns() + int(seconds * 1e9),
-            compute_share=1.0,
-            kv_budget_tokens=kv,
-            regret_share=0.05,
-            policy=NAMES.index(policy),
-        )
-    )
+    device.page.set_lease(lease(kv, seconds=seconds, policy=policy))
 
 
 def asks(device, control=lambda: None, paused=lambda: False):
@@ -94,7 +80,6 @@ def asks(device, control=lambda: None, paused=lambda: False):
 
 
 def in_step(device):
-    """Begin a step as the plugin does; returns its number."""
     device.telemetry.begin(1)
     device.gate.step_begins()
     return monotonic_ns()
@@ -129,7 +114,6 @@ def test_a_held_step_serves_control_and_says_why_for_how_long(device):
 
 
 def test_a_request_that_was_given_up_while_held_goes_at_once(device):
-    """Its engine must not hold its memory until some later step that may never be admitted."""
     lend(device)
     device.serving.set_load(replace(LOAD, wanted=True))
 
@@ -252,20 +236,9 @@ def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device)
     assert device.telemetry.waited_ns == taken.end_ns - taken.start_ns
 
 
-def gpu_gate(device, *, ahead=2, layers=4):
-    """A gate with a stand-in for a GPU's queue, which is always empty."""
+def gpu_gate(device, *, ahead=2):
     queue = SimpleNamespace(layers=ahead, before_layer=lambda: None, drain=lambda: None)
-    return RolloutGate(
-        device.gate._page,
-        device.view,
-        device.telemetry,
-        KvGuard(device.gate._page, device.view, None),
-        chunk_tokens=512,
-        set_chunk_tokens=lambda tokens: None,
-        layers=layers,
-        run_ahead=queue,
-        on_preemptible=lambda: None,
-    )
+    return gate_of(device.gate._page, device.view, device.telemetry, queue)
 
 
 def gpu_steps(device, gate, clock, *, layer_ns, rest_ns, count=10):
@@ -281,15 +254,6 @@ def gpu_steps(device, gate, clock, *, layer_ns, rest_ns, count=10):
         clock.now_ns += rest_ns
         gate.step_ended(clock.now_ns)
         device.telemetry.end(1, device.scheduler.running_batch)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only where a test says so."""
-    made = SimpleNamespace(now_ns=monotonic_ns())
-    for module in (gates, telemetries):
-        monkeypatch.setattr(module, "monotonic_ns", lambda: made.now_ns)
-    return made
 
 
 @pytest.mark.parametrize("layers", [1, 2])

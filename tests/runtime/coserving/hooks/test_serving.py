@@ -1,5 +1,3 @@
-"""The plugin inside a serving engine, driven by a made-up scheduler: what it says, and that it harms nobody."""
-
 from __future__ import annotations
 
 import time
@@ -11,18 +9,14 @@ import zmq
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.attach.attachment import EngineState, described, detached_note
-from rose.runtime.coserving.hooks import telemetry
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.kv import memory
-from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party, Span
-from rose.runtime.policy.kv import KvMemory
-from rose.runtime.policy.policies import NAMES
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.coserving.lending import MEMORY, cut_record, lease
 from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
 
-MEMORY = KvMemory(
-    device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10, headroom=0.2, high_watermark=0.5
-)
+SHARED = replace(MEMORY, device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10)
 LEASE_NS = 60_000_000_000
 MS = 1_000_000
 
@@ -30,33 +24,17 @@ MS = 1_000_000
 @pytest.fixture
 def page(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(Budgets(10**9, 10**9), 64, MEMORY)
+    page.set_terms(Budgets(10**9, 10**9), 64, SHARED)
     return page
 
 
 def lend(page, regret_share=0.5, policy="rose"):
-    page.set_lease(
-        LeaseTerms(
-            number=1,
-            expires_ns=monotonic_ns() + LEASE_NS,
-            compute_share=1.0,
-            regret_share=regret_share,
-            policy=NAMES.index(policy),
-        )
-    )
+    page.set_lease(lease(seconds=60.0, regret_share=regret_share, policy=policy))
 
 
 def looks_now(plugin):
     plugin._looked_ns = 0
     plugin.received()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only where a test says so."""
-    made = SimpleNamespace(now_ns=monotonic_ns())
-    monkeypatch.setattr(telemetry, "monotonic_ns", lambda: made.now_ns)
-    return made
 
 
 def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.sleep(0.001), new_tokens=4):
@@ -105,7 +83,6 @@ def test_steps_that_rollouts_shared_for_more_than_half_teach_nothing(page, clock
 
 
 def test_a_step_that_was_launched_ahead_is_charged_with_what_rollouts_took_of_its_own_time(page, clock):
-    """Not with what they took of the one before it, from which its time is reckoned on."""
     lend(page)
 
     def work():
@@ -205,7 +182,7 @@ def test_a_request_waits_from_when_the_server_received_it(page):
 @pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (200, 400, (0, 1))])
 def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, lent_ms, late):
     """A prefill of some 5 ms: what rollouts took meanwhile is told apart from what serving took itself."""
-    page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, MEMORY)
+    page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, SHARED)
     lend(page)
 
     def work():
@@ -324,28 +301,12 @@ def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(pag
 @pytest.fixture
 def shared(page):
     """A page with rollouts that hold 500 slots of the 1,000 there are, 100 of which are not to be used."""
-    page.set_terms(Budgets(10**9, 10**9), 64, replace(MEMORY, device_bytes=10_000, headroom=0.2))
+    page.set_terms(Budgets(10**9, 10**9), 64, replace(SHARED, device_bytes=10_000))
     rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
     rollout.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 500)
     rollout.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
     lend(page)
     return rollout
-
-
-def cut_made(page, lease_number=1):
-    page.set_cut(
-        CutRecord(
-            count=1,
-            lease_number=lease_number,
-            at_ns=monotonic_ns(),
-            tokens_before=500,
-            tokens_after=250,
-            requests=0,
-            tokens_kept=0,
-            took_ns=1,
-            bytes_returned=0,
-        )
-    )
 
 
 def presses(page, scheduler, prompt=450):
@@ -374,7 +335,7 @@ def test_memory_is_pressed_from_the_arrival_of_a_prompt_on(page, shared, monkeyp
 
 def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared, monkeypatch):
     monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
-    monkeypatch.setattr(memory.time, "sleep", lambda _: cut_made(shared))
+    monkeypatch.setattr(memory.time, "sleep", lambda _: shared.set_cut(cut_record()))
     plugin = presses(page, Scheduler())
     waited = page.get(Party.SERVING, Field.CUT_WAIT_NS)
     assert 0 < waited <= monotonic_ns()
@@ -386,13 +347,12 @@ def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared,
     "case", ["fits", "not lent", "cut before", "rollouts gone", "nothing held", "no guard", "own cores"]
 )
 def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkeypatch):
-    """A wait here would last for ever."""
     monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
     match case:
         case "not lent":
             page.set_lease(LeaseTerms(number=1))
         case "cut before":
-            cut_made(shared)
+            shared.set_cut(cut_record())
         case "rollouts gone":
             shared.close()
         case "nothing held":

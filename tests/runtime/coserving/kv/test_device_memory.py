@@ -1,5 +1,3 @@
-"""Pieces behind addresses that stay: on the host's memory, and on a CUDA device where there is one."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Pieces of the host's memory, and that they really come and go, in one process and between two."""
-
 from __future__ import annotations
 
 import os
@@ -15,7 +13,6 @@ PIECE = 256 * HostMemory.granularity
 
 
 def resident_bytes() -> int:
-    """What this process holds of shared memory."""
     return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,5 +1,3 @@
-"""The meter as an agent runs it, in a thread of its own."""
-
 from __future__ import annotations
 
 import os
@@ -21,7 +19,7 @@ from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.meter import meter as meter_module
 from rose.runtime.coserving.meter.meter import CoresInstrument, DeviceMeter
 from rose.runtime.coserving.meter.meter_gpu import UnreadableError
-from tests.runtime.coserving.nvml_library import Card, installed
+from tests.runtime.coserving.meter.nvml_library import Card, installed
 
 CORE = max(os.sched_getaffinity(0))
 PERIOD_S = 0.02
@@ -29,8 +27,6 @@ ANCHOR = Anchor.take()
 
 
 class Recorded:
-    """Where events go."""
-
     def __init__(self) -> None:
         self.events: list[Event] = []
 

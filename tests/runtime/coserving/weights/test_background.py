@@ -7,31 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rose.runtime.coserving.weights.background import Background, GivenUpError
+from tests.runtime.coserving.hand_made_engine import LentDevice
 
 LIMIT_S = 10
 CORE = min(os.sched_getaffinity(0))
 
 
-class Device:
-    """A device that is open to work, or not, and the spans of the work that was done on it."""
-
-    def __init__(self):
-        self.open = threading.Event()
-        self.open.set()
-        self.waits = 0
-        self.spans = []
-
-    def wait(self):
-        self.waits += 1
-        assert self.open.wait(LIMIT_S)
-
-    def record(self, start_ns, end_ns):
-        self.spans.append((start_ns, end_ns))
-
-
 @pytest.fixture
 def device():
-    return Device()
+    return LentDevice()
 
 
 @pytest.fixture

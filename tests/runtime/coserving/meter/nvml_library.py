@@ -56,7 +56,6 @@ class Library:
         return call
 
     def handle(self, card: int, instance: int = 0) -> int:
-        """A handle's address: the card, and the MIG instance from 1."""
         return 16 * (card + 1) + instance
 
 
