@@ -1,10 +1,8 @@
 """The arbiter page: one shared memory file per device, through which two engines and their agent coordinate.
-
 Each party has a section with one writer, who holds the section's lock; the kernel drops the lock when its holder dies.
 A single fact is one aligned 8-byte word, which the processor stores whole. Facts that belong together are a block with
 a checksum, so no reader takes half of one for the truth. Spans of work go into a ring, which the agent drains into the
-ledger. All times are monotonic nanoseconds of this host.
-"""
+ledger. All times are monotonic nanoseconds of this host."""
 
 from __future__ import annotations
 
@@ -232,7 +230,6 @@ class ArbiterPage:
         if self._file.closed:
             return
         self._taken.clear()
-        # A mapping keeps its file, and with it the lock, while anything refers to it.
         fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, 0, 0))
         self._file.close()
 
@@ -261,7 +258,6 @@ class ArbiterPage:
         return None
 
     def open_span(self, party: Party, kind: Span, start_ns: int) -> None:
-        """Announce work in progress, so that a slice that ends inside it counts its share."""
         self.set(party, Field.OPEN_KIND, kind)
         self.set(party, Field.OPEN_SINCE_NS, start_ns)
 
@@ -302,7 +298,6 @@ class ArbiterPage:
         return spans, head, lost
 
     def open(self, party: Party, now_ns: int) -> SpanRecord | None:
-        """Return the span in progress as if it ended at `now_ns`; None without one."""
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
         if start_ns == 0 or start_ns >= now_ns:
             return None
@@ -340,7 +335,6 @@ class ArbiterPage:
         return 0 if words is None else words[2]
 
     def memory(self) -> KvMemory | None:
-        """Return the device's KV memory as requests hold it now, with what serving's waiting prompts will take."""
         words = self._take(Party.AGENT, Block.TERMS)
         if words is None:
             return None
@@ -356,14 +350,12 @@ class ArbiterPage:
         return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
 
     def serving_works(self) -> bool:
-        """Return whether a serving engine has its section and the plugin in it has not failed."""
         return not self.get(Party.SERVING, Field.BROKEN) and self.alive(Party.SERVING)
 
     def set_load(self, load: ServingLoad) -> None:
         self._put(Party.SERVING, Block.LOAD, _words(load))
 
     def serving_load(self) -> ServingLoad | None:
-        """Return what serving is doing; None if it never said so, or died while writing it."""
         words = self._take(Party.SERVING, Block.LOAD)
         return None if words is None else _record(ServingLoad, words)
 

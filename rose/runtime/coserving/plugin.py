@@ -1,8 +1,6 @@
 """The plugin inside SGLang, which SGLang finds through its entry point `sglang.srt.plugins`.
-
 It hooks the scheduler's loop of every server beside which the package is installed. A serving engine is only watched,
-and only once an agent's page is there. `ROSE_PLUGIN_ROLE=off` disables the plugin.
-"""
+and only once an agent's page is there. `ROSE_PLUGIN_ROLE=off` disables the plugin."""
 
 from __future__ import annotations
 
@@ -51,7 +49,6 @@ _plugin: RolloutPlugin | ServingPlugin | None = None
 
 
 def _plugin_of(scheduler: Any) -> RolloutPlugin | ServingPlugin:
-    """Return the plugin of the process's one scheduler, made when its loop first turns."""
     global _plugin
     if _plugin is None:
         settings = PluginSettings.from_environment()
@@ -130,7 +127,6 @@ def _update_handlers(handlers: Any, controller: Any) -> Any:
 
 
 def _internal_state(answer: Any, controller: Any, *_args: Any) -> Any:
-    """Add to SGLang's `/server_info` whether the engine is attached, for `rose attach`."""
     try:
         plugin = _plugin_of(controller.scheduler)
         state = plugin.state if isinstance(plugin, ServingPlugin) else EngineState(role="rollout", pid=os.getpid())
@@ -148,7 +144,6 @@ def _init_next_round_input(original: Any, req: Any, tree_cache: Any = None, *arg
 
 
 def _prefill_adder_class(adder: Any, scheduler: Any) -> Any:
-    """Return SGLang's class, made to count on no slot beyond the lease's budget."""
     plugin = _plugin_of(scheduler)
     if not isinstance(plugin, RolloutPlugin) or plugin.guard is None:
         return adder
@@ -185,7 +180,6 @@ def _capture_one(original: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _between_layers(layers_left: int) -> None:
-    # Without a plugin SGLang warms up or captures its graphs.
     if isinstance(_plugin, RolloutPlugin) and _plugin.gate is not None:
         _plugin.gate.between_layers(layers_left)
 

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 from rose.clock import Anchor, monotonic_ns
+from rose.events import BUCKETS, DeviceSlice, Lease
 from rose.ledger import catalog, layout
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import agent as agents
@@ -17,9 +18,8 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from tests.runtime.coserving.agent_of_engine import SECOND, agent_spec
-from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import CONTEXT, OtherParty
-from tests.runtime.coserving.stand_in_engine import stand_in_spec
+from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
 
 #: Long enough for an engine on a busy host to work in each of them.
 SLICE_NS = SECOND * 2 // 5
@@ -41,6 +41,17 @@ def until(condition, seconds=30.0, every_s=0.01):
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(every_s)
+
+
+def idle_slice(t0_ns, t1_ns, **fields):
+    """A slice of device d0 in which nobody worked, UTC nanoseconds."""
+    ns_by_bucket = {f"{bucket}_ns": 0 for bucket in (*BUCKETS, "overlap")} | {"idle_ns": t1_ns - t0_ns}
+    return DeviceSlice(at_us=t1_ns // 1000, device_id="d0", t0_ns=t0_ns, t1_ns=t1_ns, **ns_by_bucket, **fields)
+
+
+def lease_event(lease_id, action, at_us):
+    terms = {"kv_budget_bytes": 1, "compute_share": 1.0, "expires_at_us": at_us}
+    return Lease(at_us=at_us, device_id="d0", lease_id=lease_id, action=action, **terms)
 
 
 class Recording:

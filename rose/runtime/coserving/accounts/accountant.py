@@ -3,29 +3,106 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
+from rose import events
 from rose.clock import Anchor
 from rose.events import DeviceSlice, Record
 from rose.runtime.coserving.accounts.slices import Assignments, slice_time
-from rose.runtime.coserving.accounts.waits import Waits
 from rose.runtime.coserving.leases.leasing import LeaseChange
 from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.policy.slack import Hold
 
 LAG_NS = 50_000_000  # slices lag by this: a span that began just before their end must have been announced
 #: No span is longer: a rollout engine looks up at least once a second.
 _HISTORY_NS = 60_000_000_000
 _WORKERS = (Party.SERVING, Party.ROLLOUT, Party.TRAINER)
+_SECOND_NS = 1_000_000_000
+
+
+class _Group(NamedTuple):
+    """Waits that ended in one second, for one reason (None: yields), under one lease and run."""
+
+    second: int
+    lease_id: str | None
+    step: int | None
+    reason: str | None
+    run_id: str
+
+
+class Waits:
+    """Collects the waits of one rollout engine, and records those of a second once it is over.
+    `lease_at` gives the (lease, step) of a moment, monotonic ns: the last one if none was in force then, since a step
+    may still end what its lease began. `run_at` gives the RL run."""
+
+    def __init__(
+        self,
+        device_id: str,
+        engine_id: str | None,
+        anchor: Anchor,
+        record: Record,
+        lease_at: Callable[[int], tuple[str | None, int | None]],
+        run_at: Callable[[int], str] = lambda _at_ns: "",
+    ) -> None:
+        self._device_id, self._engine_id, self._anchor = device_id, engine_id, anchor
+        self._record, self._lease_at, self._run_at = record, lease_at, run_at
+        self._groups: dict[_Group, list[SpanRecord]] = {}
+
+    def add(self, spans: Iterable[SpanRecord]) -> None:
+        for span in spans:
+            if span.kind not in (Span.YIELD, Span.HELD):
+                continue
+            lease_id, step = self._lease_at(span.start_ns)
+            reason = None if span.kind is Span.YIELD else _hold_name(span.aux)
+            if reason == "no_lease":
+                lease_id, step = None, None
+            group = _Group(span.end_ns // _SECOND_NS, lease_id, step, reason, self._run_at(span.start_ns))
+            self._groups.setdefault(group, []).append(span)
+
+    def tell(self, until_ns: int | None = None) -> None:
+        """Record the groups of all seconds that ended by `until_ns`; None: all groups."""
+        over = [group for group in self._groups if until_ns is None or (group.second + 1) * _SECOND_NS <= until_ns]
+        for group in sorted(over, key=lambda one: (one.second, one.lease_id or "", one.reason or "", one.run_id)):
+            self._record(self._event(group, self._groups.pop(group)), durable=False)
+
+    def _event(self, group: _Group, spans: Sequence[SpanRecord]) -> events.Preemption | events.Hold:
+        common: dict[str, Any] = {
+            "at_us": self._anchor.utc_us(min(span.start_ns for span in spans)),
+            "device_id": self._device_id,
+            "engine_id": self._engine_id,
+            "lease_id": group.lease_id,
+            "step": group.step,
+            "count": len(spans),
+            "duration_ns": sum(span.end_ns - span.start_ns for span in spans),
+            "rl_run_id": group.run_id or None,
+        }
+        if group.reason is not None:
+            return events.Hold(**common, reason=group.reason)
+        latencies = [span.latency_ns for span in spans]
+        return events.Preemption(
+            **common,
+            action="yield",
+            reason="serving_step",
+            longest_ns=max(span.end_ns - span.start_ns for span in spans),
+            latency_ns=max(latencies),
+            latency_mean_ns=sum(latencies) // len(latencies),
+        )
+
+
+def _hold_name(number: int) -> str:
+    try:
+        return Hold(number).name.lower()
+    except ValueError:
+        return f"hold {number}"
 
 
 class Accountant:
-    """Accounts for [joined, left) of one device in consecutive slices, without gap or overlap, from `began_ns`,
-    monotonic.
-    A slice ends where a lease begins or ends or the run changes, so it belongs to one lease and one run. `leases` is
-    the lease history, which the accountant trims. `moved` is called with each move of the rollout engine's memory and
-    the lease in force. `takes_over`: a former agent accounted for the device until `began_ns`, and for nothing since.
-    """
+    """Accounts for [joined, left) of one device in slices, without gap or overlap, from `began_ns`, monotonic.
+    A slice belongs to one lease and one run: it ends where either changes. `leases` is the lease history, which the
+    accountant trims. `moved` is called with each move of the rollout engine's memory and the lease in force.
+    `takes_over`: a former agent accounted for the device until `began_ns`, and for nothing since."""
 
     def __init__(
         self,

@@ -1,9 +1,7 @@
 """Device time by bucket: every nanosecond of an interval goes to exactly one of seven buckets.
-
 The published rule: an instant in which k parties work is split equally among them (half each for two engines); an
 instant in which none works is `headroom` if a rollout had work and was held, else `idle`. Integer nanoseconds that do
-not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact.
-"""
+not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact."""
 
 from __future__ import annotations
 
@@ -32,7 +30,6 @@ class Assignments:
         return next(run_id for since_ns, run_id in reversed(self._changes) if since_ns <= at_ns)
 
     def between(self, t0_ns: int, t1_ns: int) -> list[int]:
-        """Return when the run changed inside (t0_ns, t1_ns)."""
         return [since_ns for since_ns, _ in self._changes if t0_ns < since_ns < t1_ns]
 
     def forget(self, before_ns: int) -> None:

@@ -1,9 +1,7 @@
 """The agent of one device: its rollout engine, its leases, its accounts, its talk with the gateway.
-
 The serving engine is its owner's: it comes to the device's page and leaves as its owner likes, and no failure of the
 agent or of the rollout engine touches it. One thread talks with the gateway and acts on each answer at once; another
-watches the page and keeps the accounts; a third keeps the engine.
-"""
+watches the page and keeps the accounts; a third keeps the engine."""
 
 from __future__ import annotations
 
@@ -239,7 +237,6 @@ class StepTimeWatch:
             if since == 0:
                 continue
             for mode, error_field in _ERRORS.items():
-                # 0: nothing was predicted in this mode yet.
                 if error_ppm := self._page.get(party, error_field):
                     self._record(
                         StepTime(
@@ -493,7 +490,7 @@ class DeviceAgent:
         return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
 
     def _has_slack(self) -> bool:
-        """Return whether a held rollout step waits for more than serving's current step."""
+        """Return whether a held rollout step waits for no more than serving's current step."""
         held = self._page.open(Party.ROLLOUT, monotonic_ns())
         if held is None or held.kind is not Span.HELD:
             return True
@@ -570,7 +567,6 @@ class DeviceAgent:
         return self._control.take_back(self._spec.rollout.engine_id, reason)
 
     def _take_out(self, reason: str) -> None:
-        """Send turns elsewhere: the rollout engine's weights are not what they should be."""
         self._act()
         self._control.beat()
         self._take_back(reason)

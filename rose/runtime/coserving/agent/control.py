@@ -35,10 +35,8 @@ class Control:
         answered: Callable[[], None],
         anchor: Anchor,
     ) -> None:
-        #: The gateway's last answer, and when it came, monotonic; 0: never.
         self.answer = HeartbeatReply(seq=0, renew=[], wanted_ns={}, step=None)
         self.answered_ns = 0
-        #: Why the thread ended, if nobody stopped it.
         self.failure: str | None = None
         self._device_id, self._report, self._answered, self._anchor = device_id, report, answered, anchor
         self._hold_s = min(hold_s, _HOLD_S_MAX)
@@ -74,7 +72,6 @@ class Control:
             self._refusal = refusal
             return False
         except (OSError, http.client.HTTPException, ValueError):
-            # Away, or no gateway of this version.
             return False
         # In this order, so that an answer is never taken for a newer one.
         self.answer, self._refusal = reply, None

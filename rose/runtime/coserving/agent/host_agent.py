@@ -1,8 +1,6 @@
 """The agent of one host: the agents of its devices in one process, with one writer to the ledger.
-
 It can be killed at any time: started again over the same folders it takes up running engines and continues each
-device's accounts. A device that fails is tried again without harm to the others.
-"""
+device's accounts. A device that fails is tried again without harm to the others."""
 
 from __future__ import annotations
 
@@ -60,7 +58,6 @@ class HostAgent:
         return {device_id for device_id, device in self._devices.items() if device.ended}
 
     def faults(self) -> Mapping[str, str]:
-        """Return why each device that is not well is not."""
         return {device_id: fault for device_id, device in self._devices.items() if (fault := device.fault) is not None}
 
     def agent(self, device_id: str) -> DeviceAgent | None:
@@ -108,7 +105,6 @@ class _Device:
             try:
                 self._live()
                 back_off_s = BACK_OFF_FIRST_S
-            # Whatever it is, the other devices continue.
             except Exception as error:
                 text = str(error) if isinstance(error, UserError | PageError) else f"{type(error).__name__}: {error}"
                 self._failed = f"{text}; tried again"
@@ -118,7 +114,6 @@ class _Device:
     def _live(self) -> None:
         """Live one life of the device's agent. Raises what ended it, if that was not `stop`."""
         writer = self._writer
-        # What the former agent recorded has to be seen in the ledger.
         writer.flush()
         page, device_id = self._spec.page, self._spec.device.id
         anchor = same_anchor(page, writer.root, writer.run_id, device_id, self._spec.anchor)
@@ -146,9 +141,8 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """Return the device's last lease in the ledger, or a random lease number to count on from.
-        A spool without leases may be on a new disk while the fleet's ledger has some: no two leases may share a name.
-        """
+        """Return the device's last lease in the ledger, or a random lease number to count on from. A spool without
+        leases may be on a new disk while the fleet's ledger has some: no two leases may share a name."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

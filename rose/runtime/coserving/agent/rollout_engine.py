@@ -58,7 +58,6 @@ def rollout_event(
         role="rollout",
         model=engine.model_name,
         pid=pid,
-        # An engine that never described itself has none of these.
         kv_bytes=note.kv_tokens * spec.rollout_kv_bytes_per_token or None,
         duration_ns=duration_ns,
         memory_mechanism=note.memory_mechanism or None,
@@ -69,16 +68,11 @@ def rollout_event(
 
 class RolloutEngine:
     """One engine at a time, in a thread that lives as long as it does: the kernel ties a process to that thread.
-
-    An engine whose spec has it outlive its agent is taken up instead if it runs, has that spec, and answers.
-
-    SGLang's server runs on for seconds without its scheduler: an engine whose scheduler left the page has died. A
-    serving engine sizes its pool by the memory free as it starts: on a lent GPU the engine starts once a serving engine
-    is on the page, and ends when none was for a while.
-
-    `changed` is called when the engine becomes usable or unusable. `assigned` learns whose it is. `via` gives the way
-    to a target.
-    """
+    If its spec has it outlive its agent, a running engine of that spec that answers is taken up instead. An engine
+    whose scheduler left the page has died, though SGLang's server runs on for seconds. A serving engine sizes its pool
+    by the memory free as it starts: on a lent GPU this engine starts once a serving engine is on the page, and ends
+    when none was for a while. `changed` is called when it becomes usable or unusable, `assigned` learns whose it is,
+    `via` gives the way to a target."""
 
     def __init__(
         self,
@@ -98,7 +92,6 @@ class RolloutEngine:
         self._engine_spec = spec.rollout
         self.engine: EngineProcess | None = None
         self.sync: EngineSync | None = None
-        #: Why the keeping ended, if nobody stopped it.
         self.failure: str | None = None
         self._away: str | None = "the rollout engine is being started"
         self._newest: EngineSync | None = None  # the newest sync, also of an engine that is being taken up
@@ -119,7 +112,6 @@ class RolloutEngine:
 
     @property
     def held(self) -> tuple[str, int] | None:
-        """(run, version) that the engine holds; None while none answers."""
         return None if (sync := self.sync) is None else sync.held
 
     def assign(self, run_ids: Mapping[str, str | None]) -> None:
@@ -171,7 +163,6 @@ class RolloutEngine:
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
 
     def _adopt(self) -> EngineProcess | None:
-        """Return the engine that a former agent left; one that cannot be taken up is ended."""
         spec, page = self._engine_spec, self._page.path
         if spec.orphan_s is None or (record := EngineRecord.read(page)) is None:
             return None
@@ -231,7 +222,6 @@ class RolloutEngine:
         self._changed()
 
     def _live(self, launched_ns: int) -> str | None:
-        """Live one life of the engine; return why it ended, None if it was stopped."""
         engine = self.engine = self._make(self._engine_spec)
         self._accountant.starts(launched_ns)
         try:
@@ -242,7 +232,6 @@ class RolloutEngine:
             engine.settle()
         except _NOT_STARTED as error:
             return self._did_not_start(engine, error)
-        # Before it is brought to its version, which takes a while.
         reason, scheduled = "the process ended", self._has_scheduler()
         self._accountant.started(monotonic_ns())
         duration_ns = monotonic_ns() - launched_ns
@@ -263,13 +252,11 @@ class RolloutEngine:
         elif isinstance(error, EngineError):
             reason = "it did not start"
         else:
-            # The engine's log says nothing of this.
             reason = f"it did not start: {type(error).__name__}: {error}"
         self._end(engine, reason)
         return reason
 
     def _live_on(self, engine: EngineProcess, *, scheduled: bool, reason: str = "the process ended") -> str | None:
-        """Live the rest of a life once the engine answers; return what `_live` does."""
         self._up, died, room_ns = True, True, monotonic_ns()
         while engine.alive:
             if self._stopping.wait(_LOOK_S):
@@ -303,7 +290,6 @@ class RolloutEngine:
         return page.alive(Party.ROLLOUT) and not is_ending(page.get(Party.ROLLOUT, Field.PID))
 
     def _has_room(self) -> bool:
-        """Return whether nobody comes before this engine for the device's memory."""
         spec = self._engine_spec
         return spec.gpu is None or not spec.plugin.gated or has_engine(self._page.path)
 

@@ -1,8 +1,6 @@
 """What an agent takes over from the device's former agents: their clock, accounts and leases.
-
 Only the ledger says how far a device's time is accounted for: what a killed agent had not written never was. What the
-engines did since lies in the page's rings.
-"""
+engines did since lies in the page's rings."""
 
 from __future__ import annotations
 
@@ -40,7 +38,6 @@ class Predecessor:
 
 
 def recorded_run(staging: Path) -> str:
-    """Return the run of the weights on record beside an engine; "" without a record."""
     for path in staging.glob("held-*.json"):
         with suppress(OSError, TransferError):
             return Manifest.from_bytes(path.read_bytes()).run_id

@@ -1,8 +1,6 @@
 """Joins a running serving engine to a device's page, and lets go of it: for its owner, and for a fleet.
-
 It uses SGLang's own `/set_internal_state` and `/server_info`, so the engine has to be on this host, but may be another
-user's. The engine serves on whatever the answer is.
-"""
+user's. The engine serves on whatever the answer is."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,8 +83,7 @@ class OwnedEngine:
         """Return once the engine has the serving section of `page`; None if this key may not read its state.
         `waiting` is called meanwhile; what it raises ends the wait. On an error the engine is left without a page."""
         page = page.resolve()
-        view = _opened(page)
-        try:
+        with closing(_opened(page)) as view:
             state = self.state()
             if state is not None and state.attached and _same(state.page, page):
                 return state
@@ -102,8 +99,6 @@ class OwnedEngine:
                 with suppress(AttachError):
                     self._set(RELEASE)
                 raise
-        finally:
-            view.close()
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
         """Have the engine let go; return its former state. Running deployments leave it alone if `by_owner`."""
@@ -194,7 +189,6 @@ class _KeyRefusedError(Exception):
 
 @contextmanager
 def _link(page: Path) -> Iterator[int]:
-    """Yield the number by which an engine finds the page meanwhile."""
     number = secrets.randbits(_NUMBER_BITS)
     link = Path(f"{PAGE_LINK}{number}")
     try:
@@ -225,16 +219,13 @@ def _use(path: Path) -> PageUse:
         view = ArbiterPage(path)
     except (PageError, OSError) as error:
         return PageUse(page=str(path), agent=False, serving_pid=None, refused=str(error))
-    try:
+    with closing(view):
         pid = view.get(Party.SERVING, Field.PID) if view.alive(Party.SERVING) else None
         use = PageUse(page=str(path), agent=view.alive(Party.AGENT), serving_pid=pid)
         note = described(path, "serving")
-        # The note may be a former engine's.
         if note is None or (note.refused is None if pid is None else note.pid != pid):
             return use
         return replace(use, model=note.model, refused=note.refused)
-    finally:
-        view.close()
 
 
 def _opened(page: Path) -> ArbiterPage:

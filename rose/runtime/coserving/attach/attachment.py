@@ -1,7 +1,5 @@
 """What an engine says of itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`.
-
-`<page>.detached` exists from when a serving engine's owner let go of the page until an engine takes it.
-"""
+`<page>.detached` exists from when a serving engine's owner let go of the page until an engine takes it."""
 
 from __future__ import annotations
 
@@ -30,9 +28,8 @@ STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """Whether a running engine has a page. `page`: the one it has or was told to take.
-    `detached`: its owner let go of the page, so only the owner attaches it again. `reason`: why it has not taken the
-    page."""
+    """Whether a running engine has a page. `page`: the one it has or was told to take. `detached`: its owner let go of
+    the page, so only the owner attaches it again. `reason`: why it has not taken the page."""
 
     role: Literal["serving", "rollout"]
     pid: int
@@ -51,7 +48,6 @@ class EngineState:
 
 
 def describe(page: Path, attachment: Attachment) -> None:
-    """Write the attachment beside the page, atomically."""
     path = _path(page, attachment.role)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(attachment)))
@@ -59,7 +55,6 @@ def describe(page: Path, attachment: Attachment) -> None:
 
 
 def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | None:
-    """Return what the last engine of that role said; None if there was none."""
     try:
         return Attachment(**json.loads(_path(page, role).read_text()))
     except (FileNotFoundError, ValueError, TypeError):

@@ -1,9 +1,6 @@
-"""Questions to the plugin inside a rollout engine, sent as `/generate` requests.
-
-SGLang hands every request to all ranks at the same point of their loops. The plugin takes a request whose id is a
-question out of the queue before any step, acts, and answers at once: aborted, with a message that says whether it was
-taken.
-"""
+"""Questions to the plugin inside a rollout engine, sent as `/generate` requests. SGLang hands every request to all
+ranks at the same point of their loops. The plugin takes a request whose id is a question out of the queue before any
+step, acts, and answers at once: aborted, with a message that says whether it was taken."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ def asked(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | No
 
 
 def client_id(request_id: str) -> str:
-    """Return the id that a client gave a request, without the mark of SGLang's embedded server."""
     return request_id.rpartition("#")[0] or request_id
 
 

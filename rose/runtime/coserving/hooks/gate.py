@@ -1,8 +1,6 @@
 """Holds a rollout engine's steps until the policy admits them, and makes a running step give way between layers.
-
 All of it runs in the scheduler's thread. A step is abandoned between two layers if its lease ended while serving had
-the device, or if serving needs its memory.
-"""
+the device, or if serving needs its memory."""
 
 from __future__ import annotations
 
@@ -45,7 +43,6 @@ class RunAhead:
             self._wait()
 
     def drain(self) -> None:
-        """Return when the GPU has done all that this step queued before the last `before_layer`."""
         while self._queued:
             self._wait()
 
@@ -68,7 +65,6 @@ class _CapturingDevice:
         return getattr(self._module, name)
 
     def graph(self, *, cuda_graph: Any, pool: Any, stream: Any) -> Any:
-        """Return a context that captures into `captured`; `cuda_graph` stays empty."""
         from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import BreakableCUDAGraphCapture
 
         return BreakableCUDAGraphCapture(self.captured, pool=pool, stream=stream)
@@ -154,7 +150,6 @@ class RolloutGate:
                 if decision.admitted:
                     return
                 if decision.hold is Hold.NO_LEASE or (held_since_ns and now - held_since_ns > STALL_NS):
-                    # Their turns continue elsewhere with the tokens they have.
                     self._view.end([*self._view.waiting, *self._view.running])
                     continue
                 held_since_ns = held_since_ns or now
@@ -212,7 +207,6 @@ class RolloutGate:
         return chunk
 
     def _hold(self, hold: Hold, now_ns: int) -> None:
-        """Open a held span for each reason, so that refused time has a cause."""
         page = self._page
         opened = page.open(Party.ROLLOUT, now_ns)
         if opened is not None and opened.kind is Span.HELD and page.get(Party.ROLLOUT, Field.LAST_HOLD) == hold:
@@ -228,7 +222,6 @@ class RolloutGate:
         return sum(end - max(start, since) for start, end in self._worked) / _SHARE_WINDOW_NS
 
     def step_begins(self) -> None:
-        """Note the clocks; the step's span is open."""
         self._full_ns, self._telemetry.layers_ns = None, 0
         self._mark(monotonic_ns(), time.thread_time_ns())
 

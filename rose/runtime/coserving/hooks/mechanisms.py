@@ -11,7 +11,6 @@ _WHOLE_STEP = "full"
 
 
 def compute_facts(scheduler: Any, *, gated: bool) -> dict[str, Any]:
-    """Return the arguments of `compute_mechanism` for the SGLang scheduler in this process."""
     if str(getattr(scheduler, "device", "cpu")) == "cpu":
         return {"gated": gated}
     import torch
@@ -56,7 +55,6 @@ def compute_mechanism(
 
 
 def memory_mechanism(*, pool: str | None, leased: bool) -> str:
-    """Return the name. `leased`: all of the engine's memory leaves the device.
-    `pool`: how free slots give memory back ("page-return" to the system, "remap" to the device); None if they keep it.
-    """
+    """Return the name. `leased`: all of the engine's memory leaves the device. `pool`: how free slots give memory back
+    ("page-return" to the system, "remap" to the device); None if they keep it."""
     return pool or ("leased+budget" if leased else "budget")

@@ -146,7 +146,6 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def abandon(self, batch: Any, why: StepAbandonedError) -> None:
-        """Undo a step that was given up between two layers. Its requests continue, here or elsewhere."""
         number = int(batch.forward_iter)
         self._began.pop(number, None)
         self.telemetry.forget(number)
@@ -156,10 +155,9 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Have the prefix cache keep this request's entries apart from those of other weights, whatever its client
-        sends.
-        A request that runs across a sync keeps its keys and values under the weights it was admitted with, which
-        nothing asks for any more. A request that starts again starts under the new ones."""
+        """Keep this request's entries in the prefix cache apart from those of other weights, whatever its client sends.
+        A request that runs across a sync keeps its keys and values, under the old weights. One that starts again starts
+        under the new."""
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)

@@ -1,8 +1,6 @@
 """One engine's SGLang scheduler as ROSE sees it. The only module that knows the scheduler's attribute names.
-
 Requests are ended with the tokens they have, so that their turns continue elsewhere; no further step is needed to free
-what they held.
-"""
+what they held."""
 
 from __future__ import annotations
 
@@ -40,13 +38,11 @@ class SchedulerView:
         """Return whether the server sent something that is not taken in yet; False where that is unknown."""
         import zmq
 
-        # The embedded server has no socket here.
         option = getattr(getattr(self._scheduler, "recv_from_tokenizer", None), "getsockopt", None)
         return option is not None and bool(option(zmq.EVENTS) & zmq.POLLIN)
 
     @property
     def running(self) -> list[Any]:
-        """Requests that hold memory and are not finished, with those of a prefill not merged yet."""
         scheduler = self._scheduler
         chunked = [] if scheduler.chunked_req is None else [scheduler.chunked_req]
         inflight = {*scheduler.collect_inflight_reqs(), *chunked}
@@ -101,7 +97,6 @@ class SchedulerView:
         return self.end([request for request in self.running if request.to_finish is not None])[0]
 
     def end_ids(self, request_ids: Iterable[str]) -> tuple[int, int]:
-        """Do what `end` does, by the ids that clients gave; unknown ids are ignored."""
         wanted = set(request_ids)
         return self.end([one for one in [*self.waiting, *self.running] if client_id(str(one.rid)) in wanted])
 

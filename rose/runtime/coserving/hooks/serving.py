@@ -1,15 +1,13 @@
 """The plugin inside a serving engine, which belongs to somebody else.
-
 It only watches. The one exception: on CPU cores the scheduler waits a moment, once in a lease, for memory that it needs
-(`rose.runtime.coserving.kv.memory.KvClaim`). A failure here ends the lending, not the serving.
-"""
+(`rose.runtime.coserving.kv.memory.KvClaim`). A failure here ends the lending, not the serving."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +95,6 @@ class ServingPlugin:
         if self._path is None:
             logger.info("ROSE: detached")
         elif self._refused is not None:
-            # At once: the hook that looks later may be the missing one.
             self._look()
 
     def _received(self) -> None:
@@ -203,11 +200,8 @@ def _leave(page: ArbiterPage) -> None:
 
 
 def _taken(path: Path) -> bool:
-    page = ArbiterPage(path)
-    try:
+    with closing(ArbiterPage(path)) as page:
         return page.alive(Party.SERVING)
-    finally:
-        page.close()
 
 
 def refusal() -> str | None:

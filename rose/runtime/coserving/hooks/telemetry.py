@@ -30,7 +30,6 @@ class EngineTelemetry:
         self._view, self._page, self._party, self._kind = view, page, party, kind
         #: By a step's number: when it began, and what others had taken by then (rollouts' time, or waits), ns.
         self._begun: dict[int, tuple[int, int]] = {}
-        #: When the previous step ended, and what others had taken by then.
         self._previous_end_ns = self._previous_excluded_ns = 0
         self._steps = 0
         #: Whether the running step shared the device, so that its length teaches nothing.
@@ -46,7 +45,6 @@ class EngineTelemetry:
         raise NotImplementedError
 
     def _beside(self, length_ns: int, excluded_ns: int) -> bool:
-        """Return whether others took so much of a step of this length that it teaches nothing."""
         return False
 
     def begin(self, number: int) -> None:
@@ -148,7 +146,6 @@ class ServingTelemetry(EngineTelemetry):
                 self._note_arrival(new[0])
         self.say()
         if self._claim.due:
-            # A rollout step gives way before its next layer, and cuts.
             self._want(monotonic_ns())
             self._claim.wait()
 
@@ -157,7 +154,6 @@ class ServingTelemetry(EngineTelemetry):
         super().begin(number)
 
     def _note_arrival(self, request: Any) -> None:
-        """Record how long serving took to want the device for a request that found it at rest."""
         wanted, handed = self._page.serving_wants(), handed_ns(request)
         if not self._begun and handed is not None and self._previous_end_ns < handed <= wanted:
             waited_ns = wanted - arrived_ns(request)
@@ -329,7 +325,6 @@ class RolloutTelemetry(EngineTelemetry):
         return self.times.prefill_tokens_within(limit_ns) if within is None else within
 
     def worked(self, from_ns: int, to_ns: int, *, latency_ns: int = 0, aux: int = 0) -> None:
-        """Close the span of [from_ns, to_ns), in which rollouts had the device."""
         page = self._page
         page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + max(0, to_ns - from_ns))
         page.close_span(Party.ROLLOUT, max(from_ns, to_ns), aux=aux, latency_ns=latency_ns)

@@ -1,10 +1,7 @@
 """A rollout engine's memory on the device: brought in when a lease begins or is first used, released after it ended.
-
-With `coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps the weights and the KV pool of an engine
-without a lease, and keeps the weights in the host's memory. A version is written on the device, so for a sync the
-weights alone come back, if there is room. Elsewhere the weights stay, and memory of the pool comes and goes
-(`memory.PoolMemory`).
-"""
+With `coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps weights and KV pool of an engine without a
+lease; the host keeps the weights. A sync brings the weights alone back, if there is room, as versions are written on
+the device. Elsewhere weights stay, and memory of the pool comes and goes (`memory.PoolMemory`)."""
 
 from __future__ import annotations
 
@@ -105,7 +102,6 @@ class Activation:
 
     @property
     def weights_in(self) -> bool:
-        """Whether the weights can be read and written."""
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
@@ -124,7 +120,6 @@ class Activation:
         return self._saved is not None
 
     def deactivate(self) -> None:
-        """Release memory: no lease is in force, and the engine has nothing to do."""
         saved = self._saved
         if not (self._weights_in or self._all_in) or (
             saved is not None and (not saved.releasable or self._weights_needed())

@@ -1,9 +1,7 @@
 """Device memory behind fixed addresses: mapped and unmapped in pieces, so that others can have it meanwhile.
-
 Captured graphs and tensors keep their addresses. Unmapped memory goes back to the driver, for any process of the
 device. The calls are those of "Virtual Memory Management" in CUDA's driver API
-(https://docs.nvidia.com/cuda/cuda-driver-api/); `host_memory` does the same on the host.
-"""
+(https://docs.nvidia.com/cuda/cuda-driver-api/); `host_memory` does the same on the host."""
 
 from __future__ import annotations
 
@@ -72,11 +70,9 @@ class CudaMemory:
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def reserve(self, size_bytes: int) -> int:
-        """Return addresses with nothing behind them."""
         return int(self._call("cuMemAddressReserve", size_bytes, self.granularity, 0, 0))
 
     def unreserve(self, address: int, size_bytes: int) -> None:
-        """Give addresses back; nothing may be mapped there."""
         self._call("cuMemAddressFree", address, size_bytes)
 
     def create(self, size_bytes: int) -> Handle:
@@ -100,7 +96,6 @@ class CudaMemory:
         self._call("cuMemUnmap", address, size_bytes)
 
     def synchronize(self) -> None:
-        """Return when all work queued on the device is done."""
         torch.cuda.synchronize(self.device)
 
     def export(self, handle: Handle) -> int:

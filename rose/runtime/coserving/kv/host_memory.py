@@ -59,7 +59,6 @@ class HostMemory:
             raise NoRoomError(f"{size_bytes} bytes are needed, and {self.free_bytes()} are free")
         descriptor = os.memfd_create("rose-kv")
         try:
-            # The memory itself, not a promise.
             os.posix_fallocate(descriptor, 0, size_bytes)
         except OSError as error:
             os.close(descriptor)

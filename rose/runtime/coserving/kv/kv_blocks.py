@@ -1,8 +1,6 @@
 """Which parts of a KV pool to give back or bring in: arithmetic on slots, blocks and bytes.
-
 A block is the fewest token slots that are whole pieces of memory in each buffer, so no piece holds slots of two blocks.
-Slot 0 takes the writes of padding: it is never free, and its block always stays.
-"""
+Slot 0 takes the writes of padding: it is never free, and its block always stays."""
 
 from __future__ import annotations
 
@@ -45,7 +43,6 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """Blocks in all; the last may lie partly beyond the pool."""
         return -(-(self.slots + 1) // self.block)
 
     @property

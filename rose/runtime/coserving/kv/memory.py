@@ -1,9 +1,7 @@
 """One KV budget for two engines, kept inside the rollout engine: cut within a step, and what was cut given back.
-
 Each engine's pool is sized for the most it may ever hold; together they hold the device's budget at most. When a budget
 is cut and when a lease ends, a rollout engine's pool gives back the pages of free slots on CPU cores, or blocks of the
-pool where they can be remapped (`remap`).
-"""
+pool where they can be remapped (`remap`)."""
 
 from __future__ import annotations
 
@@ -55,7 +53,6 @@ class KvGuard:
 
     @property
     def withheld_tokens(self) -> int:
-        """Slots of the pool that a prefill may not count on."""
         return max(0, self._view.kv_tokens_total - self.budget_tokens)
 
     @property
@@ -135,9 +132,8 @@ class KvGuard:
         self._pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep).
-        Also ends a waiting request that its budget can never hold. `lasting_tokens`: the budget once the device has
-        room."""
+        """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep). Also
+        ends a waiting request that its budget can never hold. `lasting_tokens`: the budget once the device has room."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -182,7 +178,6 @@ class KvClaim:
 
     @property
     def due(self) -> bool:
-        """Whether a cut is due by the last look and was not waited for yet."""
         return (
             self._pressed
             and bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE))

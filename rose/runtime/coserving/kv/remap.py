@@ -1,8 +1,6 @@
 """A rollout engine's KV pool in pieces of memory that come and go: what a cut takes goes back to the device.
-
 The pool's buffers lie in reserved addresses, so tensors and captured graphs stay. The slots of a block (`kv_blocks`)
-are withheld from SGLang's allocator before its memory goes and handed out after memory came.
-"""
+are withheld from SGLang's allocator before its memory goes and handed out after memory came."""
 
 from __future__ import annotations
 
@@ -89,7 +87,6 @@ class KvBuffers:
             for reservation, begin, end in done:
                 reservation.unmap(begin, end)
             raise
-        # Another process's bytes may read as anything, such as not-a-number.
         for begin, end in runs(numbers):
             for buffer in (*self.keys, *self.values):
                 buffer[begin * self.blocks.block : end * self.blocks.block].zero_()
@@ -105,7 +102,6 @@ class KvBuffers:
         return before - self.mapped_bytes
 
     def close(self) -> None:
-        """Give all memory and addresses back. Raises DriverError."""
         for reservation in self._reservations:
             reservation.close()
         self._reservations.clear()
@@ -138,7 +134,6 @@ class RemappedPages:
 
     @property
     def withheld_slots(self) -> int:
-        """Free slots that the allocator does not have, because they have no memory."""
         blocks = self._buffers.blocks
         return blocks.slots - blocks.mapped_slots
 
@@ -182,7 +177,6 @@ class RemappedPages:
         return self._buffers.unmap(numbers)
 
     def make_room(self, tokens: int) -> None:
-        """Evict what only the prefix cache holds, or map: the allocator lacks `tokens` slots."""
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
         cache = self._scheduler.tree_cache
@@ -209,12 +203,10 @@ _ALLOCATORS = ("TokenToKVPoolAllocator",)  # SGLang's allocators of single slots
 
 
 def _withhold(allocator: Any, pages: RemappedPages) -> None:
-    """Have SGLang's allocator of single slots know that some of its free slots cannot be handed out."""
     base = type(allocator)
 
     class WithholdingAllocator(base):  # type: ignore[misc, valid-type]
         def available_size(self) -> int:
-            """Return free slots with those withheld: nobody holds them, and no budget counts on them."""
             return int(super().available_size()) + pages.withheld_slots
 
         def alloc(self, need_size: int) -> Any:

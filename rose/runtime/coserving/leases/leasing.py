@@ -16,7 +16,6 @@ from rose.runtime.policy.slack import LeaseTerms
 LeaseAction = Literal[
     "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
 ]
-#: Changes within a lease by the names that the ledger has for them.
 _RECORDED_AS: dict[str, LeaseAction] = {
     "throttle": "throttled",
     "restore": "restored",
@@ -105,7 +104,6 @@ class Leasing:
         return self._lease_id(self.state.number) if self.state.in_force else None
 
     def engine_cut(self) -> EngineCut:
-        """Return the rollout engine's last cut of its own, in bytes."""
         cut = self._page.cut()
         if cut is None:
             return EngineCut()
@@ -190,7 +188,6 @@ class Leasing:
         )
 
     def _tell_cut(self) -> None:
-        """Record a cut that the rollout engine carried out, whether or not its lease is still in force."""
         cut = self._page.cut()
         if cut is None or cut.at_ns == self._cut_told_ns:
             return

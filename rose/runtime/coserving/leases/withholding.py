@@ -48,7 +48,6 @@ class Withholding:
         return self._window.withheld
 
     def tell(self) -> None:
-        """Record how long rollouts wanted the device in vain since the last call."""
         if self._wanted_ns:
             self._record(
                 Hold(
@@ -64,7 +63,6 @@ class Withholding:
             self._wanted_since_ns, self._wanted_ns = 0, 0
 
     def _begin(self, window: HoldoutWindow, at_us: int) -> None:
-        # An agent that starts within a window knows nothing of the time before.
         t0_ns = max(window.t0_ns, self._anchor.utc_ns(self._began_ns))
         self._window = window
         self._record(

@@ -1,8 +1,6 @@
 """Which hardware a device is, whatever a fleet file calls it: its time is counted once, however many runs use it.
-
 A GPU or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a named host.
-Also whether a process is on the device, as far as that shows from outside.
-"""
+Also whether a process is on the device, as far as that shows from outside."""
 
 from __future__ import annotations
 
@@ -10,10 +8,10 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
-from itertools import groupby
 from pathlib import Path
 
 from rose.config import DeviceConfig
+from rose.runtime.coserving.kv.kv_blocks import runs
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 from rose.runtime.engines.gpu import mps
 
@@ -82,6 +80,5 @@ def _ask(gpu: int, answers: list[str]) -> None:
 
 def _ranges(cores: list[int]) -> str:
     """Return `0-3,8` for 0, 1, 2, 3 and 8."""
-    ordered = sorted(cores)
-    runs = [[core for _, core in run] for _, run in groupby(enumerate(ordered), lambda each: each[1] - each[0])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    spans = [(begin, end - 1) for begin, end in runs(cores)]
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in spans)

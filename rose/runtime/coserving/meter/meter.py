@@ -1,9 +1,6 @@
 """Reads what one device draws and does, and records it as `power` events.
-
-Readings follow one another without gap or overlap, so their energy can be summed. A device that cannot be read is
-recorded as not measured, with the reason, when that begins and when it ends; in between it is tried ever more rarely. A
-fault here never stops the agent.
-"""
+Readings have no gap or overlap, so their energy can be summed. An unreadable device is recorded as not measured, with
+the reason, when that begins and ends; in between it is tried ever more rarely. A fault never stops the agent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Reads a GPU, or one MIG instance of it, through NVML.
-
-Energy is the difference of the card's counter. A card has one meter: MIG instances that share it are not measured.
-"""
+Energy is the difference of the card's counter. A card has one meter: MIG instances that share it are not measured."""
 
 from __future__ import annotations
 
@@ -72,7 +70,6 @@ class GpuInstrument:
 
     @property
     def uuid(self) -> str:
-        """UUID of the card or MIG instance, once opened."""
         assert self._uuid is not None
         return self._uuid
 
@@ -130,7 +127,6 @@ class GpuInstrument:
         )
 
     def _power(self, energy_mj: int | None, t1_ns: int, mig_instances: int) -> dict[str, Any]:
-        """Return the fields of a reading that say what was drawn, and how that is known."""
         before_mj, length_ns = self._energy_mj, max(1, t1_ns - self._t0_ns)
         unmeasured = {"power_mw": None, "source": NOT_MEASURED}
         if mig_instances > 1:
@@ -159,7 +155,6 @@ class GpuInstrument:
             # CUDA gives a process that asks for a card by number its first instance.
             return card, next(iter(_mig_instances(card)), None)
         for card, instance in _handles():
-            # CUDA accepts the beginning of a UUID.
             if str(pynvml.nvmlDeviceGetUUID(card if instance is None else instance)).startswith(wanted):
                 return card, instance
         raise UnreadableError(f"the driver lists no {wanted}")

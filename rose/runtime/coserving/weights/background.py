@@ -36,7 +36,6 @@ class Background:
         self._given_up = threading.Event()
         self._ending = threading.Lock()
         self._busy = False
-        #: Number of threads within a portion, and since when any is.
         self._counting = threading.Lock()
         self._working = 0
         self._working_since_ns = 0

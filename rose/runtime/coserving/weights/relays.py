@@ -30,11 +30,10 @@ _OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)
 
 
 class Relays:
-    """Gives each target the URL to fetch it by on this host. Its methods may be called from several threads.
-    Versions published on this host are fetched directly over `loopback`, all others by a relay. `rules`: the fleet's,
-    on what may be fetched. `route` names what lies between an origin's URL and this host. A relay keeps at most
-    `budget_bytes` in `folder`, on loopback, behind a token. Folders that a killed process left count as unused relays.
-    """
+    """Gives each target the URL to fetch it by on this host. Its methods may be called from several threads. Versions
+    published on this host are fetched directly over `loopback`, all others by a relay. `rules`: the fleet's, on what
+    may be fetched. `route` names what lies between an origin's URL and this host. A relay keeps at most `budget_bytes`
+    in `folder`, on loopback, behind a token. Folders that a killed process left count as unused relays."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules
@@ -85,7 +84,6 @@ class Relays:
         running = {folder for _, folder in self._relays.values()}
         left = [folder for folder in self._folder.glob("*") if folder not in running]
         for folder in sorted(left, key=lambda folder: folder.stat().st_mtime_ns, reverse=True)[spared:]:
-            # A locked folder is a relay's of another process.
             with suppress(OSError), (folder / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

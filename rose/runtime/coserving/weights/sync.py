@@ -1,7 +1,5 @@
 """Brings one engine to a policy version: fetch and verify, decode beside the running model, swap in, acknowledge.
-
-Audits afterwards that the engine still holds the version.
-"""
+Audits afterwards that the engine still holds the version."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -90,7 +88,6 @@ class HeldRecord:
             raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
 
     def confirm(self, version: int) -> None:
-        """Record that the engine holds what was announced last, which is this version."""
         for stale in self._staging.glob("held-*.json"):
             stale.unlink()
         self._next.replace(self._path(version))
@@ -99,8 +96,7 @@ class HeldRecord:
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """Yield what an engine without an agent may hold, likeliest first; taking one records it. Raises OSError,
-        TransferError."""
+        """Yield what an engine without an agent may hold; taking one records it. Raises OSError, TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -144,8 +140,7 @@ class Phases:
     def ask(
         self, verb: Verb, version: int, dense_bytes: int, *, gives_way: threading.Event | None = None
     ) -> list[dict[str, Any]]:
-        """Ask for one phase and return every rank's report, unless it `gives_way`. Raises TransferError with the
-        reasons."""
+        """Ask for one phase; return every rank's report, unless it `gives_way`. Raises TransferError with reasons."""
         with self.turn():
             engine_id = self._engine.spec.engine_id
             for stale in self._staging.glob(f"{version}.{verb}.*.json"):
@@ -207,7 +202,7 @@ class EngineSync:
         self._via = via
         #: (run, version) in one piece: another thread reports it.
         self.held: tuple[str, int] = ("", 0)
-        self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
+        self.standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
         #: The last target, and the last target of the run whose weights the engine holds.
         self._asked: Target | None = None
         self._held_from: Target | None = None
@@ -223,28 +218,22 @@ class EngineSync:
     def version(self) -> int:
         return self.held[1]
 
-    @property
-    def standing(self) -> Standing:
-        return self._standing
-
     def bring(self, target: Target) -> Sync:
         """Bring the engine to a version; the event's `ok` is false, with the reason, if it is not there.
         If the engine refuses a delta (its weights are not the base), an anchor is tried once. If the origin refuses the
-        acknowledgement, the engine holds other weights than were published: it is not trusted until an anchor succeeds.
-        """
+        acknowledgement, the engine holds unpublished weights: it is not trusted until an anchor succeeds."""
         self._asked = target
         return self._bring_to(target)
 
     def locate(self, target: Target) -> None:
-        """Fetch what the engine holds from there from now on; audits compare with it, and an untrusted engine is due at
-        once."""
+        """Fetch what the engine holds from there from now on; if it is untrusted, bringing it back is due at once."""
         self._learn(target)
         self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
         """Bring an untrusted engine to its version from an anchor. None if it is trusted, or the origin is unknown."""
-        last = self._held_from if self._standing.held else self._asked
-        if self._standing.trusted or last is None:
+        last = self._held_from if self.standing.held else self._asked
+        if self.standing.trusted or last is None:
             return None
         return self._bring_to(replace(last, version=self.version))
 
@@ -268,7 +257,7 @@ class EngineSync:
         """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
         Returns the event of a drift: the engine is untrusted from then on. None if all is well or nothing could be
         found out: `gives_way` was set, or the engine had no time."""
-        if not (self._standing.held and self._standing.trusted):
+        if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
         held = self._record.manifest(self.version)
@@ -324,18 +313,16 @@ class EngineSync:
         return self._missed(target, began, base, have, "; then from an anchor: ".join(reasons))
 
     def _missed(self, target: Target, began: int, base: int | None, have: int | None, reason: str) -> Sync:
-        if not self._standing.trusted:
+        if not self.standing.trusted:
             # Without a base this was an attempt to bring the engine back.
-            self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + (have is None))
+            self._note(looked_ns=monotonic_ns(), failures=self.standing.failures + (have is None))
         return self._event(target, began, base, reason)
 
     def _learn(self, target: Target) -> None:
-        """Note where versions of the target's run are fetched, if the engine holds one."""
-        if self._standing.held and self.run_id == target.run_id:
+        if self.standing.held and self.run_id == target.run_id:
             self._held_from = target
 
     def _way_to_held(self) -> Target | None:
-        """Return the way to what the engine holds; None if it is unknown or impossible now."""
         if self._held_from is None:
             return None
         try:
@@ -404,7 +391,6 @@ class EngineSync:
         return prepared, committed
 
     def _event(self, target: Target, began_ns: int, base: int | None, reason: str | None) -> Sync:
-        """Return a sync that did not bring the engine to the version; bytes of all attempts count."""
         over_http = target.url.startswith(("http://", "https://"))
         return Sync(
             device_id=self._device_id,
@@ -425,7 +411,7 @@ class EngineSync:
     def _base(self, target: Target) -> int | None:
         """Return the base to offer: the held version if it is of the target's run and acknowledged, or can be now.
         Raises RefusedError if the engine does not hold what the origin published."""
-        if not self._standing.trusted or (self._standing.held and self.run_id != target.run_id):
+        if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:
             try:
@@ -437,7 +423,7 @@ class EngineSync:
         return self.version
 
     def _acknowledge_late(self, target: Target) -> None:
-        if not self._standing.held:
+        if not self.standing.held:
             published = self._published(self.version, target)
             if published is None:
                 raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
@@ -452,7 +438,6 @@ class EngineSync:
         self._tell(self._record.manifest(self.version), target)
 
     def _receiver(self, target: Target) -> Receiver:
-        # Few retries: the keeper tries again, and the target may change.
         return Receiver(target.url, target.token, self._staging, run_id=target.run_id, rules=target.rules, retries=1)
 
     def _forget_all_but(self, wanted: Path) -> None:
@@ -468,7 +453,6 @@ class EngineSync:
         self._told = True
 
     def _drift(self, held: Manifest, source: Target | None, gives_way: threading.Event | None = None) -> str | None:
-        """Return how the engine differs from `held`, or `held` from its source's version of that number."""
         reports = self._phases.ask("audit", held.version, held.dense_bytes, gives_way=gives_way)
         drifts = [report["drift"] for report in reports if report["drift"] is not None]
         if drifts:
@@ -483,16 +467,12 @@ class EngineSync:
 
     def _published(self, version: int, source: Target) -> Manifest | None:
         """Return the origin's manifest of a version of the run, None if it has none. Raises TransferError."""
-        origin = open_origin(source.url, source.token, rules=source.rules)
-        try:
+        with closing(open_origin(source.url, source.token, rules=source.rules)) as origin:
             package = next((package for package in origin.packages() if package.version == version), None)
             manifest = None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))
             return None if manifest is None or manifest.run_id != source.run_id else manifest
-        finally:
-            origin.close()
 
     def _confirm(self, held: Manifest) -> str | None:
-        """Note that the engine holds this, or return why it does not."""
         reports = self._phases.ask("confirm", held.version, held.dense_bytes)
         name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
         if names != {name}:
@@ -504,4 +484,4 @@ class EngineSync:
         return None
 
     def _note(self, **changes: Any) -> None:
-        self._standing = replace(self._standing, **changes)
+        self.standing = replace(self.standing, **changes)

@@ -1,8 +1,5 @@
-"""Keeps a device's engine at the controller's target weights, in a thread of its own.
-
-It brings the engine to its target, audits it, and brings a drifted engine back. Audits take long, and give way to a new
-target.
-"""
+"""Keeps a device's engine at the controller's target weights, in a thread of its own. It brings the engine to its
+target, audits it, and brings a drifted engine back. Audits take long, and give way to a new target."""
 
 from __future__ import annotations
 
@@ -39,12 +36,10 @@ class WeightKeeper:
         record: Record,
     ) -> None:
         self.failed: str | None = None  # why the engine is not at its target, once tried
-        #: Why the thread ended, if nobody stopped it.
         self.failure: str | None = None
         self._engine, self._audit_ns = engine, int(audit_s * 1e9)
         self._coming, self._take_out, self._record = coming, take_out, record
         self._newest: Target | None = None
-        #: The last engine looked at, the last target it was told, and whether it was taken out.
         self._sync: EngineSync | None = None
         self._located: Target | None = None
         self._taken_out = False
@@ -65,7 +60,6 @@ class WeightKeeper:
         self._wake.set()
 
     def aim(self, target: Target | None) -> None:
-        """Have the engine hold this from now on; None: what it holds."""
         if target != self._newest:
             self._newest, self.failed = target, None
             self._wake.set()
@@ -90,7 +84,6 @@ class WeightKeeper:
         if target is None or sync.held == (target.run_id, target.version):
             self.failed = None
             if target is not None and target != self._located:
-                # A new agent does not know where that is fetched, and a trainer may move.
                 sync.locate(target)
                 self._located = target
                 return True

@@ -1,10 +1,8 @@
 """Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in.
-
-The agent stages a verified version v as `v<version>` and sends questions (`asking.py`): `prepare` decodes it beside the
-parameters in a thread while requests run, `commit` swaps it in between two steps. `audit` hashes what the engine holds
-against the manifest `held-<version>.json`; `confirm` does so for a new agent, and drops what was prepared. Each
-tensor-parallel rank does so for its shard, and leaves a report `<version>.<verb>.<rank>.json`.
-"""
+The agent stages a verified version v as `v<version>` and sends questions (`asking.py`): `prepare` decodes it in a
+thread while requests run, `commit` swaps it in between two steps. `audit` hashes what the engine holds against the
+manifest `held-<version>.json`; `confirm` does so for a new agent, and drops what was prepared. Each tensor-parallel
+rank does so for its shard, and leaves a report `<version>.<verb>.<rank>.json`."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
 from rose.runtime.coserving.weights.parameters import EngineWeights
+from rose.runtime.transfer.errors import TransferError
 from rose.runtime.weight_version import weights_name
 
 if TYPE_CHECKING:
@@ -49,12 +48,10 @@ class _Ready:
 
 class WeightUpdater:
     """Prepares in a thread and commits at a step boundary. The scheduler's thread calls it.
-
-    On a shared device `wait_for_device` returns when work there is admitted. The updater's threads call it before each
-    portion of work (a decoded block, a few megabytes copied or hashed), never for the swap. It must not ask for a
-    lease: versions come without one. `record_span` learns when portions ran, monotonic ns: never two at once, not
-    always from one thread, without the swap. On the CPU the work is done on `host_cores` instead, if there are any.
-    """
+    On a shared device the updater's threads call `wait_for_device` before each portion of work (a decoded block, a few
+    megabytes copied or hashed), never for the swap. It must not ask for a lease: versions come without one.
+    `record_span` learns when portions ran, monotonic ns: never two at once, not always from one thread. On the CPU the
+    work is done on `host_cores` instead, if there are any."""
 
     def __init__(
         self,
@@ -84,7 +81,6 @@ class WeightUpdater:
         self._ready: _Ready | None = None
         #: Decodes on a stream of its own on an accelerator, so that neither it nor a step waits for the other.
         self._beside: Aside | None = None
-        #: The last verified weights: their identity, and this rank's fingerprints.
         self._verified: tuple[str, Mapping[str, int]] | None = None
 
     @property
@@ -114,7 +110,6 @@ class WeightUpdater:
         return None
 
     def _start(self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready]) -> None:
-        """Start a job after the former, which is given up without a report: its asker waits no longer."""
         self._background.give_up()
         self._ready = None
         self._background.start(lambda turn: self._run(verb, version, work, turn))
@@ -122,9 +117,6 @@ class WeightUpdater:
     def _run(
         self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready], turn: Turn
     ) -> Callable[[], None]:
-        """Do the work; calling what is returned leaves the outcome as a file for the agent."""
-        from rose.runtime.transfer.errors import TransferError
-
         ready = None
         try:
             self._background.settle()
@@ -176,7 +168,6 @@ class WeightUpdater:
         # The host reads and hashes chunks; that is the device only on the CPU.
         beside = turn if self._device.type == "cpu" else nullcontext
         folder = self._staging / f"v{version}"
-        # All manifests of a chain name the same tensors, from which the chunks to check follow.
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
         staged = Staged.open(folder, weights.regions, beside)
@@ -189,9 +180,6 @@ class WeightUpdater:
     def _acknowledge(
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
     ) -> dict[str, object]:
-        """Check all that the engine now holds: only a version found there is acknowledged."""
-        from rose.runtime.transfer.errors import TransferError
-
         began = monotonic_ns()
         drift = self._drift(manifest, expected, turn)
         if drift is not None:
@@ -209,9 +197,8 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return what differs from `manifest`, in words.
-        Nothing is read if the device's fingerprints are those `expected`. Otherwise all is hashed; fingerprints of
-        sound weights are known from then on."""
+        """Return what differs from `manifest`, in words. Nothing is read if the device's fingerprints are those
+        `expected`. Otherwise all is hashed; fingerprints of sound weights are known from then on."""
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None

@@ -19,9 +19,8 @@ from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.engines.adoption import EngineRecord
 from tests.runtime.coserving.agent_of_engine import agent_spec
 from tests.runtime.coserving.agents_in_turn import until
-from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec, taken
+from tests.runtime.coserving.stand_in_engine import LastingEngine, StandInEngine, broken, stand_in_spec, taken
 
 
 class Kept:

@@ -11,7 +11,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from rose.runtime.engines import cpu
 from rose.runtime.engines.forkserver import fork_engine
 from rose.runtime.engines.ports import free_port
 from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.coserving.agent.test_agent import LEASES, SECOND, Device
+from tests.runtime.coserving.agent.test_agent import LEASES, Device
 from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
@@ -33,15 +32,6 @@ from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
 ROOT = Path(__file__).parents[4]
 START_TIMEOUT_S = 280.0
-
-_AGENT = """
-import sys
-from pathlib import Path
-from rose.runtime.coserving.page import ArbiterPage
-page = ArbiterPage.create(Path(sys.argv[1]))
-print("made", flush=True)
-sys.stdin.read()
-"""
 
 
 def rose(*arguments):
@@ -212,21 +202,6 @@ class Traffic:
         self._thread.join()
 
 
-@contextmanager
-def agent(path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", _AGENT, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "made\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
-
-
 def engine_state(url):
     return attaching.OwnedEngine(url).state()
 
@@ -236,7 +211,7 @@ def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
     path = folder / "rose-run" / "gpu-0" / "page"
     with Traffic(server) as traffic:
         traffic.goes_on()
-        with agent(path):
+        with OtherParty(path, Party.AGENT):
             succeeds("attach", "--url", server, "--page", path)
             page = ArbiterPage(path)
             assert page.alive(Party.SERVING)
@@ -251,7 +226,7 @@ def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
         # It was killed. One that comes after it finds the engine where it was.
         assert page.alive(Party.SERVING)
         traffic.goes_on()
-        with agent(path):
+        with OtherParty(path, Party.AGENT):
             assert page.alive(Party.SERVING)
             traffic.goes_on()
         page.close()
@@ -292,8 +267,7 @@ def test_detaching_takes_back_at_once_what_was_lent(server, tmp_path):
         device.agent.start()
         try:
             succeeds("attach", "--url", server, "--page", device.spec.page)
-            gateway.want(step=1, r0=10 * SECOND)
-            until(device.lent)
+            device.lend(gateway, step=1)
             succeeds("detach", "--url", server)
             assert device.page.serving_wants(), "a rollout step that runs has to give way"
             until(lambda: not device.lent())

@@ -79,10 +79,12 @@ def asks(device, control=lambda: None, paused=lambda: False):
     device.gate.before_step(paused, control)
 
 
-def in_step(device):
+def in_lent_step(device, **terms):
+    """Lend, and begin a step as the plugin does."""
+    lend(device, **terms)
+    asks(device)
     device.telemetry.begin(1)
     device.gate.step_begins()
-    return monotonic_ns()
 
 
 def spans(device, kind):
@@ -138,9 +140,7 @@ def test_nothing_runs_beside_serving_that_is_gone(device, how, monkeypatch):
 
 
 def test_a_running_step_gives_way_between_layers_and_goes_on(device):
-    lend(device)
-    asks(device)
-    in_step(device)
+    in_lent_step(device)
     device.gate.between_layers(4)
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     threading.Timer(0.05, lambda: device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)).start()
@@ -160,12 +160,13 @@ def test_a_running_step_gives_way_between_layers_and_goes_on(device):
         (lambda device: device.page.set_lease(LeaseTerms(number=1)), "the lease ended"),
         (lambda device: device.serving.close(), "serving is gone"),
         (lambda device: device.serving.set(Party.SERVING, Field.KV_TOKENS_USED, 3900), "serving needs the memory"),
+        (lambda device: None, "serving kept the device"),
     ],
 )
-def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, change, why):
-    lend(device)
-    asks(device)
-    in_step(device)
+def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, change, why, monkeypatch):
+    if why == "serving kept the device":
+        monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
+    in_lent_step(device)
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     threading.Timer(0.03, change, [device]).start()
     with pytest.raises(StepAbandonedError, match=why):
@@ -174,9 +175,7 @@ def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, 
 
 def test_a_step_whose_memory_serving_needs_does_not_wait_to_be_given_up(device, monkeypatch):
     """Serving waits for the memory with the device idle: each sleep here is one more of its own."""
-    lend(device)
-    asks(device)
-    in_step(device)
+    in_lent_step(device)
     device.serving.set(Party.SERVING, Field.KV_TOKENS_USED, 3900)
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     monkeypatch.setattr(gates.time, "sleep", lambda _: pytest.fail("it sleeps first"))
@@ -184,20 +183,8 @@ def test_a_step_whose_memory_serving_needs_does_not_wait_to_be_given_up(device, 
         device.gate.between_layers(3)
 
 
-def test_a_step_stuck_behind_serving_is_given_up(device, monkeypatch):
-    monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
-    lend(device)
-    asks(device)
-    in_step(device)
-    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
-    with pytest.raises(StepAbandonedError, match="serving kept the device"):
-        device.gate.between_layers(3)
-
-
 def test_a_policy_that_does_not_yield_runs_on(device):
-    lend(device, policy="share_all")
-    asks(device)
-    in_step(device)
+    in_lent_step(device, policy="share_all")
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     device.gate.between_layers(3)
     assert spans(device, Span.YIELD) == []
@@ -206,9 +193,7 @@ def test_a_policy_that_does_not_yield_runs_on(device):
 
 def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):
     """Serving computed beside the layer and is done: what the step computed meanwhile is known, and it goes on."""
-    lend(device)
-    asks(device)
-    in_step(device)
+    in_lent_step(device)
     # At once after the gate's look at the clocks: whatever takes the test's core from here on comes after the wish.
     device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, device.page.get(Party.ROLLOUT, Field.LOOKED_NS) + 1)
     time.sleep(0.05)
@@ -223,10 +208,8 @@ def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):
 
 def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device):
     """A sleep stands for the core being taken: the clocks differ as they would."""
-    lend(device)
-    asks(device)
+    in_lent_step(device)
     device.page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
-    in_step(device)
     device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, monotonic_ns())
     time.sleep(0.05)
     device.gate.between_layers(3)

@@ -32,15 +32,20 @@ def lend(page, regret_share=0.5, policy="rose"):
     page.set_lease(lease(seconds=60.0, regret_share=regret_share, policy=policy))
 
 
+def attached(page, scheduler=None):
+    plugin = ServingPlugin(scheduler or Scheduler(), page.path, None)
+    plugin.received()
+    return plugin
+
+
 def looks_now(plugin):
     plugin._looked_ns = 0
     plugin.received()
 
 
 def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.sleep(0.001), new_tokens=4):
-    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin = attached(page, scheduler)
     loop = Loop(scheduler, plugin, overlap=overlap, work=work)
-    plugin.received()
     scheduler.waiting_queue = [Request(f"r{index}", new_tokens=new_tokens) for index in range(requests)]
     wanted = []
     for _ in range(turns):
@@ -113,8 +118,7 @@ def test_the_device_is_wanted_before_a_request_is_unpacked(page):
     """Unpickling a request and making SGLang's own of it takes longer than a layer on a GPU."""
     lend(page)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     with zmq.Context() as context, context.socket(zmq.PAIR) as server, context.socket(zmq.PAIR) as socket:
         server.bind("inproc://server")
         socket.connect("inproc://server")
@@ -137,9 +141,8 @@ def arrivals(page):
 def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
     lend(page)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin = attached(page, scheduler)
     loop = Loop(scheduler, plugin, overlap=False)
-    plugin.received()
     first, second = Request("r0"), Request("r1")
     received_s = monotonic_ns() / 1e9 - 0.050
     for request in (first, second):
@@ -165,8 +168,7 @@ def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
 def test_a_request_waits_from_when_the_server_received_it(page):
     lend(page)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     request = Request("r")
     request.time_stats.created_time = (monotonic_ns() - 50_000_000) / 1e9
     scheduler.waiting_queue = [request]
@@ -197,8 +199,7 @@ def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, le
 def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
     lend(page, regret_share=0.5)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     loop = Loop(scheduler, plugin, overlap=False, work=lambda: time.sleep(0.01))
     scheduler.waiting_queue = [Request("r", new_tokens=100)]
     loop.turn()
@@ -215,8 +216,7 @@ def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_
 def test_what_fails_in_the_plugin_ends_the_lending_and_not_the_serving(page):
     lend(page)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     assert page.alive(Party.SERVING)
     loop = Loop(scheduler, plugin, overlap=False)
     scheduler.waiting_queue = [request := Request("r")]
@@ -245,14 +245,13 @@ def test_a_page_that_comes_later_is_found_and_one_that_is_replaced_is_left(tmp_p
 
 def test_that_its_owner_let_go_of_the_page_is_left_beside_it_until_an_engine_takes_it(page):
     for number, detached in ((RELEASE, False), (DETACH, True)):
-        plugin = ServingPlugin(Scheduler(), page.path, None)
-        plugin.received()
+        plugin = attached(page)
         assert page.alive(Party.SERVING)
         plugin.attach(number)
         assert not page.alive(Party.SERVING)
         assert detached_note(page.path).exists() is detached
     # One whose owner names the page in its unit file.
-    ServingPlugin(Scheduler(), page.path, None).received()
+    attached(page)
     assert not detached_note(page.path).exists()
 
 
@@ -278,8 +277,7 @@ def test_it_says_how_it_is(page, monkeypatch, tmp_path):
 def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
     note = page.path.with_name("page.serving.partial")
     note.mkdir()
-    plugin = ServingPlugin(Scheduler(), page.path, None)
-    plugin.received()
+    plugin = attached(page)
     assert not page.alive(Party.SERVING)
     assert "page.serving.partial" in plugin.state.reason
     note.rmdir()
@@ -288,9 +286,7 @@ def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
 
 
 def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(page):
-    scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page)
     plugin.begin()
     assert page.open(Party.SERVING, monotonic_ns()) is not None
     plugin.attach(DETACH)
@@ -310,8 +306,7 @@ def shared(page):
 
 
 def presses(page, scheduler, prompt=450):
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     scheduler.waiting_queue = [Request("large", prompt)]
     plugin.received()
     return plugin

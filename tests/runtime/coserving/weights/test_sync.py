@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import Party, Span
+from rose.runtime.coserving.page import Field, Party, Span
 from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
@@ -228,14 +228,11 @@ def test_a_drift_is_found_told_and_undone(engine, sync, server):
     assert sync.bring_back() is None
 
 
-def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine, sync, server, store, tmp_path):
+def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine, sync, server, handed_over):
     sync.bring(Target("", 1, server.url))
-    server.stop()
-    with StoreServer(other_run(tmp_path), port=int(server.url.rpartition(":")[2])) as again:
-        event = sync.audit()
-        assert event.reason.startswith("drift: version 1 is ")
-        assert sync.bring_back().ok
-        assert again.url == server.url
+    handed_over()
+    assert sync.audit().reason.startswith("drift: version 1 is ")
+    assert sync.bring_back().ok
     assert engine.holds(VERSIONS[3], torch.bfloat16)
 
 
@@ -257,6 +254,8 @@ def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought
     assert engine.holds(VERSIONS[1], torch.bfloat16)
     spans, _, _ = page.drain(Party.ROLLOUT, 0)
     assert [span.kind for span in spans] == [Span.HELD, Span.SYNC] * 2
+    assert (spans[1].aux, page.get(Party.ROLLOUT, Field.POLICY_VERSION)) == (1, 1)
+    assert event.pause_ns >= spans[1].end_ns - spans[1].start_ns > 0, "the longest of two ranks"
     assert page.open(Party.ROLLOUT, monotonic_ns()).kind is Span.HELD
 
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 import torch
 
 from rose.clock import monotonic_ns
-from rose.events import Sync
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.weights import weight_keeper
 from rose.runtime.coserving.weights.sync import Target
@@ -53,18 +53,7 @@ class Engine:
         reason = self.refused.get(wanted.version)
         if reason is None:
             self.held = (wanted.run_id, wanted.version)
-        return Sync(
-            policy_version=wanted.version,
-            ok=reason is None,
-            base_version=None,
-            encoding="dense",
-            wire_bytes=0,
-            dense_bytes=0,
-            total_ns=1,
-            source="trainer",
-            route="loopback",
-            reason=reason,
-        )
+        return SimpleNamespace(ok=reason is None, reason=reason, source="trainer", base_version=None)
 
     def locate(self, target):
         self.located.append(target)

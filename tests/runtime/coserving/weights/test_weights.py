@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from rose.runtime.coserving.hooks.asking import question, refusal
-from rose.runtime.coserving.page import Field, Party, Span
 from rose.runtime.transfer.apply import audit
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
@@ -92,19 +91,6 @@ def test_each_rank_swaps_its_part_in_when_told_to_and_not_before(engine, origin)
     assert [updater.version for updater in engine.updaters] == [1, 1]
     assert [report["after_step"] for report in committed] == [7, 7]
     assert {report["sha256"] for report in committed} == {staged.manifests[-1].weights_sha256}
-
-
-def test_the_pause_is_accounted_for_and_the_version_announced(engine, origin):
-    stage(engine, origin)
-    page = engine.updaters[0]._page
-    page.open_span(Party.ROLLOUT, Span.HELD, 5)
-    ask(engine, "prepare")
-    _, reports = ask(engine, "commit")
-    (held, sync), _, _ = page.drain(Party.ROLLOUT, 0)
-    assert (held.kind, sync.kind, sync.aux) == (Span.HELD, Span.SYNC, 1)
-    assert sync.end_ns - sync.start_ns == reports[0]["pause_ns"]
-    assert page.open(Party.ROLLOUT, sync.end_ns + 1).kind is Span.HELD
-    assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
 
 
 def test_no_rank_swaps_in_what_another_has_not_prepared(engine, origin):
