@@ -83,7 +83,6 @@ _ERRORS: dict[Literal["prefill", "decode"], Field] = {
     "prefill": Field.PREFILL_ERROR_PPM,
     "decode": Field.DECODE_ERROR_PPM,
 }
-_PPM = 1e6
 _LOOKS_FOR_NOTE = 20  # after so many looks an engine is recorded without its description
 
 
@@ -246,7 +245,7 @@ class StepTimeWatch:
                             role=role,
                             mode=mode,
                             steps=since,
-                            error_share=error_ppm / _PPM,
+                            error_share=error_ppm / 1e6,
                         )
                     )
 

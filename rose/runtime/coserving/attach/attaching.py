@@ -28,8 +28,6 @@ from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, pa
 TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 15.0
 _POLL_S = 0.1
-_KEY_REFUSED = (401, 403)
-_NO_SUCH_PATH = 404
 _NUMBER_BITS = 52  # a 64-bit float holds such a number exactly
 FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
@@ -160,12 +158,12 @@ class OwnedEngine:
             with urllib.request.urlopen(request, timeout=self._answer_timeout_s) as response:
                 return json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
-            if error.code in _KEY_REFUSED:
+            if error.code in (401, 403):
                 raise _KeyRefusedError(
                     f"the server at {self.url} asks for a key: give its --admin-api-key, or else its --api-key, as "
                     "--token or in ROSE_SERVING_TOKEN"
                 ) from None
-            if error.code == _NO_SUCH_PATH and body is not None:
+            if error.code == 404 and body is not None:
                 raise AttachError(
                     f"the server at {self.url} has no {path}, as SGLang's embedded server has none "
                     "(SGLANG_RUST_SERVER): set ROSE_PLUGIN_PAGE in its unit file, and start it again"

@@ -22,7 +22,7 @@ LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
 
 class RunAhead:
-    """Keeps at most `layers` of a step queued on the GPU, by events after each layer. Raises ValueError below 1.
+    """Keeps at most `layers` of a step queued on the GPU, by events at the layers' ends. Raises ValueError below 1.
     Without it Python queues a whole step before its first layer ran."""
 
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:

@@ -45,6 +45,7 @@ class EngineTelemetry:
         raise NotImplementedError
 
     def _beside(self, length_ns: int, excluded_ns: int) -> bool:
+        """Return whether others took so much of a step of this length that it teaches nothing."""
         return False
 
     def begin(self, number: int) -> None:

@@ -120,6 +120,7 @@ class Activation:
         return self._saved is not None
 
     def deactivate(self) -> None:
+        """Release memory: no lease is in force, and the engine has nothing to do."""
         saved = self._saved
         if not (self._weights_in or self._all_in) or (
             saved is not None and (not saved.releasable or self._weights_needed())

@@ -53,6 +53,7 @@ class KvGuard:
 
     @property
     def withheld_tokens(self) -> int:
+        """Slots of the pool that a prefill may not count on."""
         return max(0, self._view.kv_tokens_total - self.budget_tokens)
 
     @property
@@ -234,7 +235,7 @@ class KvPages:
         return tokens
 
     def surplus(self, tokens: int) -> bool:
-        """Return whether less held memory could be given back: only a cut and a lease's end return pages."""
+        """Return False: only a cut and a lease's end return pages."""
         return False
 
     def give_back(self, keep_tokens: int = 0) -> int:

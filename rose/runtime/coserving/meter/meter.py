@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeAlias
 
 import psutil
 
@@ -62,7 +61,7 @@ class CoresInstrument:
         )
 
     def close(self) -> None:
-        """Let go of nothing."""
+        """Do nothing: cores need no release."""
 
     def _times_s(self) -> tuple[float, float]:
         """Return (busy, total) seconds of the cores, ever."""
@@ -90,10 +89,6 @@ def _resident_bytes(process: psutil.Process) -> int:
     return 0
 
 
-#: Reads one device, in one thread; `open` and `read` may raise UnreadableError.
-Instrument: TypeAlias = CoresInstrument | GpuInstrument
-
-
 class DeviceMeter:
     """Reads `device` every `period_s` seconds, in a thread of its own; 0 reads nothing.
     It runs while the device is in the fleet: other power cannot be priced."""
@@ -104,7 +99,7 @@ class DeviceMeter:
         record: Record,
         anchor: Anchor,
         period_s: float,
-        instrument: Instrument | None = None,
+        instrument: CoresInstrument | GpuInstrument | None = None,
     ) -> None:
         self._device_id = device.id
         self._record = record

@@ -59,14 +59,6 @@ def from_anywhere(target: Target) -> Target:
     return replace(target, rules=ANYWHERE)
 
 
-def check_agreement(version: int, committed: list[dict[str, Any]]) -> None:
-    ends = {(report["after_step"], report["sha256"]) for report in committed}
-    if len(ends) > 1:
-        raise TransferError(
-            f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
-        )
-
-
 def longest(reports: list[dict[str, Any]], field: str) -> int:
     return max(int(report[field]) for report in reports)
 
@@ -381,7 +373,11 @@ class EngineSync:
             self._record.announce(staged.manifests[-1])
             try:
                 committed = self._phases.ask("commit", version, staged.dense_bytes)
-                check_agreement(version, committed)
+                ends = {(report["after_step"], report["sha256"]) for report in committed}
+                if len(ends) > 1:
+                    raise TransferError(
+                        f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
+                    )
             except TransferError:
                 self._note(trusted=False)  # On some rank the version may be in, or something else.
                 raise
