@@ -141,8 +141,7 @@ class SectionHeldError(PageError):
 
 class ArbiterPage:
     """A mapped page. `take` makes its holder the writer of a section; without a section it is only read, by convention.
-    A page is never truncated: `create` takes up an existing one, which others may have mapped, and puts a new file in
-    the place of one of another version."""
+    A page is never truncated: others may have it mapped. `create` replaces one of another version by a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -257,9 +257,8 @@ STEP_TIME_NS = 60_000_000_000
 
 
 class DeviceAgent:
-    """Start with `start()`, end with `stop()`. The controller decides about demand and what the engine holds.
-    `before` is what the device's former agents left; None: the device joins. `last_lease`: the device's last lease in
-    the ledger. `via` gives the way to a target."""
+    """Start with `start()`, end with `stop()`. The controller decides about demand and what the engine holds. `before`:
+    what former agents left; None: the device joins. `last_lease`: the ledger's. `via` gives the way to a target."""
 
     def __init__(
         self,

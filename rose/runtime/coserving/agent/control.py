@@ -23,8 +23,7 @@ _REFUSAL_BYTES_MAX = 1024
 
 class Control:
     """Sends heartbeats one after another in a thread, and calls `answered` after each answer.
-    `report` gives what a heartbeat says of the device. `anchor`: what device time is recorded by. A gateway that is
-    away is asked again every `hold_s`."""
+    `report` describes the device. `anchor`: the clock of its time. A gateway that is away is asked every `hold_s`."""
 
     def __init__(
         self,

@@ -29,9 +29,8 @@ _FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """`start` returns at once; `faults` says how each device is. The fleet run is the writer's.
-    Rollout engines whose spec has `orphan_s` outlive this process. `relays` fetch what other hosts publish; without
-    them each engine fetches from the origin."""
+    """`start` returns at once; `faults` says how each device is. The fleet run is the writer's. Engines whose spec has
+    `orphan_s` outlive this process. `relays` fetch what other hosts publish; else each engine does."""
 
     def __init__(
         self,

@@ -296,8 +296,7 @@ class RolloutEngine:
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
     """End the lease that the device's last agent left open, if any; `page`: where the device's page lies, or lay.
-    Raises LedgerError, and UserError if the device is still in the fleet by the ledger: nobody accounts for its time.
-    """
+    Raises LedgerError, and UserError if the device is still in the fleet: nobody accounts for its time."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:

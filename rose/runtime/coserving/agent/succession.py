@@ -1,6 +1,5 @@
 """What an agent takes over from the device's former agents: their clock, accounts and leases.
-Only the ledger says how far a device's time is accounted for: what a killed agent had not written never was. What the
-engines did since lies in the page's rings."""
+Only the ledger says how far time is accounted for. What the engines did since lies in the page's rings."""
 
 from __future__ import annotations
 

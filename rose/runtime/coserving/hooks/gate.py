@@ -1,6 +1,5 @@
 """Holds a rollout engine's steps until the policy admits them, and makes a running step give way between layers.
-All of it runs in the scheduler's thread. A step is abandoned between two layers if its lease ended while serving had
-the device, or if serving needs its memory."""
+A step is abandoned between two layers if its lease ended while serving had the device, or serving needs its memory."""
 
 from __future__ import annotations
 
@@ -273,8 +272,7 @@ class RolloutGate:
 
     def _time_layers(self, layers_left: int) -> None:
         """Time the layers alone: once the queue of a GPU is full, each look comes one layer after the previous look.
-        The host's work before the first layer and after the last keeps nobody from the device, and takes most of a
-        small model's step."""
+        The host's other work keeps nobody from the device, and takes most of a small model's step."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()

@@ -1,5 +1,4 @@
-"""The ledger's names of how an engine shares its device: by SGLang's resolved arguments and what the process runs
-under, never by what was asked for."""
+"""The ledger's names of how an engine really shares its device, never of what was asked for."""
 
 from __future__ import annotations
 

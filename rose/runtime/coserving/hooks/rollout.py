@@ -156,8 +156,8 @@ class RolloutPlugin:
 
     def key_by_weights(self, request: Any) -> None:
         """Keep this request's entries in the prefix cache apart from those of other weights, whatever its client sends.
-        A request that runs across a sync keeps its keys and values, under the old weights. One that starts again starts
-        under the new."""
+        A request that runs across a sync keeps its entries, under the old weights; one that starts again uses the new.
+        """
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)
@@ -165,8 +165,7 @@ class RolloutPlugin:
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
     """Return what the prefix cache files a request under; it differs for every other `swaps` and `client`.
-    None, as without ROSE, before the first swap if the client gives no key. The client's key comes last: SGLang looks
-    for a LoRA adapter at its end."""
+    None, as without ROSE, before the first swap without a client's key. SGLang looks for a LoRA adapter at the end."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 

@@ -1,6 +1,5 @@
 """One engine's SGLang scheduler as ROSE sees it. The only module that knows the scheduler's attribute names.
-Requests are ended with the tokens they have, so that their turns continue elsewhere; no further step is needed to free
-what they held."""
+Requests are ended with the tokens they have, so that turns continue elsewhere; that frees their memory at once."""
 
 from __future__ import annotations
 

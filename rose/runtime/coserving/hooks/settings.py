@@ -15,9 +15,8 @@ PAGE_LINK = "/dev/shm/rose-page-"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """`gated` engines run a step only under a lease and only when the policy admits it.
-    `page` None: a serving engine that is not attached yet. `host_cores`: where a rollout engine on CPU cores does work
-    that need not run on its device."""
+    """`gated` engines run a step only under a lease and only when the policy admits it. `page` None: not attached yet.
+    `host_cores`: where a rollout engine on CPU cores does work that need not run on its device."""
 
     role: Literal["serving", "rollout"]
     page: Path | None

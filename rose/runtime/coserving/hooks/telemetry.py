@@ -23,8 +23,7 @@ _USUAL_PROMPTS = 64  # how many prompts the usual request is the median of
 
 class EngineTelemetry:
     """Steps paired by their number, and their times without what others took, for both engines.
-    SGLang that schedules ahead begins a step before the previous one ends, and then hands over a copy of its batch:
-    both have only the number in common."""
+    SGLang that schedules ahead begins a step before the previous one ends, and then hands over a copy of its batch."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self._kind = view, page, party, kind

@@ -91,8 +91,7 @@ class SavedMemory:
 
 class Activation:
     """Decides when memory moves, and says so on the page; used by the scheduler's thread between two steps.
-    Saved memory comes at once with a lease, before any work; a pool's comes as it is used. `weights_needed`: a sync or
-    an audit is under way."""
+    Saved memory comes at once with a lease; a pool's comes as it is used. `weights_needed`: a sync or an audit runs."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed

@@ -1,7 +1,6 @@
 """One KV budget for two engines, kept inside the rollout engine: cut within a step, and what was cut given back.
-Each engine's pool is sized for the most it may ever hold; together they hold the device's budget at most. When a budget
-is cut and when a lease ends, a rollout engine's pool gives back the pages of free slots on CPU cores, or blocks of the
-pool where they can be remapped (`remap`)."""
+Each engine's pool is sized for the most it may hold; together they hold the device's budget at most. After a cut and at
+a lease's end, a rollout engine's pool gives back pages of free slots on CPU cores, or blocks (`remap`)."""
 
 from __future__ import annotations
 

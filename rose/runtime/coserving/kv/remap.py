@@ -223,8 +223,7 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
 
 
 def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
-    """Replace SGLang's buffers of a pool of a row a slot; where that is impossible SGLang makes them, and the log says
-    why."""
+    """Replace SGLang's buffers of a pool of a row a slot; where impossible SGLang makes them, and logs why."""
     refused = _refusal(pool)
     if refused is None:
         try:

@@ -25,8 +25,7 @@ _LOOK_EVERY = 10  # bound processes are looked up once in so many readings
 
 
 class CoresInstrument:
-    """Reads how busy cores of this host are, and the memory of processes bound to them.
-    Cores have no power meter of their own."""
+    """Reads how busy cores are, and the memory of processes bound to them. Cores have no power meter."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._cores = frozenset(cores)
