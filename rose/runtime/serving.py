@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose.runtime.coserving.attach.attaching import AttachError, OwnedEngine, has_engine
-from rose.runtime.coserving.attach.attachment import is_detached
+from rose.runtime.coserving.attach.attachment import detached_note
 from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, EngineSpec
 from rose.runtime.errors import DeploymentError
 
@@ -91,7 +91,7 @@ class ServingEngines:
                 )
         if self._looked is not None and time.monotonic() - self._looked >= _LOOK_S:
             for device in self._owned:
-                if not has_engine(device.page) and not is_detached(device.page):
+                if not has_engine(device.page) and not detached_note(device.page).exists():
                     self._attach_again(device)
             self._looked = time.monotonic()
 

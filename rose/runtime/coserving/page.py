@@ -1,11 +1,8 @@
-"""The arbiter page: one small shared memory file per device, through which two engines and their agent coordinate.
-
-It has a section for each party, and each section has exactly one writer: who holds the section's lock, which the
-kernel drops when its holder dies. A single fact is one aligned 8-byte word, which the processor stores whole. Facts
-that only mean something together are a block with a checksum, so a reader never takes half of one for the truth,
-whatever the order in which stores become visible. A party's spans of work go into a ring beside its words; the agent
-drains the rings into the ledger. All times are monotonic nanoseconds of this host.
-"""
+"""The arbiter page: one shared memory file per device, through which two engines and their agent coordinate.
+Each party has a section with one writer, who holds the section's lock; the kernel drops the lock when its holder dies.
+A single fact is one aligned 8-byte word, which the processor stores whole. Facts that belong together are a block with
+a checksum, so no reader takes half of one for the truth. Spans of work go into a ring, which the agent drains into the
+ledger. All times are monotonic nanoseconds of this host."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
 
 
 class Party(IntEnum):
-    """Who writes a section."""
-
     AGENT = 0
     SERVING = 1
     ROLLOUT = 2
@@ -39,26 +34,19 @@ class Party(IntEnum):
 
 
 class Span(IntEnum):
-    """What a stretch of time was."""
-
     SERVING = 1
     ROLLOUT = 2
     TRAIN = 3
     SYNC = 4
-    #: An engine's memory came to the device or left it (aux: `activation.Move`).
-    ACTIVATION = 5
-    #: A rollout had work and waited, before a step (aux: `Hold`).
-    HELD = 6
-    #: A running rollout step waited between layers because serving needed the device (aux: layers still to run).
-    YIELD = 7
-    #: The moment from which serving wanted the device for a request that found it at rest; it has no length.
-    #: aux: ns since the server received the request; `latency_ns`: since it handed it to its scheduler.
+    ACTIVATION = 5  # an engine's memory came to the device or left it (aux: `activation.Move`)
+    HELD = 6  # a rollout had work and waited, before a step (aux: `Hold`)
+    YIELD = 7  # a running rollout step waited between layers for serving (aux: layers still to run)
+    #: The moment from which serving, at rest, wanted the device for a request. aux: ns since the server received the
+    #: request; `latency_ns`: since it handed the request to its scheduler.
     ARRIVAL = 8
 
 
 class Field(IntEnum):
-    """Single words of a section."""
-
     MAGIC = 0
     PID = 1
     HEAD = 2  # spans ever written to this section's ring
@@ -79,8 +67,7 @@ class Field(IntEnum):
     PREFILL_ERROR_PPM = 17
     STEPS = 18
     FIRST_WANTED_NS = 19  # serving: when it first wanted the device since a rollout step last looked
-    #: rollout: 1 where the operating system takes the core from it the moment that serving wakes
-    PREEMPTIBLE = 20
+    PREEMPTIBLE = 20  # rollout: 1 if the operating system takes its core the moment that serving wakes
     BROKEN = 22  # an engine whose hooks failed: nothing it said is to be relied on
     KV_TOKENS_TO_COME = 23  # serving: slots that prompts which wait will take
     PRESSED_SINCE_NS = 24  # serving: since when it holds or waits for memory past the watermark; 0: it does not
@@ -91,8 +78,6 @@ class Field(IntEnum):
 
 
 class Block(IntEnum):
-    """Facts of a section that are read together."""
-
     LEASE = 0  # agent
     TERMS = 1  # agent
     LOAD = 2  # serving
@@ -102,10 +87,8 @@ class Block(IntEnum):
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
     """[start_ns, end_ns) of one party's time; monotonic nanoseconds.
-
-    `latency_ns`: of a yield, how long after serving's wish it began; of a rollout span that the wish ended, what
-    rollouts still computed after it, which is less where the operating system let serving compute meanwhile.
-    """
+    `latency_ns`: of a yield, how long after serving's wish it began; of a rollout span that the wish ended, how long
+    rollouts still computed after the wish, less what the operating system let serving compute meanwhile."""
 
     kind: Span
     start_ns: int
@@ -138,34 +121,27 @@ _WORDS_PER_SPAN = 6
 _BLOCKS = 3
 _RING_AT = _WORDS + _BLOCKS * _BLOCK_WORDS
 _SECTION_WORDS = _RING_AT + RING_SPANS * _WORDS_PER_SPAN
-#: Shares are stored as integers; a page holds nothing but 8-byte integers.
-_PPM = 1_000_000
-#: What stands for "unknown" where a time is expected: no time, and no room for regret, is ever so low.
+_PPM = 1_000_000  # shares are stored as integers; a page holds nothing but 8-byte integers
+#: Stands for None: no time and no room for regret is ever this low.
 _UNKNOWN = -(1 << 63)
 _READ_TRIES = 16
 _CHECK_MASK = 0x7FFF_FFFF_FFFF_FFFF
-#: What others count from: a ring's reader may have been here before its writer, and what rollouts took from a request
-#: that is in flight while their engine is replaced is what this grew by since it came.
+#: A new writer counts on from these: the ring's reader does, and so does what rollouts took from requests in flight.
 _KEPT = (Field.HEAD, Field.WORKED_NS)
-#: Names the user whose pages this process takes beside its own user's.
-_PAGE_USER = "ROSE_PAGE_USER"
+_PAGE_USER = "ROSE_PAGE_USER"  # environment variable: the user whose pages this process takes beside its own user's
 
 
 class PageError(Exception):
-    """The file is not an arbiter page of this version, another user may write to it, or somebody else writes the
-    section."""
+    """The file is no page of this version, another user may write to it, or the section has another writer."""
 
 
 class SectionHeldError(PageError):
-    """Somebody else writes the section."""
+    """The section has another writer."""
 
 
 class ArbiterPage:
-    """A mapped page. `take` makes its holder the writer of a section; without one it is read only by convention.
-
-    A page is never truncated: `create` takes up one that is there, so that those who have it mapped go on with it,
-    and puts a new file in the place of one of another version.
-    """
+    """A mapped page. `take` makes its holder the writer of a section; without a section it is only read, by convention.
+    A page is never truncated: others may have it mapped. `create` replaces one of another version by a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -186,8 +162,7 @@ class ArbiterPage:
 
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
-        """The agent's page: the one that is there, or a new one. Raises PageError if another agent has it, OSError if
-        there is no room for it."""
+        """Return the agent's page, existing or new. Raises PageError if another agent has it, OSError without room."""
         private_files.make(path.parent)
         try:
             page = cls(path)
@@ -196,7 +171,7 @@ class ArbiterPage:
         except (PageError, FileNotFoundError):
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
             try:
-                # Not sparse: where memory has run out, a store to a page without any kills the engine that makes it.
+                # Not sparse: a store to a page without memory kills the engine that makes it.
                 os.posix_fallocate(handle, 0, len(Party) * _SECTION_WORDS * 8)
             except OSError:
                 Path(name).unlink()
@@ -210,8 +185,7 @@ class ArbiterPage:
 
     @classmethod
     def attach(cls, path: Path, party: Party) -> ArbiterPage:
-        """A page that an agent made, with `party`'s section taken. Raises PageError, or OSError such as
-        FileNotFoundError."""
+        """Return an agent's page with `party`'s section taken. Raises PageError, or OSError (FileNotFoundError)."""
         page = cls(path)
         if (stat := os.fstat(page._file.fileno())).st_blocks * 512 < stat.st_size:
             os.posix_fallocate(page._file.fileno(), 0, stat.st_size)
@@ -221,14 +195,12 @@ class ArbiterPage:
         return page
 
     def take(self, party: Party) -> None:
-        """Become the one writer of a section, and clear what its last one left. Raises SectionHeldError."""
+        """Become the one writer of a section and clear what its last writer left. Raises SectionHeldError."""
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, party, 1))
         except OSError:
             pid = self.get(party, Field.PID)
-            raise SectionHeldError(
-                f"{self.path}: another process, pid {pid}, writes the section {party.name}"
-            ) from None
+            raise SectionHeldError(f"{self.path}: another process, pid {pid}, writes the section {party.name}")
         self._taken.add(party)
         kept = {field: self.get(party, field) for field in _KEPT}
         self._sections[party][:_RING_AT] = 0
@@ -238,7 +210,7 @@ class ArbiterPage:
         self.set(party, Field.MAGIC, MAGIC)
 
     def alive(self, party: Party) -> bool:
-        """Whether a process has the section; the kernel knows, in whatever PID namespace it runs."""
+        """Return whether a process has the section. The kernel knows, whatever PID namespace the process is in."""
         if self._file.closed:
             return False
         answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, party, 1))
@@ -247,22 +219,18 @@ class ArbiterPage:
         return kind != fcntl.F_UNLCK or party in self._taken
 
     def replaced(self) -> bool:
-        """Whether another file lies under the page's name now, or none."""
         try:
             return self.path.stat().st_ino != self.inode
         except OSError:
             return True
 
     def close(self) -> None:
-        """Give up the section. The mapping goes with the last reference to it. Safe to call twice."""
+        """Give up the section; the mapping goes with the last reference to it. Safe to call twice."""
         if self._file.closed:
             return
         self._taken.clear()
-        # A mapping keeps its file, and with it the lock, for as long as anything refers to it.
         fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, 0, 0))
         self._file.close()
-
-    # ------------------------------------------------------------------ words and blocks
 
     def get(self, party: Party, field: Field) -> int:
         return int(self._sections[party][field])
@@ -278,7 +246,7 @@ class ArbiterPage:
         self._sections[party][at : at + _BLOCK_WORDS] = words
 
     def _take(self, party: Party, block: Block) -> list[int] | None:
-        """A block as it was written whole; None if there never was one, or its writer stopped in the middle."""
+        """Return a block that was written whole; None if none was written or its writer stopped in the middle."""
         at = _WORDS + block * _BLOCK_WORDS
         for _ in range(_READ_TRIES):
             words: list[int] = self._sections[party][at : at + _BLOCK_WORDS].tolist()
@@ -288,15 +256,11 @@ class ArbiterPage:
                 return words[1:-1]
         return None
 
-    # ------------------------------------------------------------------ spans
-
     def open_span(self, party: Party, kind: Span, start_ns: int) -> None:
-        """Announce work in progress, so that a slice that ends inside it can count its share."""
         self.set(party, Field.OPEN_KIND, kind)
         self.set(party, Field.OPEN_SINCE_NS, start_ns)
 
     def close_span(self, party: Party, end_ns: int, aux: int = 0, latency_ns: int = 0) -> SpanRecord | None:
-        """Write the announced span to the ring. None if none was open."""
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
         if start_ns == 0:
             return None
@@ -306,8 +270,7 @@ class ArbiterPage:
         return record
 
     def write_span(self, party: Party, record: SpanRecord) -> None:
-        """A span into the ring. It is published before it is withdrawn as open: a reader may see it twice, never
-        not at all."""
+        """Add a span to the ring before it is withdrawn as open: a reader may see it twice but never misses it."""
         section = self._sections[party]
         head = int(section[Field.HEAD])
         at = _RING_AT + (head % RING_SPANS) * _WORDS_PER_SPAN
@@ -316,7 +279,7 @@ class ArbiterPage:
         section[Field.HEAD] = head + 1
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
-        """Spans written since `tail`: (spans, new tail, spans overwritten before they could be read)."""
+        """Return (spans since `tail`, new tail, number of spans overwritten before they were read)."""
         section = self._sections[party]
         head = int(section[Field.HEAD])
         lost = max(0, head - tail - RING_SPANS)
@@ -334,7 +297,6 @@ class ArbiterPage:
         return spans, head, lost
 
     def open(self, party: Party, now_ns: int) -> SpanRecord | None:
-        """The span in progress, as if it ended at `now_ns`."""
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
         if start_ns == 0 or start_ns >= now_ns:
             return None
@@ -344,28 +306,22 @@ class ArbiterPage:
         return SpanRecord(kind, start_ns, now_ns)
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Until when a rollout step that began at `start_ns` can have had the device, if it has not ended.
-
-        A core that serving took stays taken until the step looks again, whatever serving wants meanwhile.
-        """
+        """Return until when a rollout step that began at `start_ns` and has not ended can have had the device.
+        A core that serving took stays taken until the step looks again, whatever serving wants meanwhile."""
         wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
         unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
         return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
 
-    # ------------------------------------------------------------------ what the agent says
-
     def set_lease(self, terms: LeaseTerms) -> None:
-        """Publish the lease's terms, or `LeaseTerms()` for none."""
         self._put(Party.AGENT, Block.LEASE, _words(terms))
 
     def lease(self) -> LeaseTerms:
-        """The lease in force. A page with none, or half of one, lends nothing."""
+        """Return the lease in force. A page with none, or half of one, lends nothing."""
         words = self._take(Party.AGENT, Block.LEASE)
         return LeaseTerms() if words is None else _record(LeaseTerms, words)
 
     def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
-        """Publish what serving was promised, and how the device's KV memory is divided. Of `memory` the two amounts
-        that are held are not kept: each engine says its own."""
+        """Publish serving's budgets and how KV memory is divided. Engines publish the two amounts held themselves."""
         words = [budgets.ttft_ns, budgets.tpot_ns, max_prompt_tokens, *_words(memory)]
         self._put(Party.AGENT, Block.TERMS, words)
 
@@ -378,7 +334,6 @@ class ArbiterPage:
         return 0 if words is None else words[2]
 
     def memory(self) -> KvMemory | None:
-        """The device's KV memory as requests hold it now, with what serving's waiting prompts will take."""
         words = self._take(Party.AGENT, Block.TERMS)
         if words is None:
             return None
@@ -389,21 +344,17 @@ class ArbiterPage:
             rollout_tokens=self.get(Party.ROLLOUT, Field.KV_TOKENS_USED),
         )
 
-    # ------------------------------------------------------------------ what engines say
-
     def serving_wants(self) -> int:
-        """Since when serving wants the device for itself, 0 if it does not: one load, for every layer of a step."""
+        """Return since when serving wants the device for itself, else 0. One load: every layer calls it."""
         return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
 
     def serving_works(self) -> bool:
-        """Whether a serving engine has its section, and the plugin in it has not failed."""
         return not self.get(Party.SERVING, Field.BROKEN) and self.alive(Party.SERVING)
 
     def set_load(self, load: ServingLoad) -> None:
         self._put(Party.SERVING, Block.LOAD, _words(load))
 
     def serving_load(self) -> ServingLoad | None:
-        """What serving is doing; None if it never said, or died in the middle of saying it."""
         words = self._take(Party.SERVING, Block.LOAD)
         return None if words is None else _record(ServingLoad, words)
 
@@ -411,12 +362,11 @@ class ArbiterPage:
         self._put(Party.ROLLOUT, Block.CUT, _words(cut))
 
     def cut(self) -> CutRecord | None:
-        """The last cut that the rollout engine carried out; None if there was none."""
         words = self._take(Party.ROLLOUT, Block.CUT)
         return None if words is None else _record(CutRecord, words)
 
     def rollout_worked_ns(self, now_ns: int) -> int:
-        """Device time that rollouts took, ever, the step in progress included unless its engine has died."""
+        """Return the device time rollouts ever took, with the step in progress unless its engine has died."""
         worked = self.get(Party.ROLLOUT, Field.WORKED_NS)
         open_since = self.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         stepping = open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT
@@ -436,17 +386,15 @@ def page_users(environment: Mapping[str, str] = os.environ) -> list[int]:
 
 
 _R = TypeVar("_R")
-#: `struct flock` of Linux on 64 bits.
-_FLOCK = "hhqqi4x"
+_FLOCK = "hhqqi4x"  # `struct flock` of Linux on 64 bits
 
 
 def _flock(kind: int, start: int, length: int) -> bytes:
-    """A lock on `length` bytes from `start`; length 0 is all of the file."""
     return struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
 
 
 def _kinds(record: type) -> list[tuple[str, bool, bool]]:
-    """(name, whether it is a share, whether it is a yes or no) of each field of a record of numbers."""
+    """Return (name, whether it is a share, whether it is a boolean) of each field of a record of numbers."""
     hints = get_type_hints(record)
     assert len(hints) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
     return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
@@ -458,7 +406,6 @@ _KINDS: dict[type, list[tuple[str, bool, bool]]] = {
 
 
 def _words(record: Any) -> list[int]:
-    """The fields of a record, in their order, as a block has them."""
     words = []
     for name, is_share, _ in _KINDS[type(record)]:
         value = getattr(record, name)
@@ -467,7 +414,6 @@ def _words(record: Any) -> list[int]:
 
 
 def _record(kind: type[_R], words: Sequence[int]) -> _R:
-    """The record that `_words` was given."""
     values: dict[str, Any] = {}
     for (name, is_share, is_bool), word in zip(_KINDS[kind], words, strict=False):
         values[name] = None if word == _UNKNOWN else word / _PPM if is_share else bool(word) if is_bool else word

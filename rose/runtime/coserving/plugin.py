@@ -1,14 +1,13 @@
-"""The plugin inside SGLang, found through SGLang's own entry point `sglang.srt.plugins`.
-
-In any server that the package is installed beside it hooks the scheduler's loop; a serving engine is only watched, and
-only once an agent's page is there. `ROSE_PLUGIN_ROLE=off` keeps it out altogether.
-"""
+"""The plugin inside SGLang, which SGLang finds through its entry point `sglang.srt.plugins`.
+It hooks the scheduler's loop of every server beside which the package is installed. A serving engine is only watched,
+and only once an agent's page is there. `ROSE_PLUGIN_ROLE=off` disables the plugin."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rose.runtime.coserving.attach.attachment import STATE, EngineState
@@ -36,24 +35,20 @@ LOAD = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 POOL = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers_normal"
 STAMPS = "sglang.srt.observability.req_time_stats.APIServerReqTimeStats.__getstate__"
 
-#: Without these nothing is lent beside a serving engine, ...
-SERVING_TARGETS = (INGEST, RUN, PROCESS, HANDLERS)
-#: ... and an engine of ROSE's is not started.
-TARGETS = (*SERVING_TARGETS, MATCH, ADDER, CAPTURE, LOAD)
+SERVING_TARGETS = (INGEST, RUN, PROCESS, HANDLERS)  # without these nothing is lent beside a serving engine
+TARGETS = (*SERVING_TARGETS, MATCH, ADDER, CAPTURE, LOAD)  # without these an engine of ROSE's is not started
 
-#: The result of a step that was given up.
-_ABANDONED = object()
+_ABANDONED = object()  # the result of a step that was given up
 
 
 class HooksMissingError(Exception):
-    """This SGLang does not have the methods the plugin hooks; the message says which."""
+    """This SGLang lacks methods that the plugin hooks; the message names them."""
 
 
 _plugin: RolloutPlugin | ServingPlugin | None = None
 
 
 def _plugin_of(scheduler: Any) -> RolloutPlugin | ServingPlugin:
-    """The process's one scheduler has one plugin, made when its loop first turns."""
     global _plugin
     if _plugin is None:
         settings = PluginSettings.from_environment()
@@ -108,13 +103,13 @@ def _process_batch_result(original: Any, scheduler: Any, batch: Any, result: Any
 
 
 class _Attach:
-    """The shape SGLang expects of an entry in its table of runtime settings."""
+    """An entry in SGLang's table of runtime settings."""
 
     def __init__(self, plugin: ServingPlugin, rejected: type[Exception]) -> None:
         self._plugin, self._rejected = plugin, rejected
 
     def validate(self, key: str, value: Any) -> None:
-        # What it is sent is anybody's; any other error would end the scheduler, and with it serving.
+        # Anybody may send this. Any other error would end the scheduler, and with it serving.
         if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())) or value < RELEASE:
             raise self._rejected(f"{key} must be a page's number, or below 0 to let go, not {value!r}")
 
@@ -132,11 +127,10 @@ def _update_handlers(handlers: Any, controller: Any) -> Any:
 
 
 def _internal_state(answer: Any, controller: Any, *_args: Any) -> Any:
-    """Whether the engine is attached, for `rose attach`; in SGLang's `/server_info`."""
     try:
         plugin = _plugin_of(controller.scheduler)
         state = plugin.state if isinstance(plugin, ServingPlugin) else EngineState(role="rollout", pid=os.getpid())
-        answer.internal_state[STATE] = state.to_message()
+        answer.internal_state[STATE] = asdict(state)
     except Exception:
         logger.exception("ROSE cannot say how it is; serving goes on")
     return answer
@@ -150,7 +144,6 @@ def _init_next_round_input(original: Any, req: Any, tree_cache: Any = None, *arg
 
 
 def _prefill_adder_class(adder: Any, scheduler: Any) -> Any:
-    """SGLang's own, which counts on no slot beyond the lease's budget."""
     plugin = _plugin_of(scheduler)
     if not isinstance(plugin, RolloutPlugin) or plugin.guard is None:
         return adder
@@ -171,7 +164,7 @@ def _gated() -> bool:
 
 
 def _load_model(answer: Any, runner: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """Before any step or graph of a gated engine: what is captured later has the gate between its layers."""
+    """Hook the layers of a gated engine before any step or graph, so that captured graphs have the gate too."""
     if _gated():
         if str(runner.device) == "cuda":
             add_layer_hooks(runner.model, before_each_layer(_between_layers))
@@ -186,23 +179,17 @@ def _capture_one(original: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
     return capture_in_layers(original, backend, *args, **kwargs)
 
 
-def _create_pool(original: Any, pool: Any, *_args: Any) -> Any:
-    return create_buffers(original, pool)
-
-
 def _between_layers(layers_left: int) -> None:
-    # Without a plugin SGLang warms up or captures its graphs.
     if isinstance(_plugin, RolloutPlugin) and _plugin.gate is not None:
         _plugin.gate.between_layers(layers_left)
 
 
 def _with_arrival(state: Any, stamps: Any) -> Any:
-    """When the server received a request and when it hands it on, to its scheduler: waiting for that is waiting."""
+    """Add when the server received a request and when it hands it to its scheduler: a request waits in between."""
     return {**state, **{name: getattr(stamps, name, 0.0) for name in ("created_time", "api_server_dispatch_time")}}
 
 
 def register() -> None:
-    """The entry point: called by SGLang in its main, scheduler and detokenizer processes."""
     if PluginSettings.from_environment() is None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -216,14 +203,13 @@ def register() -> None:
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
     HookRegistry.register(CAPTURE, _capture_one, HookType.AROUND)
     HookRegistry.register(LOAD, _load_model, HookType.AFTER)
-    if asked() and _gated():  # One that SGLang does not accept leaves the pool where it is; the ledger has which.
-        HookRegistry.register(POOL, _create_pool, HookType.AROUND)
+    if asked() and _gated():  # If SGLang does not apply it, the pool stays where it is and the ledger says so.
+        HookRegistry.register(POOL, create_buffers, HookType.AROUND)
     HookRegistry.register(STAMPS, _with_arrival, HookType.AFTER)
 
 
 def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
-    """Which hooks this SGLang did not accept, with its version; None if it has them all. It only logs one that it
-    could not apply."""
+    """Return which hooks this SGLang did not apply, which it only logs, and its version; None if it has them all."""
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -237,7 +223,7 @@ def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
 
 
 def require_hooks() -> None:
-    """Refuse to go on with a hook missing. Raises HooksMissingError naming the methods and the version of SGLang."""
+    """Raise HooksMissingError, which names the methods and SGLang's version, if a hook is missing."""
     missing = missing_hooks()
     if missing is not None:
         raise HooksMissingError(

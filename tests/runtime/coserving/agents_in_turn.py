@@ -7,22 +7,20 @@ import signal
 import time
 from dataclasses import replace
 
-from rose import config
 from rose.clock import Anchor, monotonic_ns
+from rose.events import BUCKETS, DeviceSlice, Lease
 from rose.ledger import catalog, layout
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import agent as agents
-from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.agent.agent import DeviceAgent
 from rose.runtime.coserving.agent.succession import last_lease, predecessor, same_anchor
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
-from rose.runtime.policy.slack import Budgets
-from tests.runtime.coserving.lasting_engine import LastingEngine
+from tests.runtime.coserving.agent_of_engine import SECOND, agent_spec
 from tests.runtime.coserving.parties import CONTEXT, OtherParty
-from tests.runtime.coserving.stand_in_engine import stand_in_spec
+from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
 
-SECOND = 1_000_000_000
 #: Long enough for an engine on a busy host to work in each of them.
 SLICE_NS = SECOND * 2 // 5
 
@@ -45,31 +43,31 @@ def until(condition, seconds=30.0, every_s=0.01):
         time.sleep(every_s)
 
 
-class Host:
+def idle_slice(t0_ns, t1_ns, **fields):
+    """A slice of device d0 in which nobody worked, UTC nanoseconds."""
+    ns_by_bucket = {f"{bucket}_ns": 0 for bucket in (*BUCKETS, "overlap")} | {"idle_ns": t1_ns - t0_ns}
+    return DeviceSlice(at_us=t1_ns // 1000, device_id="d0", t0_ns=t0_ns, t1_ns=t1_ns, **ns_by_bucket, **fields)
+
+
+def lease_event(lease_id, action, at_us):
+    terms = {"kv_budget_bytes": 1, "compute_share": 1.0, "expires_at_us": at_us}
+    return Lease(at_us=at_us, device_id="d0", lease_id=lease_id, action=action, **terms)
+
+
+class Recording:
+    def rows(self, sql):
+        with catalog.connect(self.ledger) as connection:
+            return connection.execute(sql).fetchall()
+
+
+class Host(Recording):
     """Engines are small servers, unless `engine` gives the spec of one that `make` makes."""
 
     def __init__(self, folder, gateway, orphan_s=600.0, engine=None, make=LastingEngine, **coserving):
         self.make = make
         self.folder, self.ledger = folder, folder / "ledger"
         engine = replace(engine or stand_in_spec(folder), orphan_s=orphan_s, any_port=True)
-        usual = {"lease_ttl_s": 1.5, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0, "meter_s": 0}
-        self.spec = AgentSpec(
-            device=config.DeviceConfig(id="d0", pool="serving", device_class="cpu-core", cores=[0], kv_bytes=1 << 20),
-            coserving=config.CoservingConfig(**{**usual, **coserving}),
-            budgets=Budgets(SECOND, SECOND),
-            max_prompt_tokens=10,
-            run_id="fleet",
-            anchor=Anchor.take(),
-            page=folder / "page",
-            staging=folder / "staging",
-            rollout=engine,
-            rollout_capacity=4,
-            rollout_kv_bytes_per_token=2,
-            serving_engine_id="s0",
-            serving_model="m",
-            serving_kv_bytes_per_token=4,
-            gateway_url=gateway.url,
-        )
+        self.spec = agent_spec(folder, gateway.url, engine, run_id="fleet", **coserving)
         layout.create(self.ledger)
         self.spec = replace(self.spec, anchor=self.same_anchor(self.spec.anchor))
         self.serving = self.process = self.agent = self.writer = None
@@ -91,7 +89,6 @@ class Host:
         return self.leave()
 
     def leave(self):
-        """End the agent in this process, but not its engine; returns the engine's record."""
         self.agent.stop(leave=True)
         self.writer.close()
         self.agent = self.writer = None
@@ -133,10 +130,6 @@ class Host:
             self.serving.kill()
         for record in adoption.living(self.folder):
             os.kill(record.pid, signal.SIGKILL)
-
-    def rows(self, sql):
-        with catalog.connect(self.ledger) as connection:
-            return connection.execute(sql).fetchall()
 
     @property
     def lent(self):

@@ -12,8 +12,10 @@ import torch
 
 from rose.runtime.coserving.hooks.asking import TAKEN, Ranks, asked
 from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.coserving.weights.sync import EngineSync
 from rose.runtime.coserving.weights.weights import WeightUpdater
 from rose.runtime.transfer.layout.shards import ModelShape, receiver_regions
+from rose.runtime.transfer.store.store import VersionStore
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB = 4, 2, 8, 16, 24, 70
 
@@ -44,6 +46,34 @@ def stepped(weights, seed):
         name: torch.where(torch.rand(tensor.shape, generator=generator) < 0.1, tensor * 1.01, tensor)
         for name, tensor in weights.items()
     }
+
+
+def published(folder, versions, **options):
+    store = VersionStore(folder, model=shape(), **options)
+    for version, weights in enumerate(versions):
+        store.publish(version, weights)
+    return store
+
+
+def sync_of(engine, **options):
+    return EngineSync(engine, engine.staging, device_id="d0", **options)
+
+
+class LentDevice:
+    """A device that is open to work, or not; `waits` are those that began, `spans` the work that ended."""
+
+    def __init__(self):
+        self.open, self.asked = threading.Event(), threading.Event()
+        self.open.set()
+        self.waits, self.spans = 0, []
+
+    def wait(self):
+        self.waits += 1
+        self.asked.set()
+        assert self.open.wait(10)
+
+    def record(self, start_ns, end_ns):
+        self.spans.append((start_ns, end_ns))
 
 
 def fused(weights, rank, tp, dtype, device="cpu"):
@@ -87,7 +117,6 @@ class Agreement:
 
 
 def answer_to(message):
-    """What a server answers to a request that was ended with this message."""
     return {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": message}}}
 
 
@@ -131,7 +160,6 @@ class HandMadeEngine:
         self.open.append(self)
 
     def close(self):
-        """End the threads of its updaters."""
         for updater in self.updaters:
             updater._background.give_up()
             if updater._background._thread is not None:
@@ -157,8 +185,7 @@ class HandMadeEngine:
         return answer_to(said[0])
 
     def wait_as_gated(self):
-        """From now on what it is asked is served as a gated scheduler does that may not step: when its wait comes to
-        it, one request after the other, in one thread. Returns what ends that."""
+        """From now on serve requests one by one in one thread, as a gated scheduler does; returns what ends that."""
         post, asked, ended = self.post, queue.SimpleQueue(), threading.Event()
 
         def enqueue(path, body):
@@ -183,7 +210,6 @@ class HandMadeEngine:
         return end
 
     def holds(self, weights, dtype=torch.float32):
-        """Whether every rank holds its part of these weights, bit for bit."""
         tp = len(self.ranks)
         expected = [fused(weights, rank, tp, dtype) for rank in range(tp)]
         return all(

@@ -45,8 +45,6 @@ class Batch:
 
 @dataclass
 class Scheduler:
-    """The state; `Loop` moves it on."""
-
     max_total_num_tokens: int = 1000
     waiting_queue: list = field(default_factory=list)
     chunked_req: object = None
@@ -76,7 +74,6 @@ class Loop:
         self.results = deque()
 
     def turn(self):
-        """One turn of the event loop."""
         scheduler = self.scheduler
         self.plugin.received()
         batch = self._next()

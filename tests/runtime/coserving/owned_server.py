@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from contextlib import contextmanager
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
-from rose.runtime.coserving.attach.attachment import EngineState, forget_detached, note_detached
+from rose.runtime.coserving.attach.attachment import EngineState, detached_note
 from rose.runtime.coserving.hooks.serving import DETACH, linked_page
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+from tests.runtime.coserving.json_server import JsonHandler
 
 
 class Owner:
@@ -33,7 +33,7 @@ class Owner:
             return False
         self.numbers.append(number)
         if number == DETACH and self.page is not None:
-            note_detached(self.page.path)
+            detached_note(self.page.path).touch()
         self.let_go()
         self.path = None if number < 0 else self.linked_page(number)
         self.waits = self.looks_after
@@ -50,7 +50,7 @@ class Owner:
         if self.refused is None:
             try:
                 self.page = ArbiterPage.attach(self.path.resolve(), Party.SERVING)
-                forget_detached(self.page.path)
+                detached_note(self.page.path).unlink(missing_ok=True)
             except FileNotFoundError:
                 self.reason = f"there is no page at {self.path}"
             except PageError as error:
@@ -83,33 +83,27 @@ class Owner:
 
 @contextmanager
 def served(owner, port=0):
-    """The URL at which it answers; port 0 is a free one."""
-
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_GET(self):
             if self.path == "/server_info":
-                self.answer(owner.keys[0], lambda: {"internal_states": owner.states()})
+                self.act(owner.keys[0], lambda: {"internal_states": owner.states()})
             else:
-                self.answer(None, dict)
+                self.answer({})
 
         def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.body()
             if self.path == "/generate":  # Who started it asks for no more than that it answers.
-                self.answer(None, dict)
-                return
-            if owner.embedded:
+                self.answer({})
+            elif owner.embedded:
                 self.send_error(404)
-                return
-            self.answer(owner.keys[1], lambda: [owner.take(body["server_args"]["rose_attach"])])
+            else:
+                self.act(owner.keys[1], lambda: [owner.take(body["server_args"]["rose_attach"])])
 
-        def answer(self, key, act):
-            allowed = key is None or self.headers["Authorization"] == f"Bearer {key}"
-            self.send_response(200 if allowed else 401)
-            self.end_headers()
-            self.wfile.write(json.dumps(act() if allowed else {"error": "Unauthorized"}).encode())
-
-        def log_message(self, *_):
-            pass
+        def act(self, key, act):
+            if key is None or self.headers["Authorization"] == f"Bearer {key}":
+                self.answer(act())
+            else:
+                self.answer({"error": "Unauthorized"}, 401)
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))

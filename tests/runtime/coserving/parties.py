@@ -17,7 +17,7 @@ CONTEXT.set_forkserver_preload([__name__])
 
 def _serve(connection, path, me):
     """Run the lines that are sent, with these names."""
-    page = ArbiterPage.attach(path, me)
+    page = ArbiterPage.create(path) if me is Party.AGENT else ArbiterPage.attach(path, me)
     names = {"page": page, "path": path, "me": me, "load": replace(IDLE, largest_prefill_ns=1, usual_prefill_ns=1)}
     for known in (Attachment, ArbiterPage, CutRecord, Field, Party, Span, SpanRecord, Hold, replace, describe):
         names[known.__name__] = known

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, PreemptReply, PreemptRequest, Target
+from tests.runtime.coserving.json_server import JsonHandler
 
 
 class ScriptedGateway:
@@ -19,21 +20,13 @@ class ScriptedGateway:
         self.drained, self.train_run_id, self.rollout_run_ids = False, None, {}
         gateway = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(JsonHandler):
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.path == "/heartbeat":
-                    answer = gateway.heartbeat(Heartbeat.model_validate_json(body))
+                    answer = gateway.heartbeat(Heartbeat.model_validate(self.body()))
                 else:
-                    answer = gateway.preempt(PreemptRequest.model_validate_json(body))
-                text = answer.model_dump_json().encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_):
-                pass
+                    answer = gateway.preempt(PreemptRequest.model_validate(self.body()))
+                self.answer(answer.model_dump(mode="json"))
 
         self.port = port or free_port()
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
@@ -49,7 +42,6 @@ class ScriptedGateway:
             self._changed.notify_all()
 
     def aim(self, **targets):
-        """From now on these engines are to hold (run, version, url)."""
         with self._changed:
             self._targets = {
                 name: Target(run_id=run_id, version=version, url=url, client_address="127.0.0.1")

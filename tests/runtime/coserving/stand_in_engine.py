@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -10,26 +11,53 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.engines import adoption
+from rose.runtime.engines.adoption import DetachedProcess, start_detached
 from rose.runtime.engines.ports import free_port
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec, require_free_port
 
 _SERVER = """
-import json, sys, threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import sys
+from http.server import HTTPServer
+from tests.runtime.coserving.json_server import JsonHandler
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        answer = json.dumps({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_):
-        pass
+        self.body()
+        self.answer({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}})
 
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+_LASTING_SERVER = """
+import sys, threading, time
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.asking import TAKEN, asked
+from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
+from rose.runtime.engines import adoption
+from tests.runtime.coserving.json_server import JsonHandler
+adoption.watch_from_within()
+page = ArbiterPage.attach(Path(sys.argv[2]), Party.ROLLOUT)
+
+class Handler(JsonHandler):
+    def do_POST(self):
+        body = self.body()
+        if asked(body.get("rid", "")) is not None:
+            self.answer({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
+            return
+        tokens = body["sampling_params"]["max_new_tokens"]
+        time.sleep(0.02 * tokens)
+        self.answer({"output_ids": list(range(tokens)), "meta_info": {"finish_reason": {"type": "length"}}})
+
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+while True:
+    began = monotonic_ns()
+    time.sleep(0.02)
+    page.write_span(Party.ROLLOUT, SpanRecord(Span.ROLLOUT, began, monotonic_ns()))
 """
 
 
@@ -43,6 +71,19 @@ class StandInEngine(EngineProcess):
             self._process = subprocess.Popen(
                 [sys.executable, "-c", script, str(self.spec.port)], stderr=log, start_new_session=True
             )
+
+
+class LastingEngine(EngineProcess):
+    """Outlives its agent, has the page's section and works all the time; a turn takes 20 ms for each token."""
+
+    def launch(self) -> None:
+        spec = self.spec
+        require_free_port(spec.port, f"engine {spec.engine_id}")
+        spec.log.parent.mkdir(parents=True, exist_ok=True)
+        with spec.log.open("ab") as log:
+            arguments = ["-c", _LASTING_SERVER, str(spec.port), str(spec.plugin.page)]
+            environment = {**os.environ, **adoption.environment(spec)}
+            self._process = DetachedProcess.open(start_detached(arguments, environment, log))
 
 
 def broken(spec: EngineSpec) -> Path:

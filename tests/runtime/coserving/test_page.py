@@ -9,7 +9,6 @@ import pytest
 from rose.runtime.coserving.page import (
     RING_SPANS,
     ArbiterPage,
-    CutRecord,
     Field,
     PageError,
     Party,
@@ -19,6 +18,7 @@ from rose.runtime.coserving.page import (
 )
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
+from tests.runtime.coserving.lending import cut_record
 from tests.runtime.coserving.parties import OtherParty
 
 LOAD = ServingLoad(
@@ -51,24 +51,9 @@ def page(tmp_path):
 
 
 def test_facts_come_back_as_they_went_in(page):
-    cut = CutRecord(
-        count=1,
-        lease_number=2,
-        at_ns=3,
-        tokens_before=4,
-        tokens_after=5,
-        requests=6,
-        tokens_kept=7,
-        took_ns=8,
-        bytes_returned=9,
-    )
-    assert (page.lease(), page.budgets(), page.memory(), page.serving_load(), page.cut()) == (
-        LeaseTerms(),
-        None,
-        None,
-        None,
-        None,
-    )
+    cut = cut_record(2, at_ns=3, tokens_before=4, tokens_after=5)
+    assert page.lease() == LeaseTerms()
+    assert (page.budgets(), page.memory(), page.serving_load(), page.cut()) == (None, None, None, None)
     page.set_lease(TERMS)
     page.set_terms(Budgets(5, 6), 7, MEMORY)
     for room_ns in (-1, -8):  # A room that is overdrawn is known, whatever it is.
@@ -86,7 +71,6 @@ def test_facts_come_back_as_they_went_in(page):
 
 
 def test_facts_that_belong_together_are_never_read_torn(page):
-    """One thread writes loads whose numbers all agree; no reader ever sees two that do not."""
     reader = ArbiterPage(page.path)
     stop = threading.Event()
 

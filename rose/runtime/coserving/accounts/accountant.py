@@ -3,31 +3,106 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
+from rose import events
 from rose.clock import Anchor
 from rose.events import DeviceSlice, Record
 from rose.runtime.coserving.accounts.slices import Assignments, slice_time
-from rose.runtime.coserving.accounts.waits import Waits
 from rose.runtime.coserving.leases.leasing import LeaseChange
 from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.policy.slack import Hold
 
-#: A slice ends this long before the time it is made: a span that began just before must have been announced by then.
-LAG_NS = 50_000_000
-#: No span is longer than this: a rollout engine looks up at least once a second.
+LAG_NS = 50_000_000  # slices lag by this: a span that began just before their end must have been announced
+#: No span is longer: a rollout engine looks up at least once a second.
 _HISTORY_NS = 60_000_000_000
 _WORKERS = (Party.SERVING, Party.ROLLOUT, Party.TRAINER)
+_SECOND_NS = 1_000_000_000
+
+
+class _Group(NamedTuple):
+    """Waits that ended in one second, for one reason (None: yields), under one lease and run."""
+
+    second: int
+    lease_id: str | None
+    step: int | None
+    reason: str | None
+    run_id: str
+
+
+class Waits:
+    """Collects the waits of one rollout engine, and records those of a second once it is over.
+    `lease_at` gives the (lease, step) of a moment, monotonic ns: the last one if none was in force then, since a step
+    may still end what its lease began. `run_at` gives the RL run."""
+
+    def __init__(
+        self,
+        device_id: str,
+        engine_id: str | None,
+        anchor: Anchor,
+        record: Record,
+        lease_at: Callable[[int], tuple[str | None, int | None]],
+        run_at: Callable[[int], str] = lambda _at_ns: "",
+    ) -> None:
+        self._device_id, self._engine_id, self._anchor = device_id, engine_id, anchor
+        self._record, self._lease_at, self._run_at = record, lease_at, run_at
+        self._groups: dict[_Group, list[SpanRecord]] = {}
+
+    def add(self, spans: Iterable[SpanRecord]) -> None:
+        for span in spans:
+            if span.kind not in (Span.YIELD, Span.HELD):
+                continue
+            lease_id, step = self._lease_at(span.start_ns)
+            reason = None if span.kind is Span.YIELD else _hold_name(span.aux)
+            if reason == "no_lease":
+                lease_id, step = None, None
+            group = _Group(span.end_ns // _SECOND_NS, lease_id, step, reason, self._run_at(span.start_ns))
+            self._groups.setdefault(group, []).append(span)
+
+    def tell(self, until_ns: int | None = None) -> None:
+        """Record the groups of all seconds that ended by `until_ns`; None: all groups."""
+        over = [group for group in self._groups if until_ns is None or (group.second + 1) * _SECOND_NS <= until_ns]
+        for group in sorted(over, key=lambda one: (one.second, one.lease_id or "", one.reason or "", one.run_id)):
+            self._record(self._event(group, self._groups.pop(group)), durable=False)
+
+    def _event(self, group: _Group, spans: Sequence[SpanRecord]) -> events.Preemption | events.Hold:
+        common: dict[str, Any] = {
+            "at_us": self._anchor.utc_us(min(span.start_ns for span in spans)),
+            "device_id": self._device_id,
+            "engine_id": self._engine_id,
+            "lease_id": group.lease_id,
+            "step": group.step,
+            "count": len(spans),
+            "duration_ns": sum(span.end_ns - span.start_ns for span in spans),
+            "rl_run_id": group.run_id or None,
+        }
+        if group.reason is not None:
+            return events.Hold(**common, reason=group.reason)
+        latencies = [span.latency_ns for span in spans]
+        return events.Preemption(
+            **common,
+            action="yield",
+            reason="serving_step",
+            longest_ns=max(span.end_ns - span.start_ns for span in spans),
+            latency_ns=max(latencies),
+            latency_mean_ns=sum(latencies) // len(latencies),
+        )
+
+
+def _hold_name(number: int) -> str:
+    try:
+        return Hold(number).name.lower()
+    except ValueError:
+        return f"hold {number}"
 
 
 class Accountant:
-    """Accounts for [joined, left) of one device in consecutive slices, with no gap and no overlap.
-
-    `moved` is called with each move of the rollout engine's memory, and the lease that was in force.
-    `began_ns` is a monotonic time. `leases` is the lease history, which the accountant trims as it goes: a slice ends
-    wherever a lease begins or ends, or the run changes, so that a slice belongs to one lease and one run whole. With
-    `takes_over` an agent before this one has accounted for the device until `began_ns`, and for nothing since.
-    """
+    """Accounts for [joined, left) of one device in slices, without gap or overlap, from `began_ns`, monotonic.
+    A slice belongs to one lease and one run: it ends where either changes. `leases` is the lease history, which the
+    accountant trims. `moved` is called with each move of the rollout engine's memory and the lease in force.
+    `takes_over`: a former agent accounted for the device until `began_ns`, and for nothing since."""
 
     def __init__(
         self,
@@ -54,26 +129,24 @@ class Accountant:
         self._rollout_runs, self._train_runs = rollout_runs or Assignments(), train_runs or Assignments()
         lease_at = partial(self._lease_at, last=True)
         self._waits = Waits(device_id, engine_id, anchor, record, lease_at, self._rollout_runs.at)
-        # What an agent before this one has accounted for lies in the rings still, and what it has not.
+        # The rings still hold what a former agent accounted for, and what it did not.
         back = RING_SPANS if takes_over else 0
         self._tails = {party: max(0, page.get(party, Field.HEAD) - back) for party in _WORKERS}
         self._began_ns = began_ns
-        #: Since when an engine of the agent's is being started, 0: none is. It cannot write to the page yet.
+        #: Since when an engine of the agent's is being started, 0: none. It cannot write to the page yet.
         self._starting_since_ns = 0
         self._lock = threading.Lock()
         self._pending: list[SpanRecord] = []
-        #: Spans that were counted up to the last slice's end while still in progress.
-        self._seen_open: set[tuple[Span, int]] = set()
-        #: Spans lost because a ring overflowed, and nanoseconds of spans that came after their slice was closed.
+        self._seen_open: set[tuple[Span, int]] = set()  # spans counted up to the last slice's end while in progress
+        #: Spans lost to a full ring, and nanoseconds of spans that came after their slice was closed.
         self.lost_spans = 0
         self.late_ns = 0
 
     def starts(self, at_ns: int) -> None:
-        """The agent begins to start its engine."""
         self._starting_since_ns = at_ns
 
     def started(self, at_ns: int) -> None:
-        """The engine answers, or its start was given up. It is charged to the engine that was started alone."""
+        """Note that the engine answers, or its start was given up: the start is charged to that engine alone."""
         with self._lock:
             if self._starting_since_ns:
                 self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
@@ -103,7 +176,7 @@ class Accountant:
             for span in spans:
                 if span.kind is Span.ACTIVATION:
                     self._moved(span, self._lease_at(span.start_ns)[0])
-        # A span that was read as open and then closed meanwhile is in the ring as well: count it once.
+        # A span read as open that has closed since is in the ring as well: count it once.
         closed = {(span.kind, span.start_ns) for span in self._pending}
         counted = self._pending + [span for span in open_spans if (span.kind, span.start_ns) not in closed]
         self._seen_open = {(span.kind, span.start_ns) for span in open_spans}
@@ -113,7 +186,7 @@ class Accountant:
         events = [self._slice(counted, edge) for edge in (*sorted(edges), until_ns)]
         self._pending = [span for span in self._pending if span.end_ns > until_ns]
         self._waits.tell(None if final else until_ns)
-        # A yield is read when it has ended, and belongs to the lease it began under: keep the history a while.
+        # A yield is read when it has ended, and belongs to the lease it began under: keep some history.
         while len(self._leases) > 1 and self._leases[1].at_ns <= until_ns - _HISTORY_NS:
             del self._leases[0]
         for runs in (self._rollout_runs, self._train_runs):
@@ -121,7 +194,6 @@ class Accountant:
         return events
 
     def _open_spans(self, until_ns: int) -> list[SpanRecord]:
-        """Work in progress. A party that died in the middle of some does nothing any more."""
         living = [party for party in _WORKERS if self._page.alive(party)]
         spans = [span for party in living if (span := self._page.open(party, until_ns)) is not None]
         if 0 < self._starting_since_ns < until_ns:
@@ -156,7 +228,7 @@ class Accountant:
         return event
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
-        """(lease, step) in force at a time; `last`: or else the last one before it."""
+        """Return the (lease, step) in force at a time; `last`: or else the last one before it."""
         lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):

@@ -1,9 +1,7 @@
 """Device time by bucket: every nanosecond of an interval goes to exactly one of seven buckets.
-
 The published rule: an instant in which k parties work is split equally among them (half each for two engines); an
-instant in which none works is `headroom` if a rollout had work and was held, else `idle`. Integer nanoseconds that
-do not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact.
-"""
+instant in which none works is `headroom` if a rollout had work and was held, else `idle`. Integer nanoseconds that do
+not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact."""
 
 from __future__ import annotations
 
@@ -15,31 +13,26 @@ from rose.runtime.coserving.page import Span, SpanRecord
 
 
 class Assignments:
-    """Changes in the order in which they came. Times are monotonic nanoseconds. One thread reads, others change."""
+    """Which run was assigned when, monotonic nanoseconds, in order. One thread reads, others change."""
 
     def __init__(self, run_id: str = "") -> None:
         self._changes: list[tuple[int, str]] = [(-(1 << 62), run_id)]
 
     @property
     def now(self) -> str:
-        """The run that is assigned; "" for none."""
         return self._changes[-1][1]
 
     def change(self, at_ns: int, run_id: str) -> None:
-        """From `at_ns` on it is this run."""
         if run_id != self.now:
             self._changes.append((at_ns, run_id))
 
     def at(self, at_ns: int) -> str:
-        """The run that was assigned then."""
         return next(run_id for since_ns, run_id in reversed(self._changes) if since_ns <= at_ns)
 
     def between(self, t0_ns: int, t1_ns: int) -> list[int]:
-        """When it changed, inside of (t0_ns, t1_ns)."""
         return [since_ns for since_ns, _ in self._changes if t0_ns < since_ns < t1_ns]
 
     def forget(self, before_ns: int) -> None:
-        """Let go of what ended before a time."""
         while len(self._changes) > 1 and self._changes[1][0] <= before_ns:
             del self._changes[0]
 
@@ -66,7 +59,7 @@ class Slice:
 
 
 def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
-    """Sweep the spans, clipped to [t0_ns, t1_ns). Spans of one party may touch but not overlap."""
+    """Return the slice of the spans, clipped to [t0_ns, t1_ns). Spans of one party may touch but not overlap."""
     if t1_ns < t0_ns:
         raise ValueError(f"a slice cannot end ({t1_ns}) before it begins ({t0_ns})")
     edges: list[tuple[int, int, Span]] = []
@@ -91,7 +84,7 @@ def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
 
 
 def _credit(totals: dict[str, int], active: dict[Span, int], length_ns: int) -> int:
-    """Share `length_ns` among the active parties; returns the part of it in which more than one worked."""
+    """Share `length_ns` among the active parties; return the part of it in which more than one worked."""
     working = sorted(
         (_BUCKET_OF[kind] for kind, count in active.items() if kind in _BUCKET_OF for _ in range(count)),
         key=_ORDER.__getitem__,

@@ -1,9 +1,7 @@
 """The agent of one device: its rollout engine, its leases, its accounts, its talk with the gateway.
-
-The serving engine is not the agent's: it comes to the device's page and leaves it as its owner likes, and nothing that
-happens to the agent or to the rollout engine touches it. One thread talks with the gateway, and each answer is acted
-on at once; another watches the page for what takes a lease back, and keeps the accounts; a third keeps the engine.
-"""
+The serving engine is its owner's: it comes to the device's page and leaves as its owner likes, and no failure of the
+agent or of the rollout engine touches it. One thread talks with the gateway and acts on each answer at once; another
+watches the page and keeps the accounts; a third keeps the engine."""
 
 from __future__ import annotations
 
@@ -48,10 +46,7 @@ from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSpec:
-    """What an agent is told when it is made. `*_kv_bytes_per_token` follow from the models' shapes.
-
-    `serving_*` name the serving engine that its owner runs on the device.
-    """
+    """Settings of an agent. `serving_*` name the serving engine that its owner runs on the device."""
 
     device: DeviceConfig
     coserving: CoservingConfig
@@ -68,15 +63,11 @@ class AgentSpec:
     serving_model: str
     serving_kv_bytes_per_token: int
     gateway_url: str
-    #: What the agent shows the controller.
     agent_token: str = field(default="", repr=False)
-    #: The host's name, as its controller knows it.
     host: str | None = None
-    #: Gives what heartbeats say of the host.
     host_facts: Callable[[], HostFacts] | None = None
 
     def memory(self) -> KvMemory:
-        """How the device's KV memory is divided; what is held of it is on the page."""
         return KvMemory(
             device_bytes=self.device.kv_bytes,
             serving_bytes_per_token=self.serving_kv_bytes_per_token,
@@ -88,15 +79,16 @@ class AgentSpec:
 
 Role = Literal["serving", "rollout"]
 _PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOUT}
-_PPM = 1e6
-#: After so many looks an engine is recorded without the note that it never left.
-_LOOKS_FOR_NOTE = 20
+_ERRORS: dict[Literal["prefill", "decode"], Field] = {
+    "prefill": Field.PREFILL_ERROR_PPM,
+    "decode": Field.DECODE_ERROR_PPM,
+}
+_LOOKS_FOR_NOTE = 20  # after so many looks an engine is recorded without its description
 
 
 def record_device(
     record: Record, spec: AgentSpec, action: Literal["joined", "left"], at_ns: int, hardware_id: str
 ) -> None:
-    """The device joined or left the fleet at `at_ns`, monotonic."""
     device = spec.device
     record(
         Device(
@@ -113,7 +105,6 @@ def record_device(
 
 
 def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: int | None) -> Engine:
-    """The rollout engine's memory came to the device or left it; `lease_id` is the lease that it was for."""
     move = Move.from_aux(span.aux)
     action: EngineAction = "deactivated" if move.away else "activated"
     event = rollout_event(spec, action, pid, duration_ns=span.end_ns - span.start_ns)
@@ -134,22 +125,18 @@ def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: in
 
 
 class ServingWatch:
-    """Sees the serving engine come to the page and leave it. It belongs to its owner: nothing is done to it."""
+    """Records when the owner's serving engine comes to the page and leaves it."""
 
     def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
         self._spec, self._page, self._record = spec, page, record
-        #: The one that is attached, as the ledger was told of it.
-        self._attached: Attachment | None = None
-        #: The last one that found the page and did not take it, or could not keep it, as the ledger was told of it.
-        self._refused: Attachment | None = None
-        #: How often one was seen that has not said anything of itself yet, and its pid.
+        self._attached: Attachment | None = None  # the attached engine, as recorded
+        self._refused: Attachment | None = None  # the last refusal, as recorded
+        #: Looks at an engine that has not described itself yet, and its pid.
         self._looks, self._looked_at = 0, 0
-        #: Whether it had something to do when it was last seen.
         self._busy = False
 
     @property
     def fault(self) -> str | None:
-        """Why no serving engine can be shared with; None while one is attached."""
         if not self._page.alive(Party.SERVING):
             description = described(self._spec.page, "serving")
             if description is not None and description.refused is not None:
@@ -162,7 +149,6 @@ class ServingWatch:
         return None
 
     def look(self) -> None:
-        """Record what changed since the last look."""
         attached = self._attached
         if not self._page.alive(Party.SERVING):
             if attached is not None:
@@ -179,14 +165,13 @@ class ServingWatch:
         self._busy = load is not None and (load.wanted or load.waiting > 0 or load.running > 0)
 
     def close(self, reason: str) -> None:
-        """The agent looks no more."""
         if self._attached is not None:
             self._tell("detached", self._attached, reason)
             self._attached = None
 
     def _meet(self, pid: int) -> None:
         description = described(self._spec.page, "serving")
-        # What an engine before this one said is not about this one, whose own words come a moment after it.
+        # The description may be a former engine's; the engine's own comes a moment after it.
         own = description if description is not None and description.pid == pid else None
         self._looks = self._looks + 1 if pid == self._looked_at else 1
         self._looked_at = pid
@@ -201,11 +186,10 @@ class ServingWatch:
         busy, self._busy = self._busy, False
         description = described(self._spec.page, "serving")
         if description is not None and description.pid == attached.pid and description.refused is not None:
-            # It goes on serving without the plugin.
             self._refused = description
             self._tell("detached", attached, description.refused)
         else:
-            # Nobody stops a server in the middle of a request if he can help it.
+            # An owner does not stop a server in the middle of a request.
             self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
 
     def _note_refusal(self) -> None:
@@ -234,7 +218,7 @@ class ServingWatch:
 
 
 class StepTimeWatch:
-    """Tells how well the engines of a device predict their steps."""
+    """Records how well the engines of a device predict their steps."""
 
     def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
         self._page, self._record, self._device_id, self._anchor = page, record, spec.device.id, spec.anchor
@@ -245,20 +229,13 @@ class StepTimeWatch:
         self._steps: dict[Role, int] = dict.fromkeys(_PARTIES, 0)
 
     def tell(self) -> None:
-        """Record the errors of every engine that ran steps since the last time."""
         for role, party in _PARTIES.items():
             steps = self._page.get(party, Field.STEPS)
-            # An engine that was started again counts from 0.
             since = steps - self._steps[role] if steps >= self._steps[role] else steps
             self._steps[role] = steps
             if since == 0:
                 continue
-            modes: tuple[tuple[Literal["prefill", "decode"], Field], ...] = (
-                ("prefill", Field.PREFILL_ERROR_PPM),
-                ("decode", Field.DECODE_ERROR_PPM),
-            )
-            for mode, error_field in modes:
-                # Exactly 0 is a mode of which nothing was predicted yet.
+            for mode, error_field in _ERRORS.items():
                 if error_ppm := self._page.get(party, error_field):
                     self._record(
                         StepTime(
@@ -268,25 +245,20 @@ class StepTimeWatch:
                             role=role,
                             mode=mode,
                             steps=since,
-                            error_share=error_ppm / _PPM,
+                            error_share=error_ppm / 1e6,
                         )
                     )
 
 
-#: How often the page is looked at for what takes a lease back.
+#: How often to look at the page, record slices, and record step time errors.
 WATCH_S = 0.05
-#: Device slices are recorded this often, ...
 SLICE_NS = 1_000_000_000
-#: ... and how well step times are predicted this often.
 STEP_TIME_NS = 60_000_000_000
 
 
 class DeviceAgent:
-    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say.
-
-    `before` is what the agents of the device before this one left; None: the device joins. `last_lease` is what the
-    ledger has of the device's last lease. `via` gives the way to a target.
-    """
+    """Start with `start()`, end with `stop()`. The controller decides about demand and what the engine holds. `before`:
+    what former agents left; None: the device joins. `last_lease`: the ledger's. `via` gives the way to a target."""
 
     def __init__(
         self,
@@ -303,7 +275,6 @@ class DeviceAgent:
         self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
         now_ns = monotonic_ns()
         self._began_ns = now_ns if before is None else before.until_ns
-        #: The RL runs that the engine works for, and that train on the device.
         self._rollout_runs = Assignments("" if before is None else recorded_run(spec.staging))
         self._train_runs = Assignments("" if before is None else before.train_run_id)
         self._lock = threading.Lock()
@@ -357,9 +328,8 @@ class DeviceAgent:
             takes_over=before is not None,
             moved=self._moved,
         )
-        #: How long the rollout engine's memory last took to the device.
-        self._activation_ns = 0
-        #: Pid of the engine whose memory last came, and the lease that it came for.
+        self._activation_ns = 0  # how long the rollout engine's memory last took to come
+        #: Pid of the engine whose memory last came, and the lease it came for.
         self._activated_for: tuple[int | None, str | None] = (None, None)
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
@@ -386,10 +356,8 @@ class DeviceAgent:
         )
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
-    # ------------------------------------------------------------------ life
-
     def start(self) -> None:
-        """Return once the device has joined; its engine is started, or taken up, meanwhile."""
+        """Return once the device has joined; its engine is started or taken up meanwhile."""
         record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
         private_files.make(self._spec.staging)
         self._watch_thread.start()
@@ -401,9 +369,7 @@ class DeviceAgent:
 
     def stop(self, *, leave: bool = False) -> None:
         """End the lease, the engine and the device's time in the fleet, in that order. Safe to call twice.
-
-        `leave` the engine to the next agent of the device, which goes on with its accounts, if it can outlive this one.
-        """
+        `leave` the engine, if it can outlive this agent, to the next agent, which continues the accounts."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -424,7 +390,7 @@ class DeviceAgent:
         self._tell_withheld()
         left_ns = monotonic_ns()
         self._accountant.close(left_ns, final=True)
-        # How far the slices can be off: spans that came after their slice was closed, spans a full ring lost.
+        # How far slices can be off: spans that came late, and spans that a full ring lost.
         spans = {"late_ns": self._accountant.late_ns, "lost_spans": self._accountant.lost_spans}
         self._note(Ledger(device_id=self._spec.device.id, action="slices_closed", detail_json=json.dumps(spans)))
         if not leave:
@@ -432,11 +398,8 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Why nothing is lent although it is wanted, or a dedicated engine does nothing, after the device's name. None
-        if all is well.
-
-        Raises EngineError if the agent itself failed.
-        """
+        """Return why nothing is lent on demand, or why a dedicated engine is idle, after the device's name; else None.
+        Raises EngineError if the agent itself failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept
@@ -455,8 +418,6 @@ class DeviceAgent:
             facts = self._facts(leasing.state)
         wanted = facts.wanted_ns > 0 and not facts.state.in_force
         return refusal(facts, monotonic_ns()) if wanted else None
-
-    # ------------------------------------------------------------------ what is known
 
     def _facts(self, state: LeaseState) -> LeaseFacts:
         assert self._leasing is not None
@@ -480,7 +441,7 @@ class DeviceAgent:
             history=self._history,
             memory=self._page.memory() or self._spec.memory(),
             idle_share=1.0 - self._serving_share,
-            # Weights come beside serving, before the engine is wanted: they are no part of what a lease costs.
+            # Weights come before the engine is wanted, beside serving: no part of a lease's cost.
             switch_ns=self._activation_ns,
             cut=self._leasing.engine_cut(),
             withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
@@ -489,18 +450,12 @@ class DeviceAgent:
 
     @property
     def _engine_fault(self) -> str | None:
-        """Why no turn can run on the rollout engine; None if one can, or there is none."""
         return None if self._engine is None else self._engine.fault
 
     def _report(self) -> dict[str, Any]:
-        """What a heartbeat says of the device and its engine."""
-        spec = self._spec
-        return {
-            "engines": self._engine_reports(),
-            "fault": self._not_lent(),
-            "host": spec.host,
-            "host_facts": None if spec.host_facts is None else spec.host_facts(),
-        }
+        host, facts = self._spec.host, self._spec.host_facts
+        host_facts = None if facts is None else facts()
+        return {"engines": self._engine_reports(), "fault": self._not_lent(), "host": host, "host_facts": host_facts}
 
     def _engine_reports(self) -> list[EngineReport]:
         leasing, engine = self._leasing, None if self._engine is None else self._engine.engine
@@ -533,16 +488,13 @@ class DeviceAgent:
         return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
 
     def _has_slack(self) -> bool:
-        """Whether a held rollout step waits for more than serving's current step."""
+        """Return whether a held rollout step waits for no more than serving's current step."""
         held = self._page.open(Party.ROLLOUT, monotonic_ns())
         if held is None or held.kind is not Span.HELD:
             return True
         return self._page.get(Party.ROLLOUT, Field.LAST_HOLD) == Hold.SERVING_STEP
 
-    # ------------------------------------------------------------------ what is done
-
     def _answered(self) -> None:
-        """The controller has answered a heartbeat."""
         answer = self._control.answer
         self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
         if self._engine is not None and self._spec.rollout is not None:
@@ -555,7 +507,6 @@ class DeviceAgent:
         self._act()
 
     def _act(self) -> None:
-        """Carry out what is due of the device's lease."""
         if self._leasing is None:
             return
         with self._lock:
@@ -598,7 +549,7 @@ class DeviceAgent:
         engine = None if self._engine is None else self._engine.engine
         pid, move = None if engine is None else engine.pid, Move.from_aux(span.aux)
         if move.away:
-            # Of the lease that it came for; none, where it is what an engine has when it has started.
+            # The lease that it came for; none for memory that the engine started with.
             lease_id = self._activated_for[1] if self._activated_for[0] == pid else None
             self._activated_for = (None, None)
         else:
@@ -606,7 +557,7 @@ class DeviceAgent:
         event = moved_event(self._spec, span, lease_id, pid)
         if event.action == "activated" and event.lease_id is not None:
             self._activation_ns = span.end_ns - span.start_ns
-        # It has happened; the lease that it belongs to is in the ledger already.
+        # Not durable: the lease is in the ledger already.
         self._note(event, durable=False)
 
     def _take_back(self, reason: str) -> int:
@@ -614,16 +565,15 @@ class DeviceAgent:
         return self._control.take_back(self._spec.rollout.engine_id, reason)
 
     def _take_out(self, reason: str) -> None:
-        """The rollout engine's weights are not what they should be: turns on it go on elsewhere, and none comes."""
         self._act()
         self._control.beat()
         self._take_back(reason)
 
     def _record_sync(self, event: Event, *, durable: bool | None = None) -> None:
-        """By the device's clock, as its leases are: a sync is charged to the lease that follows."""
+        """Record a sync by the device's clock, as leases are: a sync is charged to the lease that follows."""
         self._record(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record what has happened whatever the ledger says: what cannot be written now waits in the writer's queue."""
+        """Record what has happened; if the ledger cannot be written it waits in the writer's queue."""
         with suppress(LedgerError):
             self._record(event, durable=durable)

@@ -15,19 +15,15 @@ from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HeartbeatR
 
 logger = logging.getLogger(__name__)
 
-#: No two heartbeats begin closer together than this, however often the gateway changes its mind.
-_SPACING_S = 0.01
-#: A gateway holds no heartbeat for longer.
+_SPACING_S = 0.01  # heartbeats begin at least this far apart, however often the gateway changes its mind
+#: A gateway holds no heartbeat longer.
 _HOLD_S_MAX = 10.0
 _REFUSAL_BYTES_MAX = 1024
 
 
 class Control:
     """Sends heartbeats one after another in a thread, and calls `answered` after each answer.
-
-    `report` gives what a heartbeat says of the device and its engines, and `anchor` is what the device's time is
-    recorded by. A gateway that is away is asked again every `hold_s`.
-    """
+    `report` describes the device. `anchor`: the clock of its time. A gateway that is away is asked every `hold_s`."""
 
     def __init__(
         self,
@@ -38,10 +34,8 @@ class Control:
         answered: Callable[[], None],
         anchor: Anchor,
     ) -> None:
-        #: What the gateway last wanted of the device, and when it said so, monotonic; 0: never.
         self.answer = HeartbeatReply(seq=0, renew=[], wanted_ns={}, step=None)
         self.answered_ns = 0
-        #: Why the thread ended, if it was not asked to.
         self.failure: str | None = None
         self._device_id, self._report, self._answered, self._anchor = device_id, report, answered, anchor
         self._hold_s = min(hold_s, _HOLD_S_MAX)
@@ -54,13 +48,12 @@ class Control:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more. Returns when the last answer is in, or given up."""
+        """Return when the last answer has come, or was given up."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def beat(self, hold_s: float = 0.0) -> bool:
-        """One heartbeat; returns whether the gateway answered."""
         now_ns, utc_ns = both_ns()
         heartbeat = Heartbeat(
             device_id=self._device_id,
@@ -72,24 +65,20 @@ class Control:
         try:
             reply = self._client.heartbeat(heartbeat)
         except urllib.error.HTTPError as error:
-            self._log_refusal(f"{error.code}: {error.read(_REFUSAL_BYTES_MAX).decode(errors='replace')}")
+            refusal = f"{error.code}: {error.read(_REFUSAL_BYTES_MAX).decode(errors='replace')}"
+            if refusal != self._refusal:
+                logger.warning("the controller refuses heartbeats of device %s: %s", self._device_id, refusal)
+            self._refusal = refusal
             return False
         except (OSError, http.client.HTTPException, ValueError):
-            # Away, or no gateway of this version: it has asked for nothing.
             return False
-        # In this order: an answer is never taken for a newer one.
+        # In this order, so that an answer is never taken for a newer one.
         self.answer, self._refusal = reply, None
         self.answered_ns = monotonic_ns()
         return True
 
-    def _log_refusal(self, refusal: str) -> None:
-        """Log why the controller refuses this device, once for each reason."""
-        if refusal != self._refusal:
-            logger.warning("the controller refuses heartbeats of device %s: %s", self._device_id, refusal)
-        self._refusal = refusal
-
     def take_back(self, engine_id: str, reason: str) -> int:
-        """Have the gateway take all turns off an engine; returns how many. A gateway that is away has none there."""
+        """Have the gateway take all turns off an engine; return how many, 0 if the gateway is away."""
         try:
             return self._client.preempt(PreemptRequest(engine_id=engine_id, kv_tokens=None, reason=reason)).requests
         except (OSError, http.client.HTTPException, ValueError):
@@ -102,7 +91,7 @@ class Control:
                 answered = self.beat(self._hold_s)
                 if answered:
                     self._answered()
-                # An answer with no news that did not wait for any is that of a gateway which cannot.
+                # A gateway that answers at once without news cannot hold heartbeats.
                 news = answered and self.answer.seq != seen
                 pause_s = (_SPACING_S if news else self._hold_s) - (monotonic_ns() - began_ns) / 1e9
                 if pause_s > 0:

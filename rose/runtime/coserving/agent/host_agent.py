@@ -1,8 +1,6 @@
 """The agent of one host: the agents of its devices in one process, with one writer to the ledger.
-
-It can be killed at any time: started again over the same folders it takes up the engines that run, and goes on with
-each device's accounts. What fails on one device is tried again, and is none of the others'.
-"""
+It can be killed at any time: started again over the same folders it takes up running engines and continues each
+device's accounts. A device that fails is tried again without harm to the others."""
 
 from __future__ import annotations
 
@@ -23,20 +21,16 @@ from rose.runtime.coserving.weights.relays import Relays
 from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
-#: Wait before a device is tried again: the first, doubled each time up to the last.
+#: The first wait before a device is tried again, doubled each time up to the last.
 BACK_OFF_FIRST_S = 1.0
 BACK_OFF_MAX_S = 60.0
 _LOOK_S = 0.5
-#: Few enough for a number that JSON's readers have whole.
-_FIRST_LEASE_BITS = 40
+_FIRST_LEASE_BITS = 40  # JSON readers keep such a number exactly
 
 
 class HostAgent:
-    """`start` returns at once; `faults` says how each device is. Their run is the writer's.
-
-    Rollout engines whose spec has `orphan_s` outlive this process. `relays` fetch what is published on other hosts;
-    without them each engine fetches from where it was published.
-    """
+    """`start` returns at once; `faults` says how each device is. The fleet run is the writer's. Engines whose spec has
+    `orphan_s` outlive this process. `relays` fetch what other hosts publish; else each engine does."""
 
     def __init__(
         self,
@@ -53,8 +47,8 @@ class HostAgent:
             device.thread.start()
 
     def stop(self, *, leave: bool = False) -> set[str]:
-        """End all devices' agents, at once; `leave` their engines to the next one. Safe to call twice. Returns the
-        devices whose agents were there and have ended in order."""
+        """End all devices' agents at once; `leave` their engines to the next agents. Safe to call twice.
+        Returns the devices whose agents existed and ended in order."""
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))
@@ -63,16 +57,14 @@ class HostAgent:
         return {device_id for device_id, device in self._devices.items() if device.ended}
 
     def faults(self) -> Mapping[str, str]:
-        """Of each device that is not well, why."""
         return {device_id: fault for device_id, device in self._devices.items() if (fault := device.fault) is not None}
 
     def agent(self, device_id: str) -> DeviceAgent | None:
-        """The agent of a device, None while it has none."""
         return self._devices[device_id].agent
 
 
 class _Device:
-    """One device: its agent, made again where it failed, in a thread that looks after it."""
+    """One device: a thread keeps its agent, and makes it again where it failed."""
 
     def __init__(
         self,
@@ -87,13 +79,11 @@ class _Device:
         self._failed: str | None = "its agent is being started"
         self._stopping = threading.Event()
         self._leave = False
-        #: Whether the last agent has ended in order.
         self.ended = False
         self.thread = threading.Thread(target=self._keep, name=f"device-{spec.device.id}", daemon=True)
 
     @property
     def fault(self) -> str | None:
-        """Why it is not well, or lends nothing although that is wanted."""
         agent = self.agent
         if agent is None:
             return self._failed
@@ -114,7 +104,6 @@ class _Device:
             try:
                 self._live()
                 back_off_s = BACK_OFF_FIRST_S
-            # Whatever it is: the other devices go on, and this one does when it can.
             except Exception as error:
                 text = str(error) if isinstance(error, UserError | PageError) else f"{type(error).__name__}: {error}"
                 self._failed = f"{text}; tried again"
@@ -122,9 +111,8 @@ class _Device:
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
 
     def _live(self) -> None:
-        """One life of the device's agent, to its end. Raises what ended it, if that was not `stop`."""
+        """Live one life of the device's agent. Raises what ended it, if that was not `stop`."""
         writer = self._writer
-        # What the agent before this one recorded has to be seen there.
         writer.flush()
         page, device_id = self._spec.page, self._spec.device.id
         anchor = same_anchor(page, writer.root, writer.run_id, device_id, self._spec.anchor)
@@ -152,8 +140,8 @@ class _Device:
             self.ended = self._stopping.is_set()
 
     def _last_lease(self) -> LastLease:
-        """What the ledger has of the device's last lease. Where a spool has none, its disk may be new and the fleet's
-        ledger have some: leases are numbered from a number that is drawn then, lest two have one name."""
+        """Return the device's last lease in the ledger, or a random lease number to count on from. A spool without
+        leases may be on a new disk while the fleet's ledger has some: no two leases may share a name."""
         root = self._writer.root
         last = last_lease(root, self._writer.run_id, self._spec.device.id)
         if last.number or not (root / spool.FOLDER).is_dir():

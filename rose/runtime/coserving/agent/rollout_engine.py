@@ -1,5 +1,4 @@
-"""Keeps a device's rollout engine running: takes up the one that runs or starts one, and starts it again after ever
-longer if it died."""
+"""Keeps a device's rollout engine running: takes up or starts one, and starts it again after ever longer waits."""
 
 from __future__ import annotations
 
@@ -33,24 +32,21 @@ if TYPE_CHECKING:
 
 EngineAction = Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
 
-#: Wait before an engine that died is started again: the first, doubled with each death up to the last.
+#: The first wait before an engine that died is started again, doubled up to the last.
 BACK_OFF_FIRST_S = 1.0
 BACK_OFF_MAX_S = 60.0
-#: An engine that lived for so long was sound: the next wait is the first one again.
+#: An engine that lived this long was sound: the next wait is the first again.
 SOUND_NS = 120_000_000_000
 _LOOK_S = 0.1
-#: A serving engine that is away for so long finds the memory of its GPU free when it starts.
-AWAY_NS = 5_000_000_000
-#: One that is to be taken up answers within this.
-_ANSWER_S = 5.0
-#: What an engine that dies as it is started, or a host that lacks something for it, makes of starting it.
+AWAY_NS = 5_000_000_000  # a serving engine away for this long finds its GPU's memory free when it starts
+_ANSWER_S = 5.0  # an engine to take up answers within this time
+#: Errors of an engine that dies as it starts, or of a host that lacks something for it.
 _NOT_STARTED = (UserError, OSError, psutil.Error, http.client.HTTPException, ValueError)
 
 
 def rollout_event(
     spec: AgentSpec, action: EngineAction, pid: int | None, *, duration_ns: int | None = None, reason: str | None = None
 ) -> Engine:
-    """Return a change in the life of the device's rollout engine."""
     engine = spec.rollout
     assert engine is not None, "a device without a rollout engine has no events of one"
     note = described(spec.page, "rollout") or Attachment(role="rollout", pid=0)
@@ -62,7 +58,6 @@ def rollout_event(
         role="rollout",
         model=engine.model_name,
         pid=pid,
-        # One that never came so far as to say what it is has none of these, whatever was asked of it.
         kv_bytes=note.kv_tokens * spec.rollout_kv_bytes_per_token or None,
         duration_ns=duration_ns,
         memory_mechanism=note.memory_mechanism or None,
@@ -72,16 +67,12 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """One engine at a time, in a thread that lives as long as it does: the kernel ties a process to that thread, unless
-    its spec has it outlive its agent. Then the one on record is taken up, if it runs, is of that spec, and answers.
-
-    SGLang's server goes on for seconds without its scheduler, answering nothing: an engine whose scheduler was on the
-    page and is not any more has died. A serving engine sizes its pool by what is free as it starts: on a lent GPU the
-    engine is started once a serving engine is on the page, and ended when none was for a while.
-
-    `changed` is called when it can be used, or no more. `assigned` is told whose it is from when on. `via` gives the
-    way to a target.
-    """
+    """One engine at a time, in a thread that lives as long as it does: the kernel ties a process to that thread.
+    If its spec has it outlive its agent, a running engine of that spec that answers is taken up instead. An engine
+    whose scheduler left the page has died, though SGLang's server runs on for seconds. A serving engine sizes its pool
+    by the memory free as it starts: on a lent GPU this engine starts once a serving engine is on the page, and ends
+    when none was for a while. `changed` is called when it becomes usable or unusable, `assigned` learns whose it is,
+    `via` gives the way to a target."""
 
     def __init__(
         self,
@@ -99,17 +90,13 @@ class RolloutEngine:
         self._spec, self._page, self._accountant, self._record = spec, page, accountant, record
         self._assigned, self._changed, self._via, self._make = assigned, changed, via, make
         self._engine_spec = spec.rollout
-        #: The engine, and what brings it to a version once it answers.
         self.engine: EngineProcess | None = None
         self.sync: EngineSync | None = None
-        #: Why it is kept no more, if nobody asked for that.
         self.failure: str | None = None
         self._away: str | None = "the rollout engine is being started"
-        #: The last one that was made: also of an engine that is being taken up.
-        self._newest: EngineSync | None = None
-        #: Whether it answers, as far as is known: then it can be left.
-        self._up = False
-        #: Whether it was given another port since it last answered.
+        self._newest: EngineSync | None = None  # the newest sync, also of an engine that is being taken up
+        self._up = False  # whether the engine answers: then it can be left
+        #: Whether it got another port since it last answered.
         self._moved = False
         self._leaving = False
         self._stopping = threading.Event()
@@ -117,7 +104,6 @@ class RolloutEngine:
 
     @property
     def fault(self) -> str | None:
-        """Why no turn can run on the engine; None if one can."""
         if self._away is not None:
             return self._away
         if (sync := self.sync) is not None and not sync.standing.trusted:
@@ -126,14 +112,11 @@ class RolloutEngine:
 
     @property
     def held(self) -> tuple[str, int] | None:
-        """(run, version) that the engine holds; None while there is none that answers."""
         return None if (sync := self.sync) is None else sync.held
 
     def assign(self, run_ids: Mapping[str, str | None]) -> None:
-        """The controller has said which run each engine is assigned to; one that it does not name stays with its run.
-
-        It comes to another run as that run's weights do: turns of the one before leave it first.
-        """
+        """Note which run the controller assigned the engine to; an engine it does not name stays with its run.
+        The engine comes to another run with that run's weights: turns of the former run leave it first."""
         if self._engine_spec.engine_id not in run_ids:
             return
         run_id, held = run_ids[self._engine_spec.engine_id], self.held
@@ -141,14 +124,10 @@ class RolloutEngine:
             self._assigned.change(monotonic_ns(), run_id or "")
 
     def start(self) -> None:
-        """Return at once; an engine that does not start is tried again."""
         self._thread.start()
 
     def stop(self, *, leave: bool = False) -> bool:
-        """Keep it no more, and end it, or `leave` it to the next agent; returns whether it was alive.
-
-        Safe to call twice.
-        """
+        """End the engine, or `leave` it to the next agent; returns whether it was alive. Safe to call twice."""
         self._leaving |= leave
         self._stopping.set()
         if leave and self._newest is not None:
@@ -160,8 +139,6 @@ class RolloutEngine:
         if self._thread.is_alive():
             self._thread.join()
         return was_alive
-
-    # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         try:
@@ -186,14 +163,13 @@ class RolloutEngine:
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
 
     def _adopt(self) -> EngineProcess | None:
-        """Return the engine that an agent before this one left; what cannot be taken up is ended."""
         spec, page = self._engine_spec, self._page.path
         if spec.orphan_s is None or (record := EngineRecord.read(page)) is None:
             return None
         engine = self._make(replace(spec, port=record.port))
         reason = "it ended while it had no agent"
         if engine.adopt(record):
-            # It did well without an agent: one that ends before it knows more leaves it, too.
+            # It ran without an agent: one that ends before it knows more leaves it, too.
             self._up = True
             self.engine = engine
             if (unfit := self._unfit(engine, record) or self._take_over(engine)) is None:
@@ -208,7 +184,6 @@ class RolloutEngine:
         return None
 
     def _unfit(self, engine: EngineProcess, record: EngineRecord) -> str | None:
-        """Return why an engine that runs is not taken up."""
         spec = self._engine_spec
         if record.spec_sha256 != adoption.spec_sha256(spec):
             return "engine arguments changed since it started"
@@ -217,20 +192,20 @@ class RolloutEngine:
         if not self._has_scheduler():
             return "its scheduler is not on the device's page"
         try:
-            # It ends nothing, and every scheduler that turns answers it at once.
+            # This ends nothing, and every working scheduler answers it at once.
             engine.post("/generate", question("end", "none"), timeout_s=_ANSWER_S)
-            # An agent that was killed as it started the engine had not come to this.
+            # An agent killed as it started the engine had not settled it.
             engine.settle()
         except (OSError, http.client.HTTPException, ValueError, psutil.Error) as error:
             return f"it does not answer ({error})"
         return None
 
     def _take_over(self, engine: EngineProcess) -> str | None:
-        """Return why it is not known what an engine holds that runs; None if it is, and the engine is used now."""
+        """Return why it is unknown what a running engine holds; None if it is known, and the engine is used now."""
         sync = self._new_sync(engine)
         if (reason := sync.take_over(self._page.get(Party.ROLLOUT, Field.SWAPS))) is None:
             if sync.standing.held:
-                # An agent that ended as it brought the engine to another run did not say whose it is now.
+                # A former agent that ended in a change of runs did not say whose the engine is now.
                 self._assigned.change(monotonic_ns(), sync.run_id)
             self._begin(sync)
         return reason
@@ -247,7 +222,6 @@ class RolloutEngine:
         self._changed()
 
     def _live(self, launched_ns: int) -> str | None:
-        """Have one life of the engine; return why it ended, None if it was stopped."""
         engine = self.engine = self._make(self._engine_spec)
         self._accountant.starts(launched_ns)
         try:
@@ -258,7 +232,6 @@ class RolloutEngine:
             engine.settle()
         except _NOT_STARTED as error:
             return self._did_not_start(engine, error)
-        # Before it is brought to its version, which takes a while.
         reason, scheduled = "the process ended", self._has_scheduler()
         self._accountant.started(monotonic_ns())
         duration_ns = monotonic_ns() - launched_ns
@@ -268,7 +241,6 @@ class RolloutEngine:
         return self._live_on(engine, scheduled=scheduled, reason=reason)
 
     def _did_not_start(self, engine: EngineProcess, error: Exception) -> str | None:
-        """Returns what `_live` does."""
         if self._stopping.is_set():
             self._accountant.started(monotonic_ns())
             return None
@@ -280,13 +252,11 @@ class RolloutEngine:
         elif isinstance(error, EngineError):
             reason = "it did not start"
         else:
-            # Of this its log says nothing.
             reason = f"it did not start: {type(error).__name__}: {error}"
         self._end(engine, reason)
         return reason
 
     def _live_on(self, engine: EngineProcess, *, scheduled: bool, reason: str = "the process ended") -> str | None:
-        """Have what is left of a life once the engine answers; return what `_live` does."""
         self._up, died, room_ns = True, True, monotonic_ns()
         while engine.alive:
             if self._stopping.wait(_LOOK_S):
@@ -307,10 +277,9 @@ class RolloutEngine:
         return reason
 
     def _end(self, engine: EngineProcess, reason: str, *, died: bool = True) -> None:
-        """Leave nothing of an engine that died, could not be started, or makes room."""
         self._away = f"the rollout engine {'died' if died else 'was ended'} ({reason}) and is started again"
         self.sync = None
-        # The lease first: turns that were on it go on elsewhere. What has no claim to a core takes long to end.
+        # The lease first: its turns continue elsewhere. A process without a claim to a core ends slowly.
         self._changed()
         engine.kill()
         self._accountant.started(monotonic_ns())
@@ -321,16 +290,13 @@ class RolloutEngine:
         return page.alive(Party.ROLLOUT) and not is_ending(page.get(Party.ROLLOUT, Field.PID))
 
     def _has_room(self) -> bool:
-        """Return whether nobody is to have the device's memory before this engine."""
         spec = self._engine_spec
         return spec.gpu is None or not spec.plugin.gated or has_engine(self._page.path)
 
 
 def end_without_agent(writer: LedgerWriter, page: Path, device_id: str) -> None:
-    """End the lease that the device's last agent left open, if it did; `page` is where the device's page lies, or lay.
-
-    Raises LedgerError, and UserError if the device is there still for the ledger: nobody accounts for its time.
-    """
+    """End the lease that the device's last agent left open, if any; `page`: where the device's page lies, or lay.
+    Raises LedgerError, and UserError if the device is still in the fleet: nobody accounts for its time."""
     root, run_id = writer.root, writer.run_id
     anchor = kept_anchor(page, run_id)
     if (end := last_lease(root, run_id, device_id).end(anchor)) is not None:

@@ -1,8 +1,5 @@
-"""What an agent goes on from that takes a device over from one before it: its clock, its accounts, its leases.
-
-How far a device's time was accounted for is what the ledger has, and nothing else: what an agent that was killed had
-not written yet never was. What the engines did since then lies in the page's rings.
-"""
+"""What an agent takes over from the device's former agents: their clock, accounts and leases.
+Only the ledger says how far time is accounted for. What the engines did since lies in the page's rings."""
 
 from __future__ import annotations
 
@@ -26,25 +23,13 @@ from rose.runtime.engines.adoption import boot_id
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest
 
-#: A day: of a ledger of months only this is read, unless the host was away for longer.
-_LATELY_US = 86_400_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What a ledger knows of a device, UTC nanoseconds: up to when it is accounted for, and anything is known of it;
-    whether it is there; and the run that trained on it last, "" for none."""
-
-    until_ns: int
-    newest_ns: int
-    is_there: bool
-    train_run_id: str
+_LATELY_US = 86_400_000_000  # a day: the only part of a long ledger that is read, unless the host was away for longer
 
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """Up to when the agents before this one accounted for the device, monotonic, the leases that ended since, and the
-    run that trained on it until then; "" for none."""
+    """What former agents left: until when they accounted for the device, monotonic; leases that ended since; and the
+    run that trained on it last, "" for none."""
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
@@ -52,7 +37,6 @@ class Predecessor:
 
 
 def recorded_run(staging: Path) -> str:
-    """The run of the weights that are on record beside an engine; "" where none are."""
     for path in staging.glob("held-*.json"):
         with suppress(OSError, TransferError):
             return Manifest.from_bytes(path.read_bytes()).run_id
@@ -60,7 +44,7 @@ def recorded_run(staging: Path) -> str:
 
 
 def kept_anchor(page: Path, run_id: str) -> Anchor | None:
-    """The clock that the agents of this device have gone by since the host's boot; None: no agent had one."""
+    """Return the clock of this device's agents since the host's boot; None: no agent had one."""
     try:
         kept = json.loads(_anchor_file(page).read_text())
         if kept["boot_id"] == boot_id() and kept["run_id"] == run_id:
@@ -71,18 +55,16 @@ def kept_anchor(page: Path, run_id: str) -> Anchor | None:
 
 
 def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Anchor:
-    """The anchor that the agents of this device have gone by since the host's boot, whatever the wall clock did
-    meanwhile. The first one takes `anchor`, or a later one where that is before what the ledger has of the device: its
-    time never goes back.
-
-    Raises OSError, and LedgerError if the ledger cannot be read.
-    """
+    """Return the anchor of this device's agents since the host's boot, whatever the wall clock did meanwhile.
+    The first agent takes `anchor`, or a later one if the ledger's time of the device is later: device time never goes
+    back. Raises OSError, and LedgerError if the ledger cannot be read."""
     if (kept := kept_anchor(page, run_id)) is not None:
         return kept
     with _reading(ledger, f"how far the clock of device {device_id} has come") as connection:
         known = _known(connection, run_id, device_id)
     if known is not None:
-        anchor = Anchor(max(anchor.utc_minus_monotonic_ns, known.newest_ns - monotonic_ns()))
+        _, newest_ns, *_ = known
+        anchor = Anchor(max(anchor.utc_minus_monotonic_ns, newest_ns - monotonic_ns()))
     path = _anchor_file(page)
     private_files.make(path.parent)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -93,31 +75,29 @@ def same_anchor(page: Path, ledger: Path, run_id: str, device_id: str, anchor: A
 
 
 def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Predecessor | None:
-    """What the ledger knows of agents before this one; None if the device was never in this fleet, or has left it.
-
-    Raises LedgerError if the ledger cannot be read: time would be counted twice.
-    """
+    """Return what former agents left by the ledger; None if the device was never in this fleet, or has left it.
+    Raises LedgerError if the ledger cannot be read: time would be counted twice."""
     with _reading(ledger, f"how far device {device_id} is accounted for") as connection:
         known = _known(connection, run_id, device_id)
-        if known is None or not known.is_there:
+        if known is None:
             return None
-        since = {"run_id": run_id, "device_id": device_id, "until_ns": known.until_ns}
+        until_ns, _, joined, train_run_id = known
+        if not joined:
+            return None
+        since = {"run_id": run_id, "device_id": device_id, "until_ns": until_ns}
         rows = connection.execute(sql.read("device/ended_leases.sql"), since).fetchall()
     offset_ns, now_ns = anchor.utc_minus_monotonic_ns, monotonic_ns()
     changes: list[LeaseChange] = []
-    # Nothing is after now.
     for lease_id, granted_ns, closed_ns in rows:
-        began_ns = known.until_ns if granted_ns is None else granted_ns
+        began_ns = until_ns if granted_ns is None else granted_ns
         changes.append(LeaseChange(min(began_ns - offset_ns, now_ns), lease_id, None))
         changes.append(LeaseChange(min(closed_ns - offset_ns, now_ns), None, None))
-    return Predecessor(min(known.until_ns - offset_ns, now_ns), tuple(changes), known.train_run_id)
+    return Predecessor(min(until_ns - offset_ns, now_ns), tuple(changes), train_run_id)
 
 
 def last_lease(ledger: Path, run_id: str, device_id: str) -> LastLease:
-    """What the ledger knows of the device's last lease: a host that lost its memory knows nothing else of it.
-
-    Raises LedgerError if the ledger cannot be read: two leases would have one name.
-    """
+    """Return the device's last lease in the ledger: a host that lost its memory has no other record of it.
+    Raises LedgerError if the ledger cannot be read: two leases would have one name."""
     of_device = {"run_id": run_id, "device_id": device_id}
     with _reading(ledger, f"the last lease of device {device_id}") as connection:
         for since_us in (utc_us() - _LATELY_US, 0):
@@ -141,7 +121,7 @@ def _anchor_file(page: Path) -> Path:
 
 @contextmanager
 def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Raises LedgerError, which names what is wanted of the ledger, whatever keeps it from being read."""
+    """Yield a connection. Raises LedgerError, which names what is `wanted`, whatever fails."""
     try:
         with catalog.connect(ledger) as connection:
             yield connection
@@ -151,13 +131,13 @@ def _reading(ledger: Path, wanted: str) -> Iterator[duckdb.DuckDBPyConnection]:
         raise LedgerError(f"the ledger at {ledger} does not tell {wanted}: {error}") from error
 
 
-def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> _Known | None:
-    """None if the device was never in this fleet."""
+def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -> tuple[int, int, bool, str] | None:
+    """Return (accounted until, newest fact, joined, run that trained last or ""), UTC ns; None: never in this fleet."""
     of_device = {"run_id": run_id, "device_id": device_id}
     changed_ns, action = connection.execute(sql.read("device/last_change.sql"), of_device).fetchone() or (None, None)
     if changed_ns is None:
         return None
-    # All after the last change; of days of it, the last one will do, if it has anything.
+    # All after the last change; the last day of it will do, if it has anything.
     changed_us, until_ns, newest_ns, train_run_id = changed_ns // 1000, None, None, None
     for since_us in dict.fromkeys((max(changed_us, utc_us() - _LATELY_US), changed_us)):
         text = sql.read("device/accounted.sql")
@@ -165,5 +145,4 @@ def _known(connection: duckdb.DuckDBPyConnection, run_id: str, device_id: str) -
         until_ns, newest_ns, train_run_id = row or (None, None, None)
         if until_ns is not None:
             break
-    newest_ns = max(changed_ns, newest_ns or 0)
-    return _Known(max(changed_ns, until_ns or 0), newest_ns, action == "joined", train_run_id or "")
+    return max(changed_ns, until_ns or 0), max(changed_ns, newest_ns or 0), action == "joined", train_run_id or ""

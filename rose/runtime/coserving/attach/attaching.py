@@ -1,8 +1,6 @@
-"""Joins a serving engine that runs to the page of a device, and lets go of it: for its owner, and for a fleet.
-
-The engine is asked through SGLang's own `/set_internal_state` and `/server_info`, so it has to be on this host, but
-may belong to another user. What it serves goes on whatever the answer is.
-"""
+"""Joins a running serving engine to a device's page, and lets go of it: for its owner, and for a fleet.
+It uses SGLang's own `/set_internal_state` and `/server_info`, so the engine has to be on this host, but may be another
+user's. The engine serves on whatever the answer is."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,15 +24,11 @@ from rose.runtime.coserving.hooks.serving import ATTACH, DETACH, RELEASE
 from rose.runtime.coserving.hooks.settings import PAGE_LINK
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, page_users
 
-#: A scheduler answers between two of its steps, and a step can be a long prefill.
+#: A scheduler answers between two steps, and a step can be a long prefill.
 TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 15.0
 _POLL_S = 0.1
-_KEY_REFUSED = (401, 403)
-_NO_SUCH_PATH = 404
-#: A number that a 64-bit float holds exactly.
-_NUMBER_BITS = 52
-#: Where fleets of this host keep their pages.
+_NUMBER_BITS = 52  # a 64-bit float holds such a number exactly
 FOLDERS = tuple(dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir()))))
 
 
@@ -46,7 +40,7 @@ class AttachError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageUse:
-    """A page on this host, and who has its sections. `refused`: why an engine that was to take it did not."""
+    """A page on this host and who has its sections. `refused`: why an engine did not take it."""
 
     page: str
     agent: bool
@@ -56,16 +50,14 @@ class PageUse:
 
 
 class OwnedEngine:
-    """A serving engine at `url` that somebody else started. `token`: its `--admin-api-key`, or its `--api-key`.
-
-    All methods raise AttachError.
-    """
+    """A serving engine at `url` that somebody else started. All methods raise AttachError.
+    `token`: its `--admin-api-key`, or its `--api-key`."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.url, self._token, self._answer_timeout_s = url.rstrip("/"), token, answer_timeout_s
 
     def state(self) -> EngineState | None:
-        """Whether the engine is attached; None if it does not tell who has this key: a server may have two."""
+        """Return the engine's state; None if it tells nothing with this key: a server may have two."""
         try:
             answer = self._call("/server_info")
         except _KeyRefusedError:
@@ -86,13 +78,10 @@ class OwnedEngine:
     def attach(
         self, page: Path, waiting: Callable[[], None] = lambda: None, timeout_s: float = TIMEOUT_S
     ) -> EngineState | None:
-        """Return once the engine has the serving section of `page`; None if it cannot be asked how it is.
-
-        `waiting` is called meanwhile; what it raises ends the wait. On an error the engine is left with no page.
-        """
+        """Return once the engine has the serving section of `page`; None if this key may not read its state.
+        `waiting` is called meanwhile; what it raises ends the wait. On an error the engine is left without a page."""
         page = page.resolve()
-        view = _opened(page)
-        try:
+        with closing(_opened(page)) as view:
             state = self.state()
             if state is not None and state.attached and _same(state.page, page):
                 return state
@@ -108,20 +97,14 @@ class OwnedEngine:
                 with suppress(AttachError):
                     self._set(RELEASE)
                 raise
-        finally:
-            view.close()
 
     def detach(self, *, by_owner: bool = True) -> EngineState | None:
-        """Have the engine let go; returns how it was before. One detached by its owner is left alone by deployments
-        that run, whether or not it had a page."""
+        """Have the engine let go; return its former state. Running deployments leave it alone if `by_owner`."""
         state = self.state()
         self._set(DETACH if by_owner else RELEASE)
         return state
 
-    # ------------------------------------------------------------------ steps of attaching
-
     def _require_free(self, state: EngineState | None, wanted: Path) -> None:
-        """See that the engine is not taken from an agent that is at work."""
         if state is None or not state.attached or state.page is None or _same(state.page, wanted):
             return
         if _use(Path(state.page)).agent:
@@ -135,7 +118,6 @@ class OwnedEngine:
             taken = self._call("/set_internal_state", {"server_args": {ATTACH: number}})
         except _KeyRefusedError as error:
             raise AttachError(str(error)) from None
-        # One answer for each scheduler.
         if not isinstance(taken, list) or not taken or not all(taken):
             raise AttachError(
                 f"serving at {self.url} knows no pages (it answered {taken}): install rose-serving beside its SGLang "
@@ -166,8 +148,6 @@ class OwnedEngine:
             )
         return state.reason
 
-    # ------------------------------------------------------------------ HTTP
-
     def _call(self, path: str, body: object = None) -> Any:
         headers = {"Content-Type": "application/json"}
         if self._token:
@@ -178,12 +158,12 @@ class OwnedEngine:
             with urllib.request.urlopen(request, timeout=self._answer_timeout_s) as response:
                 return json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
-            if error.code in _KEY_REFUSED:
+            if error.code in (401, 403):
                 raise _KeyRefusedError(
                     f"the server at {self.url} asks for a key: give its --admin-api-key, or else its --api-key, as "
                     "--token or in ROSE_SERVING_TOKEN"
                 ) from None
-            if error.code == _NO_SUCH_PATH and body is not None:
+            if error.code == 404 and body is not None:
                 raise AttachError(
                     f"the server at {self.url} has no {path}, as SGLang's embedded server has none "
                     "(SGLANG_RUST_SERVER): set ROSE_PLUGIN_PAGE in its unit file, and start it again"
@@ -193,7 +173,7 @@ class OwnedEngine:
                 why = error.read().decode(errors="replace").strip()[:200]
             raise AttachError(f"{self.url}{path} answers {error.code} ({why}): is it an SGLang server?") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            # The last: what answers speaks no HTTP, or ended in the middle of it.
+            # HTTPException: the answer is no HTTP, or was cut off.
             reason = getattr(error, "reason", error)
             reason = getattr(reason, "strerror", None) or reason
             raise AttachError(
@@ -207,7 +187,6 @@ class _KeyRefusedError(Exception):
 
 @contextmanager
 def _link(page: Path) -> Iterator[int]:
-    """The number by which an engine finds the page, as long as this lasts."""
     number = secrets.randbits(_NUMBER_BITS)
     link = Path(f"{PAGE_LINK}{number}")
     try:
@@ -230,7 +209,6 @@ def pages_in_use() -> list[PageUse]:
 
 
 def has_engine(page: Path) -> bool:
-    """Whether a serving engine has the page."""
     return _use(page).serving_pid is not None
 
 
@@ -239,16 +217,13 @@ def _use(path: Path) -> PageUse:
         view = ArbiterPage(path)
     except (PageError, OSError) as error:
         return PageUse(page=str(path), agent=False, serving_pid=None, refused=str(error))
-    try:
+    with closing(view):
         pid = view.get(Party.SERVING, Field.PID) if view.alive(Party.SERVING) else None
         use = PageUse(page=str(path), agent=view.alive(Party.AGENT), serving_pid=pid)
         note = described(path, "serving")
-        # It may be of an engine before the one that has the page.
         if note is None or (note.refused is None if pid is None else note.pid != pid):
             return use
         return replace(use, model=note.model, refused=note.refused)
-    finally:
-        view.close()
 
 
 def _opened(page: Path) -> ArbiterPage:

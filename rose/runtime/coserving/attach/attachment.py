@@ -1,8 +1,5 @@
 """What an engine says of itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`.
-
-`<page>.detached` lies there from when the owner of a serving engine let go of the page until an engine takes it. It
-outlives the engine.
-"""
+`<page>.detached` exists from when a serving engine's owner let go of the page until an engine takes it."""
 
 from __future__ import annotations
 
@@ -14,10 +11,8 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """The engine as SGLang resolved its arguments, not as it was asked for. `refused`: why nothing is lent beside it.
-
-    What the two mechanisms are called is in `rose.runtime.coserving.hooks.mechanisms`.
-    """
+    """The engine as SGLang resolved its arguments. `refused`: why nothing is lent beside it.
+    The names of mechanisms are in `rose.runtime.coserving.hooks.mechanisms`."""
 
     role: Literal["serving", "rollout"]
     pid: int
@@ -28,17 +23,13 @@ class Attachment:
     refused: str | None = None
 
 
-#: The entry of an engine's `EngineState` among the internal states of SGLang's `/server_info`.
-STATE = "rose"
+STATE = "rose"  # the entry of `EngineState` in SGLang's internal states
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineState:
-    """Whether a running engine has a page. `page`: the one it has or was told to take.
-
-    `detached`: its owner let go of the page, so nobody but the owner attaches it again. `reason`: why it has not taken
-    the page; None if it has, or has not tried yet.
-    """
+    """Whether a running engine has a page. `page`: the one it has or was told to take. `detached`: its owner let go of
+    the page, so only the owner attaches it again. `reason`: why it has not taken the page."""
 
     role: Literal["serving", "rollout"]
     pid: int
@@ -48,12 +39,8 @@ class EngineState:
     detached: bool = False
     reason: str | None = None
 
-    def to_message(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_message(cls, message: Any) -> EngineState | None:
-        """None if that is no state."""
         try:
             return cls(**message)
         except TypeError:
@@ -61,7 +48,6 @@ class EngineState:
 
 
 def describe(page: Path, attachment: Attachment) -> None:
-    """Leave the attachment beside the page, whole."""
     path = _path(page, attachment.role)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(attachment)))
@@ -69,29 +55,14 @@ def describe(page: Path, attachment: Attachment) -> None:
 
 
 def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | None:
-    """What the last engine of that role said; None if there was none."""
     try:
         return Attachment(**json.loads(_path(page, role).read_text()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
-def note_detached(page: Path) -> None:
-    """The owner of the serving engine that has the page lets go of it."""
-    _detached(page).touch()
-
-
-def forget_detached(page: Path) -> None:
-    """A serving engine has taken the page."""
-    _detached(page).unlink(missing_ok=True)
-
-
-def is_detached(page: Path) -> bool:
-    """Whether an owner let go of the page and no serving engine took it since."""
-    return _detached(page).exists()
-
-
-def _detached(page: Path) -> Path:
+def detached_note(page: Path) -> Path:
+    """Return the file that exists while an owner let go of the page and no serving engine has taken it since."""
     return page.with_name(f"{page.name}.detached")
 
 

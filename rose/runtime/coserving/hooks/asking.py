@@ -1,9 +1,6 @@
-"""How the plugin inside a rollout engine is asked for something: with a request that is no request.
-
-SGLang hands every request to all ranks of an engine at the same point of their loops, by whichever of its servers it
-came. One whose id is a question of ours is taken out of the queue before any step, acted on, and answered at once as
-aborted; the answer's message says how it was taken.
-"""
+"""Questions to the plugin inside a rollout engine, sent as `/generate` requests. SGLang hands every request to all
+ranks at the same point of their loops. The plugin takes a request whose id is a question out of the queue before any
+step, acts, and answers at once: aborted, with a message that says whether it was taken."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-#: What is asked of the engine's weights, each with a policy version.
+#: Questions about the engine's weights, each with a policy version.
 Verb = Literal["prepare", "commit", "audit", "confirm"]
 _VERBS: tuple[Verb, ...] = get_args(Verb)
 
@@ -24,10 +21,8 @@ _END = re.compile(rf"rose-end-(.+)-{_NONCE}")
 
 
 def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
-    """The body of the `/generate` request that asks for `verb` of a policy version.
-
-    "end" of a request's id ends that request with the tokens it has: SGLang's own abort may answer without them.
-    """
+    """Return the body of the `/generate` request that asks for `verb` of a policy version.
+    "end" ends the request of that id with the tokens it has: SGLang's own abort may answer without them."""
     return {
         "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
         "input_ids": [0],
@@ -36,7 +31,7 @@ def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]
 
 
 def asked(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
-    """(verb, what it is about) of a question; None for a request that is none."""
+    """Return (verb, what it is about) of a question; None for any other request."""
     name = client_id(request_id)
     if match := _END.fullmatch(name):
         return "end", match[1]
@@ -46,12 +41,11 @@ def asked(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | No
 
 
 def client_id(request_id: str) -> str:
-    """The id that a client gave a request: SGLang's embedded server adds a mark of its own."""
     return request_id.rpartition("#")[0] or request_id
 
 
 def refusal(answer: Any) -> str | None:
-    """Why the engine refused, by its answer; None if it took the question."""
+    """Return why the engine refused a question, by its answer; None if it took the question."""
     try:
         message = str(answer["meta_info"]["finish_reason"]["message"])
     except (LookupError, TypeError):
@@ -69,7 +63,6 @@ class Ranks:
 
     @classmethod
     def of_engine(cls) -> Ranks:
-        """This scheduler's."""
         from sglang.srt.runtime_context import get_parallel
 
         parallel = get_parallel()

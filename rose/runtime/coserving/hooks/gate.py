@@ -1,9 +1,5 @@
 """Holds a rollout engine's steps until the policy admits them, and makes a running step give way between layers.
-
-All of it runs in the scheduler's own thread: before a step (`before_step`), before each layer of one
-(`between_layers`), and where one ends. A step that is not to be finished, because its lease ended while serving had
-the device or because serving needs the memory it holds, is abandoned between two layers.
-"""
+A step is abandoned between two layers if its lease ended while serving had the device, or serving needs its memory."""
 
 from __future__ import annotations
 
@@ -21,15 +17,12 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRec
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import Decision, Hold, LeaseTerms, ServingLoad, StepFacts
 
-#: A GPU is kept at work by one layer that runs and one that waits behind it.
-LAYERS_AHEAD = 2
+LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
 
 class RunAhead:
-    """The last layers' ends, as events of the GPU. Without it Python queues a whole step before its first layer ran.
-
-    No more than `layers` are queued at a time. Raises ValueError below 1.
-    """
+    """Keeps at most `layers` of a step queued on the GPU, by events at the layers' ends. Raises ValueError below 1.
+    Without it Python queues a whole step before its first layer ran."""
 
     def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
@@ -42,7 +35,6 @@ class RunAhead:
         self._free: list[Any] = []
 
     def before_layer(self) -> None:
-        """Return when no more than `layers` are queued, the one that is to be launched among them."""
         event = self._free.pop() if self._free else self._new_event()  # type: ignore[no-untyped-call]
         event.record()
         self._queued.append(event)
@@ -50,7 +42,6 @@ class RunAhead:
             self._wait()
 
     def drain(self) -> None:
-        """Return when the GPU has done all that this thread's step queued before the last `before_layer`."""
         while self._queued:
             self._wait()
 
@@ -61,7 +52,7 @@ class RunAhead:
 
 
 class _CapturingDevice:
-    """SGLang's device module, but that its `graph` captures in segments."""
+    """SGLang's device module with a `graph` that captures in segments."""
 
     def __init__(self, module: Any) -> None:
         from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import BreakableCUDAGraph
@@ -73,14 +64,13 @@ class _CapturingDevice:
         return getattr(self._module, name)
 
     def graph(self, *, cuda_graph: Any, pool: Any, stream: Any) -> Any:
-        """A context that captures into `captured`; `cuda_graph` stays empty."""
         from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import BreakableCUDAGraphCapture
 
         return BreakableCUDAGraphCapture(self.captured, pool=pool, stream=stream)
 
 
 def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any, *args: Any, **kwargs: Any) -> None:
-    """SGLang's `FullCudaGraphBackend.capture_one`, in segments."""
+    """Do what SGLang's `FullCudaGraphBackend.capture_one` does, in segments."""
     module = backend._device_module
     backend._device_module = device = _CapturingDevice(module)
     try:
@@ -91,31 +81,28 @@ def capture_in_layers(original: Callable[..., Any], backend: Any, shape_key: Any
 
 
 def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], None]:
-    """`between_layers`, as what ends a segment while a graph is captured, and runs between two when it is replayed."""
+    """Return `between_layers`, made to end a segment while a graph is captured and to run in each replay."""
     from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
 
     marked: Callable[[int], None] = eager_on_graph(between_layers)
     return marked
 
 
-#: How long to sleep between looks at the page: far less than a layer takes on CPU cores, and on a GPU.
+#: How long to sleep between looks at the page: far less than a layer takes.
 POLL_CPU_S = 0.0005
 POLL_GPU_S = 0.00005
-#: Without a lease, or with serving gone, nothing is about to change within a step's time.
+#: Without a lease or serving, nothing changes within a step's time.
 POLL_UNLENT_S = 0.002
 _SHARE_WINDOW_NS = 1_000_000_000
-#: Requests that were held for so long go on elsewhere, if there is an elsewhere.
-STALL_NS = 5_000_000_000
-#: Less than this between two looks at the clocks is noise, not a core that was taken away.
+STALL_NS = 5_000_000_000  # requests held for this long continue elsewhere, if possible
+#: Shorter absences are noise, not a core that was taken away.
 _TAKEN_MIN_NS = 500_000
 CHUNK_TOKENS_MIN = 32
 
 
 class RolloutGate:
-    """The executor's side inside a rollout engine that shares its device.
-
-    A step gives way before each of its `layers`. `run_ahead` is for a GPU, None on CPU cores.
-    """
+    """The gate of a rollout engine that shares its device.
+    A step gives way before each of its `layers`. `run_ahead` is for a GPU, None on CPU cores."""
 
     def __init__(
         self,
@@ -141,16 +128,12 @@ class RolloutGate:
         self._policy: Policy = numbered(-1)
         self._lease = LeaseTerms()
         self._mark_ns = self._mark_cpu_ns = 0
-        #: When the queue of a GPU was first full in the running step; None if it was not, or was emptied since.
+        #: When the GPU's queue was first full in the running step; None if it was not, or was emptied since.
         self._full_ns: int | None = None
-
-    # ------------------------------------------------------------------ before a step
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
         """Return when the next step may run, or there is none to run.
-
-        `serve_control` is called while waiting, so that aborts and weight updates are not held up with the step.
-        """
+        `serve_control` is called while waiting, so that aborts and weight updates are not held up with the step."""
         held_since_ns = 0
         try:
             while True:
@@ -166,7 +149,6 @@ class RolloutGate:
                 if decision.admitted:
                     return
                 if decision.hold is Hold.NO_LEASE or (held_since_ns and now - held_since_ns > STALL_NS):
-                    # Their turns go on elsewhere with the tokens they have.
                     self._view.end([*self._view.waiting, *self._view.running])
                     continue
                 held_since_ns = held_since_ns or now
@@ -202,7 +184,6 @@ class RolloutGate:
         )
 
     def _preempt_ns(self, step_ns: int | None) -> int | None:
-        """How long serving would wait for a step to give way, once it wants the device."""
         preemptible = os.sched_getscheduler(0) == os.SCHED_IDLE
         if preemptible != bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)):
             self._page.set(Party.ROLLOUT, Field.PREEMPTIBLE, int(preemptible))
@@ -214,7 +195,7 @@ class RolloutGate:
         return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None) -> int:
-        """The largest prefill of which a layer is short beside what serving may be made to wait."""
+        """Return the largest prefill whose layer is short beside what serving may be made to wait."""
         chunk = self._chunk_tokens
         if self._policy.yields and load is not None and load.usual_prefill_ns is not None:
             wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
@@ -225,7 +206,6 @@ class RolloutGate:
         return chunk
 
     def _hold(self, hold: Hold, now_ns: int) -> None:
-        """A held span for each reason, so that refused time has a cause."""
         page = self._page
         opened = page.open(Party.ROLLOUT, now_ns)
         if opened is not None and opened.kind is Span.HELD and page.get(Party.ROLLOUT, Field.LAST_HOLD) == hold:
@@ -240,23 +220,18 @@ class RolloutGate:
             self._worked.popleft()
         return sum(end - max(start, since) for start, end in self._worked) / _SHARE_WINDOW_NS
 
-    # ------------------------------------------------------------------ in a step
-
     def step_begins(self) -> None:
-        """A step begins; its span is open."""
         self._full_ns, self._telemetry.layers_ns = None, 0
         self._mark(monotonic_ns(), time.thread_time_ns())
 
     def step_ended(self, began_ns: int) -> None:
-        """Its span is still open: account for a core that was taken away during the last layer."""
+        """Account for a core that was taken away during the last layer; the step's span is still open."""
         self._telemetry.after_wish_ns = self._note_taken(0) or 0
         self._worked.append((began_ns, monotonic_ns()))
 
     def between_layers(self, layers_left: int) -> None:
-        """Called before each layer of a running step: give way while serving wants the device.
-
-        Raises StepAbandonedError if the step is not to be finished.
-        """
+        """Give way while serving wants the device; called before each layer of a running step.
+        Raises StepAbandonedError if the step is not to be finished."""
         after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
@@ -278,9 +253,9 @@ class RolloutGate:
                 self._telemetry.worked(opened, began, latency_ns=after_wish_ns)
                 self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, began)
             return
-        # A step that had its core taken and given back since the wish was off the device in between.
+        # A step whose core was taken and given back since the wish was off the device in between.
         latency_ns = max(0, began - wanted) if opened < wanted else 0
-        # The kernels of a GPU run on while this thread does something else: there it is all of the time.
+        # A GPU's kernels run on while this thread waits: there it is all of the time.
         computed_ns = after_wish_ns or 0 if self._run_ahead is None else latency_ns
         self._telemetry.worked(opened, began, latency_ns=computed_ns)
         self._page.open_span(Party.ROLLOUT, Span.YIELD, began)
@@ -296,11 +271,8 @@ class RolloutGate:
         self._mark(ended, cpu)
 
     def _time_layers(self, layers_left: int) -> None:
-        """Once the queue of a GPU is full, each look comes a layer after the one before it.
-
-        What the host does before the first layer and after the last keeps nobody from the device, and takes most of a
-        small model's step.
-        """
+        """Time the layers alone: once the queue of a GPU is full, each look comes one layer after the previous look.
+        The host's other work keeps nobody from the device, and takes most of a small model's step."""
         layers = self._layers - self._ahead - 1
         if layers_left == layers + 1:
             self._full_ns = monotonic_ns()
@@ -308,7 +280,6 @@ class RolloutGate:
             self._telemetry.layers_ns = (monotonic_ns() - self._full_ns) * self._layers // layers
 
     def _check_worth(self, began_ns: int) -> None:
-        """Whether a step that gives way is still to be finished."""
         page, now = self._page, monotonic_ns()
         if not page.serving_works():
             raise StepAbandonedError("serving is gone")
@@ -324,11 +295,9 @@ class RolloutGate:
         self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
 
     def _note_taken(self, layers_left: int) -> int | None:
-        """Where the operating system takes the core away, a step does not see it happen: its clocks tell.
-
-        Time that passed while this thread did not run is a yield, from when serving first wanted the device. Returns
-        how long the step still computed after a wish that came since it last looked; None if it did not see one come.
-        """
+        """Record time for which the operating system took the core as a yield, from serving's first wish on.
+        A step does not see that happen: the thread's clock stands still meanwhile. Returns how long the step still
+        computed after a wish that came since the last look; None if none came."""
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
@@ -349,7 +318,7 @@ class RolloutGate:
 
 
 def layers_of(model: Any) -> Any:
-    """The decoder layers of a loaded SGLang model. Raises TypeError for one that does not keep `model.model.layers`."""
+    """Return the decoder layers of a loaded SGLang model. Raises TypeError if it has no `model.model.layers`."""
     layers = getattr(getattr(model, "model", model), "layers", None)
     if layers is None or len(layers) == 0:
         raise TypeError(f"{type(model).__name__} keeps no `model.layers`: a rollout step of it could not yield")
@@ -358,9 +327,7 @@ def layers_of(model: Any) -> Any:
 
 def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
     """Call `between_layers` before every decoder layer, with how many are left. Raises what `layers_of` does.
-
-    `after_last`: and once they are done; logits and sampling may take longer than a layer.
-    """
+    `after_last`: and once they are done; logits and sampling may take longer than a layer."""
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 

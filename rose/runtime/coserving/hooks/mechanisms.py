@@ -1,5 +1,4 @@
-"""What the ledger calls the means by which an engine shares its device: from what SGLang made of its arguments and from
-what its process runs under, never from what was asked for."""
+"""The ledger's names of how an engine really shares its device, never of what was asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ _WHOLE_STEP = "full"
 
 
 def compute_facts(scheduler: Any, *, gated: bool) -> dict[str, Any]:
-    """Return what `compute_mechanism` is told of the SGLang scheduler that runs in this process."""
     if str(getattr(scheduler, "device", "cpu")) == "cpu":
         return {"gated": gated}
     import torch
@@ -24,7 +22,7 @@ def compute_facts(scheduler: Any, *, gated: bool) -> dict[str, Any]:
         "native_kernels": sgl_kernel_absent.in_use(),
     }
     if gated:
-        # Of engines of ours only: their version is one that tells.
+        # Only ROSE's own engines have an SGLang version that tells.
         from sglang.srt.runtime_context import get_exec
 
         graphs = get_exec().graph.cuda_graph_config
@@ -41,30 +39,21 @@ def compute_mechanism(
     native_kernels: bool = False,
     preemptible: bool = False,
 ) -> str:
-    """Return the name. `decode_graphs` and `prefill_graphs` are SGLang's backends of the phases, as resolved.
-
-    `mps`: the process is a client of NVIDIA's service. `native_kernels`: stand-ins are there for compiled kernels.
-    `preemptible`: the operating system takes the engine's cores as soon as serving wakes.
-    """
-    parts = [
-        name
-        for name, holds in (
-            ("native-kernels", native_kernels),
-            ("mps", mps),
-            ("idle-class", gated and preemptible),
-        )
-        if holds
-    ]
+    """Return the name. `decode_graphs` and `prefill_graphs` are SGLang's resolved backends of the phases.
+    `mps`: a client of NVIDIA's service. `native_kernels`: stand-ins for compiled kernels. `preemptible`: the operating
+    system takes the engine's cores as soon as serving wakes."""
+    marks = {"native-kernels": native_kernels, "mps": mps, "idle-class": gated and preemptible}
+    parts = [name for name, holds in marks.items() if holds]
     if not gated:
         return "+".join([*parts, "exclusive"])
-    # A full graph of a decode step is captured in layers, with the gate between them. Any other graph is replayed
-    # whole, as far as is known: the gate then runs before a step, and nowhere in it.
+    # A full decode graph is captured in layers with the gate between them. Any other graph may be replayed whole: then
+    # the gate only runs before a step.
     if prefill_graphs != _EAGER or decode_graphs not in (_EAGER, _WHOLE_STEP):
         return "+".join([*parts, "step-yield"])
     return "+".join([*parts, *(["layer-graphs"] if decode_graphs == _WHOLE_STEP else []), "layer-yield"])
 
 
 def memory_mechanism(*, pool: str | None, leased: bool) -> str:
-    """Return the name. `pool`: by what free slots give their memory back ("page-return" to the system, "remap" to the
-    device); None if they keep it. `leased`: all of the engine's memory leaves the device."""
+    """Return the name. `leased`: all of the engine's memory leaves the device. `pool`: how free slots give memory back
+    ("page-return" to the system, "remap" to the device); None if they keep it."""
     return pool or ("leased+budget" if leased else "budget")

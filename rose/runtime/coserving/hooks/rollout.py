@@ -1,10 +1,11 @@
-"""The plugin's part inside a rollout engine: telemetry, weights, and on a shared device the gate and the KV guard."""
+"""The plugin inside a rollout engine: telemetry, weights, and on a shared device the gate and the KV guard."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
+from functools import partial
 from typing import Any
 
 from rose.clock import monotonic_ns
@@ -24,7 +25,6 @@ from rose.runtime.coserving.weights.weights import WeightUpdater
 logger = logging.getLogger(__name__)
 
 _DEVICE_POLL_S = 0.001
-#: What a request's client gave as `extra_key`, kept on the request itself.
 _CLIENT_KEY = "_rose_client_key"
 
 
@@ -63,7 +63,7 @@ class RolloutPlugin:
                 self.telemetry,
                 self.guard,
                 chunk_tokens=int(scheduler.chunked_prefill_size or 512),
-                set_chunk_tokens=self._set_chunk_tokens,
+                set_chunk_tokens=partial(setattr, scheduler, "chunked_prefill_size"),
                 layers=layers,
                 run_ahead=None if str(scheduler.device) == "cpu" else RunAhead(),
                 on_preemptible=self._describe,
@@ -83,11 +83,8 @@ class RolloutPlugin:
         self._compute = compute_facts(scheduler, gated=settings.gated)
         self._describe()
 
-    def _set_chunk_tokens(self, tokens: int) -> None:
-        self._scheduler.chunked_prefill_size = tokens
-
     def _wait_for_device(self) -> None:
-        """Return when serving does not want the device: a version is brought in with or without a lease."""
+        """Return once serving does not want the device. Asks for no lease: versions come with or without one."""
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
@@ -110,7 +107,6 @@ class RolloutPlugin:
         )
 
     def answer(self) -> None:
-        """Act on what the agent asks for, between two steps."""
         for request in list(self.view.waiting):
             question = asked(str(request.rid))
             if question is None:
@@ -133,16 +129,13 @@ class RolloutPlugin:
         return self.weights.ask(verb, version)
 
     def begin(self) -> None:
-        """A step begins."""
         number = self.view.steps + 1
         self._began[number] = monotonic_ns()
-        # Its clocks first: a core that is taken in between is seen.
         if self.gate is not None:
             self.gate.step_begins()
         self.telemetry.begin(number)
 
     def end(self, batch: Any) -> None:
-        """A step's result is known."""
         number = int(batch.forward_iter)
         began = self._began.pop(number, None)
         if began is None:
@@ -153,7 +146,6 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def abandon(self, batch: Any, why: StepAbandonedError) -> None:
-        """A step was given up between two layers: undo it. Its requests go on, here or elsewhere."""
         number = int(batch.forward_iter)
         self._began.pop(number, None)
         self.telemetry.forget(number)
@@ -163,10 +155,8 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Have the prefix cache tell this request's entries from those of other weights, whatever its client says.
-
-        A request that runs across a sync goes on with the keys and values it has; those stay under the weights that
-        it was admitted with, which nothing asks for any more. One that has to start again starts under the new ones.
+        """Keep this request's entries in the prefix cache apart from those of other weights, whatever its client sends.
+        A request that runs across a sync keeps its entries, under the old weights; one that starts again uses the new.
         """
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
@@ -174,11 +164,8 @@ class RolloutPlugin:
 
 
 def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
-    """What the prefix cache files a request under: no two of these are the same for other `swaps` or another `client`.
-
-    None, as without ROSE, for an engine that nothing was swapped into and a client that gives no key. The client's
-    comes last: SGLang looks for a LoRA adapter at the end of it.
-    """
+    """Return what the prefix cache files a request under; it differs for every other `swaps` and `client`.
+    None, as without ROSE, before the first swap without a client's key. SGLang looks for a LoRA adapter at the end."""
     return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 
@@ -196,7 +183,7 @@ def _check_parallel(parallel: Any, gated: bool) -> None:
 
 
 def _page(settings: PluginSettings, rank: int) -> ArbiterPage:
-    """The device's page for rank 0; the others do the same work at the same time, and keep their own account of it."""
+    """Return the device's page for rank 0. Other ranks do the same work at once, on pages of their own."""
     assert settings.page is not None, "checked before"
     if rank == 0:
         return ArbiterPage.attach(settings.page, Party.ROLLOUT)

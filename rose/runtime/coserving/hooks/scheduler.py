@@ -1,8 +1,5 @@
-"""One engine's SGLang scheduler, seen from ROSE: what it holds, and the three things that are done to it.
-
-The only module that knows SGLang's scheduler by its attribute names. Requests are ended with the tokens they have, so
-that their turns go on elsewhere; nothing here waits for a further step to free what an ended request held.
-"""
+"""One engine's SGLang scheduler as ROSE sees it. The only module that knows the scheduler's attribute names.
+Requests are ended with the tokens they have, so that turns continue elsewhere; that frees their memory at once."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import client_id
 from rose.runtime.policy.kv import HeldKv
 
-#: When a request came, on the request itself; SGLang's own stamp where the server sent one along.
+#: The attribute that keeps when a request came.
 _ARRIVED = "_rose_arrived_ns"
 _STAMP_AGE_MAX_NS = 600_000_000_000
 
@@ -28,29 +25,23 @@ class SchedulerView:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.kv_tokens_total = int(scheduler.max_total_num_tokens)
-        #: Share of a prompt that had to be computed, of late: the rest was in the prefix cache.
-        self.computed_share = 1.0
-
-    # ------------------------------------------------------------------ what there is
+        self.computed_share = 1.0  # recent share of a prompt that was not in the prefix cache
 
     @property
     def waiting(self) -> list[Any]:
-        """Requests that hold no memory yet."""
         queue: list[Any] = self._scheduler.waiting_queue
         return queue
 
     @property
     def knocked(self) -> bool:
-        """Whether the server has sent something that was not taken in yet; False where that cannot be seen."""
+        """Return whether the server sent something that is not taken in yet; False where that is unknown."""
         import zmq
 
-        # The embedded server's is no socket.
         option = getattr(getattr(self._scheduler, "recv_from_tokenizer", None), "getsockopt", None)
         return option is not None and bool(option(zmq.EVENTS) & zmq.POLLIN)
 
     @property
     def running(self) -> list[Any]:
-        """Requests that hold memory and are not finished, among them those of a prefill not merged yet."""
         scheduler = self._scheduler
         chunked = [] if scheduler.chunked_req is None else [scheduler.chunked_req]
         inflight = {*scheduler.collect_inflight_reqs(), *chunked}
@@ -58,34 +49,31 @@ class SchedulerView:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do something for somebody: a finished request stays in its batch until the next."""
+        """Whether a step would help anybody: a finished request stays in its batch until the next step."""
         return bool(self._scheduler.waiting_queue) or bool(self.running)
 
     @property
     def steps(self) -> int:
-        """Steps begun so far; the number of the next one is one more."""
+        """Steps begun so far; the next one's number is one more."""
         return int(self._scheduler.forward_ct)
 
     def kv_tokens_used(self) -> int:
-        """KV slots held by requests; what only the prefix cache holds can be evicted and does not count."""
-        return self.kv_tokens_total - self._free() - self.kv_tokens_cached()
+        """Return the KV slots that requests hold, without those that only the prefix cache holds."""
+        free = int(self._scheduler.token_to_kv_pool_allocator.available_size())
+        return self.kv_tokens_total - free - self.kv_tokens_cached()
 
     def kv_tokens_to_come(self) -> int:
-        """KV slots that prompts will take which have none yet, or not all; no more than the pool has left."""
+        """Return the KV slots that prompts still have to take, at most what the pool has left."""
         chunked = self._scheduler.chunked_req
         rest = 0 if chunked is None else max(0, context_tokens(chunked) - int(chunked.kv.kv_allocated_len))
         tokens = rest + sum(context_tokens(request) for request in self.waiting)
         return min(tokens, self.kv_tokens_total - self.kv_tokens_used())
 
     def kv_tokens_cached(self) -> int:
-        """KV slots that only the prefix cache holds."""
         return int(self._scheduler.tree_cache.evictable_size())
 
-    def _free(self) -> int:
-        return int(self._scheduler.token_to_kv_pool_allocator.available_size())
-
     def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, int]:
-        """What the next step will be: ("prefill", new tokens, 0) or ("decode", batch, context tokens)."""
+        """Return what the next step will be: ("prefill", new tokens, 0) or ("decode", batch, context tokens)."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
             return "prefill", chunk_tokens, 0
@@ -96,33 +84,24 @@ class SchedulerView:
         return "decode", len(requests), sum(context_tokens(request) for request in requests)
 
     def note_prefill(self, batch: Any) -> None:
-        """Learn from a prefill that ran how much of its prompts was cached."""
         tokens = sum(context_tokens(request) for request in batch.reqs)
         if tokens and self._scheduler.chunked_req is None:
             self.computed_share += 0.2 * (min(1.0, int(batch.extend_num_tokens) / tokens) - self.computed_share)
 
     def held(self) -> list[HeldKv]:
-        """What holds or awaits KV memory, for a policy to choose from."""
         return [HeldKv(client_id(str(request.rid)), arrived_ns(request)) for request in [*self.waiting, *self.running]]
 
-    # ------------------------------------------------------------------ what is done to it
-
     def end_aborted(self) -> int:
-        """End the requests that their clients gave up: SGLang would keep them for one more step. Returns how many."""
+        """End the requests that clients gave up, which SGLang would keep for one more step. Returns how many."""
         return self.end([request for request in self.running if request.to_finish is not None])[0]
 
     def end_ids(self, request_ids: Iterable[str]) -> tuple[int, int]:
-        """`end` by the ids that clients gave; unknown ones are none."""
         wanted = set(request_ids)
-        return self.end(
-            [request for request in [*self.waiting, *self.running] if client_id(str(request.rid)) in wanted]
-        )
+        return self.end([one for one in [*self.waiting, *self.running] if client_id(str(one.rid)) in wanted])
 
     def end(self, requests: Sequence[Any], message: str = "Aborted") -> tuple[int, int]:
         """End requests now, each answered with the tokens it has: (requests, tokens they keep).
-
-        What they held stays in the prefix cache, from where it can be evicted.
-        """
+        What they held stays in the prefix cache, from where it can be evicted."""
         if not requests:
             return 0, 0
         from sglang.srt.mem_cache.common import release_kv_cache
@@ -162,17 +141,15 @@ class SchedulerView:
             batch.batch_is_full = False
 
     def abandon(self, batch: Any, *, end: bool) -> tuple[int, int]:
-        """Undo a step that stopped between two layers. Its requests are ended, or go back to the queue.
-
-        Returns (requests ended, tokens they keep). Only for a scheduler that does not run ahead of its results.
-        """
+        """Undo a step that stopped between two layers; its requests are ended, or go back to the queue.
+        Returns (requests ended, tokens they keep). Only for a scheduler that does not run ahead of its results."""
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler
         requests = [request for request in batch.reqs if not request.finished()]
         keeps = batch.forward_mode.is_decode() and scheduler.page_size == 1 and batch.out_cache_loc is not None
         if keeps:
-            # The slot of the token that was not computed goes; what was there before is whole, and stays cached.
+            # The slot of the token that was not computed goes; the slots before it stay cached.
             scheduler.token_to_kv_pool_allocator.free(batch.out_cache_loc)
             for request in requests:
                 request.kv.kv_committed_len -= 1
@@ -194,7 +171,6 @@ class SchedulerView:
         return len(requests), sum(len(request.output_ids) for request in requests)
 
     def evict(self, tokens: int) -> None:
-        """Have the prefix cache give back `tokens` slots, the least recently used first."""
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
         if tokens > 0:
@@ -202,19 +178,17 @@ class SchedulerView:
 
 
 def _finish(request: Any, message: str) -> None:
-    """Finished from here on, for the reason that was to finish it, or as aborted with a message."""
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(message), None
 
 
 def context_tokens(request: Any) -> int:
-    """Tokens of a request so far: its prompt's and those it made."""
     return len(request.origin_input_ids) + len(request.output_ids)
 
 
 def arrived_ns(request: Any) -> int:
-    """When a request reached the server, monotonic; when it was first seen here, if that is not known."""
+    """Return when a request reached the server, monotonic, or was first seen here if that is unknown."""
     stamp: int | None = getattr(request, _ARRIVED, None)
     if stamp is None:
         stamp = _stamp_ns(request, "created_time") or monotonic_ns()
@@ -223,11 +197,11 @@ def arrived_ns(request: Any) -> int:
 
 
 def handed_ns(request: Any) -> int | None:
-    """When the server, done with its text, handed a request to the scheduler, monotonic; None if that is not known."""
+    """Return when the server handed a request to the scheduler, monotonic; None if unknown."""
     return _stamp_ns(request, "api_server_dispatch_time")
 
 
 def _stamp_ns(request: Any, name: str) -> int | None:
     stamp_ns = int(float(getattr(request.time_stats, name, 0.0) or 0.0) * 1e9)
-    # A stamp of another host's clock would say anything.
+    # Another host's clock makes a stamp meaningless.
     return stamp_ns if 0 <= monotonic_ns() - stamp_ns < _STAMP_AGE_MAX_NS else None

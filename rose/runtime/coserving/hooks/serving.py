@@ -1,27 +1,18 @@
-"""The plugin's part inside a serving engine, which belongs to somebody else.
-
-It only watches: nothing here changes what SGLang does, but that on CPU cores its scheduler waits a moment, once in a
-lease, for memory that it needs (`rose.runtime.coserving.kv.memory.KvClaim`). Whatever goes wrong here ends the lending,
-not the serving.
-"""
+"""The plugin inside a serving engine, which belongs to somebody else.
+It only watches. The one exception: on CPU cores the scheduler waits a moment, once in a lease, for memory that it needs
+(`rose.runtime.coserving.kv.memory.KvClaim`). A failure here ends the lending, not the serving."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import (
-    Attachment,
-    EngineState,
-    describe,
-    forget_detached,
-    note_detached,
-)
+from rose.runtime.coserving.attach.attachment import Attachment, EngineState, describe, detached_note
 from rose.runtime.coserving.hooks.mechanisms import compute_facts, compute_mechanism, memory_mechanism
 from rose.runtime.coserving.hooks.scheduler import SchedulerView
 from rose.runtime.coserving.hooks.settings import PAGE_LINK
@@ -30,16 +21,16 @@ from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 
 logger = logging.getLogger(__name__)
 
-#: How often an engine looks for a page that is not there, and whether its page was replaced.
+#: How often to look for a missing page and whether the page was replaced.
 _LOOK_NS = 1_000_000_000
 ATTACH = "rose_attach"
-#: `rose_attach` with one of these lets go; after the first agents that run do not attach the engine again.
+#: These numbers let go; after DETACH running agents do not attach the engine again.
 DETACH = -1
 RELEASE = -2
 
 
 class ServingPlugin:
-    """One scheduler's. Its methods never raise."""
+    """One scheduler's plugin. Its methods never raise."""
 
     def __init__(self, scheduler: Any, page: Path | None, refused: str | None) -> None:
         self._scheduler = scheduler
@@ -49,7 +40,6 @@ class ServingPlugin:
         self._telemetry: ServingTelemetry | None = None
         self._looked_ns = 0
         self._detached = False
-        #: Why it has not taken the page.
         self._reason: str | None = None
 
     @property
@@ -71,13 +61,11 @@ class ServingPlugin:
         return str(arguments.served_model_name or arguments.model_path)
 
     def receiving(self) -> None:
-        """Requests are about to be taken in."""
         telemetry = self._telemetry
         if telemetry is not None:
             self._guarded(telemetry.arriving)
 
     def received(self) -> None:
-        """Requests may have come in; called in each turn of the scheduler's loop, once a second at least."""
         self._guarded(self._received)
 
     def begin(self) -> None:
@@ -91,14 +79,14 @@ class ServingPlugin:
             self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
 
     def attach(self, number: int) -> None:
-        """Take the page of this number from now on; `DETACH` and `RELEASE`: none."""
+        """Take the page of this number from now on, or none for `DETACH` and `RELEASE`."""
         self._guarded(lambda: self._attach(number))
 
     def _attach(self, number: int) -> None:
         if number == DETACH and self._page is not None:
-            # Before the section is free: who finds it free looks for this. The engine knows by itself while it runs.
+            # Before the section is free: who finds it free reads this note.
             with suppress(OSError):
-                note_detached(self._page.path)
+                detached_note(self._page.path).touch()
         self._let_go()
         self._looked_ns = 0
         self._detached = number == DETACH
@@ -107,7 +95,6 @@ class ServingPlugin:
         if self._path is None:
             logger.info("ROSE: detached")
         elif self._refused is not None:
-            # At once: the hook that would look later may be the one that is missing.
             self._look()
 
     def _received(self) -> None:
@@ -154,7 +141,7 @@ class ServingPlugin:
                 memory_mechanism=memory_mechanism(pool=None, leased=False),
             ),
         )
-        forget_detached(path)
+        detached_note(path).unlink(missing_ok=True)
         self._reason = None
         logger.info("ROSE: attached to %s", path)
 
@@ -197,15 +184,15 @@ class ServingPlugin:
 def linked_page(number: int) -> Path:
     """Return the page that a number's link names, or the link itself if it is missing."""
     link = Path(f"{PAGE_LINK}{number}")
-    # It is read, and not followed: the kernel may forbid that of another user's link.
+    # Read, not followed: the kernel may forbid following another user's link.
     with suppress(OSError):
         return link.readlink()
     return link
 
 
 def _leave(page: ArbiterPage) -> None:
-    """Give the section up. A rollout step that runs gives way before its next layer and, as nobody is there to give
-    the device back, is given up."""
+    """Give the section up.
+    A running rollout step gives way before its next layer, and is given up as nobody gives the device back."""
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
@@ -213,15 +200,12 @@ def _leave(page: ArbiterPage) -> None:
 
 
 def _taken(path: Path) -> bool:
-    page = ArbiterPage(path)
-    try:
+    with closing(ArbiterPage(path)) as page:
         return page.alive(Party.SERVING)
-    finally:
-        page.close()
 
 
 def refusal() -> str | None:
-    """Why this serving engine cannot be arbitrated; None if it can."""
+    """Return why nothing can be lent beside this serving engine; None if it can."""
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()

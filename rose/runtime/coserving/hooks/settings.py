@@ -1,4 +1,4 @@
-"""What the plugin is told through the environment of the engine it is loaded into."""
+"""The plugin's settings, from the environment of the engine that loads it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ PAGE_LINK = "/dev/shm/rose-page-"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """`gated` engines run a step only under a lease and only when the policy admits it.
-
-    `page` None: a serving engine that nobody has attached yet. `host_cores`: where a rollout engine on CPU cores does
-    what need not be done on its device.
-    """
+    """`gated` engines run a step only under a lease and only when the policy admits it. `page` None: not attached yet.
+    `host_cores`: where a rollout engine on CPU cores does work that need not run on its device."""
 
     role: Literal["serving", "rollout"]
     page: Path | None
@@ -39,8 +36,7 @@ class PluginSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings | None:
-        """What is set; of a server that knows nothing of ROSE: serving, not attached. None if `ROSE_PLUGIN_ROLE` is
-        `off`: then the plugin does nothing at all."""
+        """Return the settings; unset: serving, not attached. None if `ROSE_PLUGIN_ROLE` is `off`: no plugin."""
         role = environment.get(f"{_PREFIX}ROLE") or "serving"
         if role == "off":
             return None

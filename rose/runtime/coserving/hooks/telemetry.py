@@ -1,10 +1,9 @@
-"""What an engine measures of itself and says on the arbiter page: its load, its step times, spans of its work."""
+"""What an engine measures and writes to the arbiter page: its load, its step times, spans of its work."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -18,33 +17,21 @@ from rose.runtime.policy.steptime import StepTimes
 _LAST_TOKEN = "_rose_last_token_ns"
 _FIRST_TOKEN = "_rose_first_token"
 _WORKED = "_rose_worked_ns"
-#: While nothing is lent the load is said this often; nobody decides by it from one moment to the next.
-_QUIET_NS = 100_000_000
-#: Prompts that make up "a usual request", and how often the median is taken anew.
-_USUAL_PROMPTS = 64
-
-
-@dataclass(slots=True)
-class _Begun:
-    at_ns: int
-    #: What was taken out of the step by others, before it began: rollouts' time for serving, waits for a rollout.
-    excluded_ns: int
+_QUIET_NS = 100_000_000  # while nothing is lent nobody needs the load at once, so it is written this often
+_USUAL_PROMPTS = 64  # how many prompts the usual request is the median of
 
 
 class EngineTelemetry:
-    """What both engines have in common: steps paired by their number, and times without what others took.
-
-    SGLang that schedules ahead begins a step before the one before it has ended, and hands over a copy of its batch
-    when it does; the number is all that both have.
-    """
+    """Steps paired by their number, and their times without what others took, for both engines.
+    SGLang that schedules ahead begins a step before the previous one ends, and then hands over a copy of its batch."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self._kind = view, page, party, kind
-        self._begun: dict[int, _Begun] = {}
-        #: When the step before it ended, and what others had taken by then.
+        #: By a step's number: when it began, and what others had taken by then (rollouts' time, or waits), ns.
+        self._begun: dict[int, tuple[int, int]] = {}
         self._previous_end_ns = self._previous_excluded_ns = 0
         self._steps = 0
-        #: The running step shared the device with the other engine: its length says nothing of the step.
+        #: Whether the running step shared the device, so that its length teaches nothing.
         self.disturbed = False
         self.times = StepTimes.unknown()
         page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
@@ -57,38 +44,37 @@ class EngineTelemetry:
         raise NotImplementedError
 
     def _beside(self, length_ns: int, excluded_ns: int) -> bool:
-        """Whether what others took of a step of this length says nothing of what it takes without them."""
+        """Return whether others took so much of a step of this length that it teaches nothing."""
         return False
 
     def begin(self, number: int) -> None:
-        """Step `number` begins."""
         now = monotonic_ns()
         if not self._begun:
             self._page.open_span(self._party, self._kind, now)
-        self._begun[number] = _Begun(now, self._excluded_ns(now))
+        self._begun[number] = now, self._excluded_ns(now)
 
     def end(self, number: int, batch: Any) -> None:
-        """The result of step `number` is known: close its span and learn its length."""
+        """Close the span of step `number`, whose result is known, and learn its length."""
         begun = self._begun.pop(number, None)
         if begun is None:
             return
+        began_ns, excluded_before_ns = begun
         now = monotonic_ns()
-        # Steps end in their order: one that is older than this will not end any more.
+        # Steps end in order, so an older one never ends.
         for older in [other for other in self._begun if other < number]:
             del self._begun[older]
         if not self._begun:
             self._close(now, len(batch.reqs))
-        # With overlapped scheduling a step begins before its predecessor ended: count only its own time.
-        length_ns = now - max(begun.at_ns, self._previous_end_ns)
+        # With overlapped scheduling a step begins before the previous one ended: count only its own time.
+        length_ns = now - max(began_ns, self._previous_end_ns)
         excluded_now_ns = self._excluded_ns(now)
-        excluded_ns = excluded_now_ns - max(begun.excluded_ns, self._previous_excluded_ns)
+        excluded_ns = excluded_now_ns - max(excluded_before_ns, self._previous_excluded_ns)
         self._previous_end_ns, self._previous_excluded_ns = now, excluded_now_ns
         if not self.disturbed and not self._beside(length_ns, excluded_ns):
             self._learn(batch, max(1, length_ns - excluded_ns))
         self.disturbed = False
 
     def forget(self, number: int) -> None:
-        """Step `number` was given up."""
         self._begun.pop(number, None)
         if not self._begun:
             self._close(monotonic_ns(), 0)
@@ -122,7 +108,7 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
 
 
 class ServingTelemetry(EngineTelemetry):
-    """Serving's: since when it wants the device, how long it will take, and what lending has cost each request."""
+    """Measures since when serving wants the device, how long it needs, and what lending cost each request."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.SERVING, Span.SERVING)
@@ -131,7 +117,6 @@ class ServingTelemetry(EngineTelemetry):
         self._usual_tokens = 0
         self._counts = {"finished": 0, "alone": 0, "lending": 0}
         self._said_ns = 0
-        #: Whether a lease was in force when that was last looked at.
         self._lent = False
         self._busy = False
         self._claim = KvClaim(page)
@@ -140,30 +125,27 @@ class ServingTelemetry(EngineTelemetry):
         return self._page.rollout_worked_ns(now_ns)
 
     def _beside(self, length_ns: int, excluded_ns: int) -> bool:
-        # Rollouts that give way are soon gone. Those that do not, or compile a kernel meanwhile, run beside the step.
+        # Rollouts that give way are soon gone. Others, or a kernel's compilation, run beside the step.
         return 2 * excluded_ns >= length_ns
 
     def arriving(self) -> None:
-        """Something is about to be taken in: if it is requests, the device is wanted before they are unpacked."""
+        """Want the device for requests that are about to be taken in, before they are unpacked."""
         if self._lent and self._view.knocked:
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
-        """Requests came in: the device is wanted from now on, not only from their first step."""
+        """Want the device from the arrival of requests on, not only from their first step."""
         now = monotonic_ns()
         if self._view.waiting:
             self._want(now)
-            first = True
-            for request in self._view.waiting:
-                if not hasattr(request, _WORKED):
-                    setattr(request, _WORKED, self._page.rollout_worked_ns(now))
-                    self._note_prompt(len(request.origin_input_ids))
-                    if first:
-                        self._note_arrival(request)
-                    first = False
+            new = [request for request in self._view.waiting if not hasattr(request, _WORKED)]
+            for request in new:
+                setattr(request, _WORKED, self._page.rollout_worked_ns(now))
+                self._note_prompt(len(request.origin_input_ids))
+            if new:
+                self._note_arrival(new[0])
         self.say()
         if self._claim.due:
-            # A rollout step gives way before its next layer, and cuts.
             self._want(monotonic_ns())
             self._claim.wait()
 
@@ -172,7 +154,6 @@ class ServingTelemetry(EngineTelemetry):
         super().begin(number)
 
     def _note_arrival(self, request: Any) -> None:
-        """How long it took to want the device for a request; one that met a step of serving's waited for that."""
         wanted, handed = self._page.serving_wants(), handed_ns(request)
         if not self._begun and handed is not None and self._previous_end_ns < handed <= wanted:
             waited_ns = wanted - arrived_ns(request)
@@ -193,7 +174,7 @@ class ServingTelemetry(EngineTelemetry):
                 page.set(Party.SERVING, Field.FIRST_WANTED_NS, now_ns)
 
     def _say_memory(self) -> None:
-        # Before what is held: what goes from the one to the other is never counted twice.
+        # Written before what is held, so that memory that moves between the two is never counted twice.
         self._page.set(self._party, Field.KV_TOKENS_TO_COME, self._view.kv_tokens_to_come())
         super()._say_memory()
 
@@ -205,7 +186,6 @@ class ServingTelemetry(EngineTelemetry):
             self._usual_tokens = int(median(self._prompts))
 
     def _note_token(self, request: Any, now_ns: int) -> None:
-        """A step brought the request a token, or its end."""
         if not request.output_ids:
             return  # In the middle of a chunked prefill.
         worked = self._page.rollout_worked_ns(now_ns)
@@ -217,7 +197,6 @@ class ServingTelemetry(EngineTelemetry):
             self._count(request, now_ns, worked)
 
     def _count(self, request: Any, now_ns: int, worked_ns: int) -> None:
-        """Whether an ended request was in time, and if not, who made it late."""
         budgets = self._page.budgets()
         self._counts["finished"] += 1
         if budgets is None:
@@ -237,9 +216,7 @@ class ServingTelemetry(EngineTelemetry):
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
         """Write the load that admission and leases depend on.
-
-        `just_stepped` are the requests of a step that the scheduler has not put back among the running ones yet.
-        """
+        `just_stepped`: requests of a step that the scheduler has not put back among the running ones yet."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -286,7 +263,7 @@ class ServingTelemetry(EngineTelemetry):
         )
 
     def _stays_busy(self, just_stepped: Sequence[Any]) -> bool:
-        """Whether there was something to do when that was last said, and still is, as far as a glance tells."""
+        """Return whether serving had work when the load was last written and, at a glance, still has."""
         if self.in_step or self._view.waiting:
             return True
         return self._busy and (not just_stepped or any(not request.finished() for request in just_stepped))
@@ -298,7 +275,7 @@ class ServingTelemetry(EngineTelemetry):
             self._page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
 
     def _room_ns(self, running: Iterable[Any], now_ns: int, worked_ns: int, next_ns: int, share: float) -> int:
-        """What rollouts may still take before the first of the running requests was delayed by more than its share."""
+        """Return what rollouts may still take before they delay any running request by more than its share."""
         rooms = []
         for request in running:
             lent = worked_ns - getattr(request, _WORKED, worked_ns)
@@ -308,22 +285,20 @@ class ServingTelemetry(EngineTelemetry):
 
 
 class RolloutTelemetry(EngineTelemetry):
-    """A rollout engine's: device time it took, and how long serving would wait for it."""
+    """Measures the device time that rollouts took, and how long serving would wait for it."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
-        #: Time that its steps waited, ever: in yields, and for a core that serving had.
-        self.waited_ns = 0
-        #: What the step that ends computed after serving's wish, if one came during the last of its layers.
-        self.after_wish_ns = 0
-        #: What the layers of the running step take on a GPU, once that was seen, and the fits of what they took.
+        self.waited_ns = 0  # time its steps ever waited: in yields, and for a core that serving had
+        self.after_wish_ns = 0  # what the ending step computed after a wish that came during its last layer
+        #: What the layers of the running step take on a GPU, once measured, and the fits of such times.
         self.layers_ns = 0
         self.layer_times = StepTimes.unknown()
-        #: Spans of weights that other threads worked on; the ring has one writer, the scheduler's thread.
+        #: Spans of other threads' work on weights; only the scheduler's thread writes the ring.
         self._synced: deque[SpanRecord] = deque()
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
-        """Another thread worked on a new version on the device, in [began_ns, ended_ns)."""
+        """Note that another thread worked on a new version on the device in [began_ns, ended_ns)."""
         self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
     def _excluded_ns(self, now_ns: int) -> int:
@@ -335,10 +310,8 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Predicted time of the next step, None until enough of its sort ran, and whether it will be a prefill.
-
-        `layers`: of its layers alone, where that is known.
-        """
+        """Return (predicted time of the next step, None until enough of its sort ran; whether it is a prefill).
+        `layers`: the time of its layers alone, where that is known."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
@@ -347,13 +320,11 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """The most tokens of which a prefill's layers, else all of it, are predicted to take `limit_ns` at most; None
-        while that is unknown."""
+        """Return the most tokens whose prefill, or its layers, takes `limit_ns` at most; None while unknown."""
         within = self.layer_times.prefill_tokens_within(limit_ns)
         return self.times.prefill_tokens_within(limit_ns) if within is None else within
 
     def worked(self, from_ns: int, to_ns: int, *, latency_ns: int = 0, aux: int = 0) -> None:
-        """Rollouts had the device in [from_ns, to_ns): close the span that says so."""
         page = self._page
         page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + max(0, to_ns - from_ns))
         page.close_span(Party.ROLLOUT, max(from_ns, to_ns), aux=aux, latency_ns=latency_ns)

@@ -1,10 +1,7 @@
 """A rollout engine's memory on the device: brought in when a lease begins or is first used, released after it ended.
-
-On a GPU, where `coserving.activation` is "leased", SGLang's memory saver unmaps the weights and the KV pool of an
-engine that has no lease, and keeps the weights in the host's memory meanwhile: those that it held last. A version is
-brought in where they lie on the device, so for a sync the weights alone come back until it is done, if there is room.
-Elsewhere the weights stay, and memory of the pool comes and goes (`memory.PoolMemory`).
-"""
+With `coserving.activation` "leased" on a GPU, SGLang's memory saver unmaps weights and KV pool of an engine without a
+lease; the host keeps the weights. A sync brings the weights alone back, if there is room, as versions are written on
+the device. Elsewhere weights stay, and memory of the pool comes and goes (`memory.PoolMemory`)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from rose.runtime.policy.lease import ACTIVATION_NS_MAX
 if TYPE_CHECKING:
     from rose.runtime.coserving.kv.memory import PoolMemory
 
-#: An engine's weights and KV pool can leave its GPU; the weights are kept in the host's memory meanwhile.
+#: Arguments with which weights and KV pool can leave the GPU, the weights to the host's memory.
 LEASED_ARGUMENTS = ("--enable-memory-saver", "--enable-weights-cpu-backup")
 _WEIGHTS = "weights"
 _KV = "kv_cache"
@@ -31,12 +28,11 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What an `ACTIVATION` span of an engine's own did; it travels as the span's `aux`."""
+    """A move of an engine's own memory; it travels as the `aux` of its `ACTIVATION` span."""
 
     moved_bytes: int
     away: bool
-    #: Without the KV pool, for a sync.
-    weights_alone: bool
+    weights_alone: bool  # without the KV pool, for a sync
 
     def to_aux(self) -> int:
         return self.moved_bytes << 2 | self.weights_alone << 1 | self.away
@@ -51,37 +47,35 @@ class SavedMemory:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        #: What is away, and the bytes that its leaving freed.
-        self._away_bytes: dict[str, int] = {}
+        self._away_bytes: dict[str, int] = {}  # the bytes that each released part freed
 
     @classmethod
     def of_gpu(cls, scheduler: Any) -> SavedMemory | None:
-        """None for an engine that was not started to release its memory and get its weights back."""
+        """Return None for an engine that was not started to release its memory and get its weights back."""
         arguments = scheduler.server_args
         leased = arguments.enable_memory_saver and arguments.enable_weights_cpu_backup
         return cls(scheduler) if leased and str(scheduler.device) != "cpu" else None
 
     @property
     def releasable(self) -> bool:
-        """Whether the engine holds nothing in it."""
         return bool(self._scheduler.is_fully_idle())
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Returns the bytes that came. Raises NoRoomError, and then nothing came."""
+        """Return the bytes that came. Raises NoRoomError, and then nothing came."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
         tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
         needed, free = sum(self._away_bytes[tag] for tag in tags), _free_bytes()
         if free < needed:
             raise NoRoomError(f"{needed} bytes of the device are needed, and {free} are free")
-        # The saver ends the process where it finds no room.
+        # Checked first: the saver ends the process where it finds no room.
         self._scheduler.weight_updater.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=tags))
         for tag in tags:
             del self._away_bytes[tag]
         return free - _free_bytes()
 
-    def release(self) -> int:
-        """Returns the bytes that the device has back."""
+    def give_back(self) -> int:
+        """Return the bytes that the device has back."""
         from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
 
         released = 0
@@ -96,28 +90,22 @@ class SavedMemory:
 
 
 class Activation:
-    """Decides when memory moves, and says so on the page; used by the scheduler's thread, between two steps.
-
-    `memory` that is saved comes at once with a lease, and nothing works before; a pool's comes as it is used.
-    `weights_needed`: a sync or an audit is under way.
-    """
+    """Decides when memory moves, and says so on the page; used by the scheduler's thread between two steps.
+    Saved memory comes at once with a lease; a pool's comes as it is used. `weights_needed`: a sync or an audit runs."""
 
     def __init__(self, page: ArbiterPage, memory: SavedMemory | PoolMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
         self._saved = memory if isinstance(memory, SavedMemory) else None
-        # As it is when an engine has started. All is in only where the weights are.
+        # As when an engine has started. All is in only where the weights are.
         self._weights_in = self._all_in = True
 
     @property
     def weights_in(self) -> bool:
-        """Whether the weights can be read and written."""
         return self._weights_in or self._saved is None
 
     def activate(self, *, in_use: bool) -> bool:
-        """A lease is in force. Returns whether memory had to be brought in at once, which takes a while.
-
-        Raises NoRoomError, and RuntimeError if it took longer than a lease waits for it.
-        """
+        """Bring memory for the lease in force; return whether some had to come at once, which takes a while.
+        Raises NoRoomError, and RuntimeError if it took longer than a lease waits for it."""
         if self._all_in or not (self._saved is not None or in_use):
             return False
         took_ns = self._move(self._bring, away=False)
@@ -131,19 +119,19 @@ class Activation:
         return self._saved is not None
 
     def deactivate(self) -> None:
-        """No lease is in force, and the engine has nothing to do."""
+        """Release memory: no lease is in force, and the engine has nothing to do."""
         saved = self._saved
         if not (self._weights_in or self._all_in) or (
             saved is not None and (not saved.releasable or self._weights_needed())
         ):
             return
-        self._move(self._release, away=True, weights_alone=not self._all_in)
+        self._move(self._memory.give_back, away=True, weights_alone=not self._all_in)
         self._weights_in = self._all_in = False
         if saved is not None:
             self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
 
     def bring_weights(self) -> str | None:
-        """Have the weights on the device for a sync; they go again when it is done. Returns why not, None if so."""
+        """Have the weights on the device until a sync is done. Returns why that is impossible, else None."""
         if not self._weights_in and (saved := self._saved) is not None:
             try:
                 self._move(lambda: saved.bring(weights_alone=True), away=False, weights_alone=True)
@@ -157,11 +145,8 @@ class Activation:
             return self._memory.bring()
         return self._memory.bring(self._page.lease().kv_budget_tokens)
 
-    def _release(self) -> int:
-        return self._memory.release() if isinstance(self._memory, SavedMemory) else self._memory.give_back()
-
     def _move(self, act: Callable[[], int], *, away: bool, weights_alone: bool = False) -> int:
-        """Returns how long it took, nanoseconds."""
+        """Return how long the move took, nanoseconds."""
         page, began = self._page, monotonic_ns()
         page.close_span(Party.ROLLOUT, began)
         page.open_span(Party.ROLLOUT, Span.ACTIVATION, began)

@@ -1,9 +1,7 @@
-"""Memory of a device behind addresses that stay: mapped and unmapped in pieces, so that others can have it meanwhile.
-
-Captured graphs and tensors keep their addresses. What is unmapped goes back to the driver, from which any process of
-the device can take it. The calls are those of "Virtual Memory Management" in CUDA's driver API
-(https://docs.nvidia.com/cuda/cuda-driver-api/); `host_memory` has the same on the host.
-"""
+"""Device memory behind fixed addresses: mapped and unmapped in pieces, so that others can have it meanwhile.
+Captured graphs and tensors keep their addresses. Unmapped memory goes back to the driver, for any process of the
+device. The calls are those of "Virtual Memory Management" in CUDA's driver API
+(https://docs.nvidia.com/cuda/cuda-driver-api/); `host_memory` does the same on the host."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
 
     PieceMemory: TypeAlias = "CudaMemory | HostMemory"
 
-#: A piece of physical memory: the driver's handle, or a file's descriptor on the host.
-Handle = Any
+Handle = Any  # a piece of physical memory: the driver's handle, or a file's descriptor on the host
 
 
 class DriverError(RuntimeError):
@@ -31,10 +28,8 @@ class DriverError(RuntimeError):
 
 class CudaMemory:
     """Physical memory of a CUDA device in pieces, through cuda-bindings, and addresses to map them at.
-
-    Sizes and addresses are multiples of `granularity`. `exportable`: pieces that other processes may adopt. All methods
-    raise DriverError where the device or its driver cannot do it.
-    """
+    Sizes and addresses are multiples of `granularity`. `exportable`: other processes may adopt pieces. All methods
+    raise DriverError where the device or its driver cannot do it."""
 
     def __init__(self, device: torch.device, *, exportable: bool = False) -> None:
         try:
@@ -42,7 +37,7 @@ class CudaMemory:
         except ImportError as error:
             raise DriverError(f"the package cuda-bindings cannot be loaded: {error}")
         self._driver = driver
-        # With it torch makes its context this thread's.
+        # This makes torch's context the current one of this thread.
         self.device = torch.empty(1, device=device).device
         self._call("cuInit", 0)
         self._ordinal = self._call("cuDeviceGet", self.device.index)
@@ -66,24 +61,22 @@ class CudaMemory:
         self.granularity = int(self._call("cuMemGetAllocationGranularity", self._properties, smallest))
 
     def attribute(self, name: str) -> int:
-        """A device attribute by its name after `CU_DEVICE_ATTRIBUTE_`. Raises DriverError."""
+        """Return a device attribute by its name after `CU_DEVICE_ATTRIBUTE_`."""
         kind = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._call("cuDeviceGetAttribute", kind, self._ordinal))
 
     def free_bytes(self) -> int:
-        """What the device has left, for any process."""
+        """Return what the device has left, for any process."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def reserve(self, size_bytes: int) -> int:
-        """Addresses with nothing behind them."""
         return int(self._call("cuMemAddressReserve", size_bytes, self.granularity, 0, 0))
 
     def unreserve(self, address: int, size_bytes: int) -> None:
-        """Nothing may be mapped there any more."""
         self._call("cuMemAddressFree", address, size_bytes)
 
     def create(self, size_bytes: int) -> Handle:
-        """A piece, held until it is neither mapped nor has a handle. Raises NoRoomError."""
+        """Return a piece, held while it is mapped or has a handle. Raises NoRoomError."""
         return self._call("cuMemCreate", size_bytes, self._properties, 0)
 
     def release(self, handle: Handle) -> None:
@@ -91,31 +84,30 @@ class CudaMemory:
         self._call("cuMemRelease", handle)
 
     def map(self, address: int, size_bytes: int, handle: Handle) -> None:
-        """Not accessible before `allow`."""
+        """Map a piece, which is not accessible before `allow`."""
         self._call("cuMemMap", address, size_bytes, 0, handle, 0)
 
     def allow(self, address: int, size_bytes: int) -> None:
-        """Reading and writing, of pieces mapped side by side."""
+        """Allow reading and writing of pieces mapped side by side."""
         self._call("cuMemSetAccess", address, size_bytes, [self._access], 1)
 
     def unmap(self, address: int, size_bytes: int) -> None:
-        """One piece, whole, that nothing uses."""
+        """Unmap one whole piece that nothing uses."""
         self._call("cuMemUnmap", address, size_bytes)
 
     def synchronize(self) -> None:
-        """Return when all work that was queued on the device is done."""
         torch.cuda.synchronize(self.device)
 
     def export(self, handle: Handle) -> int:
-        """A file descriptor that another process can `adopt`; the caller closes it."""
+        """Return a file descriptor that another process can `adopt`; the caller closes it."""
         return int(self._call("cuMemExportToShareableHandle", handle, self._exported, 0))
 
     def adopt(self, descriptor: int) -> Handle:
-        """A handle to another process's piece; the descriptor stays the caller's."""
+        """Return a handle to another process's piece; the descriptor stays the caller's."""
         return self._call("cuMemImportFromShareableHandle", descriptor, self._exported)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """What a call of the driver returns beside its result, or None. Raises NoRoomError and DriverError."""
+        """Return what a call of the driver returns beside its result, or None. Raises NoRoomError and DriverError."""
         result, *values = getattr(self._driver, name)(*arguments)
         if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise NoRoomError(f"{name}: the device has {self.free_bytes()} bytes left")
@@ -125,7 +117,7 @@ class CudaMemory:
 
 
 class Reservation:
-    """`pieces` times `piece_bytes` of addresses, of which any pieces are mapped. Not for several threads at once."""
+    """`pieces` times `piece_bytes` of addresses, any pieces of them mapped. Not thread-safe."""
 
     def __init__(self, memory: PieceMemory, pieces: int, piece_bytes: int) -> None:
         if piece_bytes <= 0 or piece_bytes % memory.granularity:
@@ -137,14 +129,11 @@ class Reservation:
 
     @property
     def mapped_bytes(self) -> int:
-        """Physical memory behind the addresses now."""
         return len(self._mapped) * self.piece_bytes
 
     def map(self, begin: int, end: int, handles: Sequence[Handle] = ()) -> None:
-        """Put memory behind pieces [begin, end), new or that of `handles`, which stay the caller's.
-
-        All or nothing. Raises ValueError for a piece that is mapped, NoRoomError and DriverError.
-        """
+        """Put memory behind pieces [begin, end), new or that of `handles`, which stay the caller's. All or nothing.
+        Raises ValueError for a mapped piece, NoRoomError and DriverError."""
         self._check(begin, end)
         if handles and len(handles) != end - begin:
             raise ValueError(f"{len(handles)} handles for {end - begin} pieces")
@@ -169,10 +158,8 @@ class Reservation:
         self._mapped.update(range(begin, end))
 
     def unmap(self, begin: int, end: int) -> None:
-        """Take the memory away from pieces [begin, end), once the device's queued work is done.
-
-        Nothing may touch them until they are mapped again. Raises ValueError for one that is not mapped, DriverError.
-        """
+        """Take the memory of pieces [begin, end) away, once the device's queued work is done.
+        Nothing may touch them until they are mapped again. Raises ValueError for an unmapped piece, DriverError."""
         self._check(begin, end)
         if not self._mapped.issuperset(range(begin, end)):
             raise ValueError(f"pieces {begin} to {end} are not all mapped")
@@ -182,7 +169,7 @@ class Reservation:
             self._mapped.discard(piece)
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor over the addresses, mapped or not; it does not keep this reservation alive."""
+        """Return a tensor over the addresses, mapped or not; it does not keep this reservation alive."""
         device = self._memory.device
         storage: Any = torch._C._construct_storage_from_data_pointer(self.address, device, self.size_bytes)
         whole = torch.empty(0, dtype=dtype, device=device).set_(storage)

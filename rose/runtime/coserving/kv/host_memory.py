@@ -1,4 +1,4 @@
-"""Memory of the host in pieces that are mapped at addresses that stay, as `device_memory` has it for a GPU."""
+"""Host memory in pieces mapped at fixed addresses, with the methods of `device_memory.CudaMemory`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class HostMemory:
-    """Anonymous files of the host. `limit_bytes`: what this process may take of it; all there is, if None."""
+    """Anonymous files of the host. `limit_bytes`: what this process may take; None: no limit."""
 
     device = torch.device("cpu")
     granularity = mmap.PAGESIZE
@@ -32,15 +32,14 @@ class HostMemory:
         self._libc.mmap.restype = ctypes.c_void_p
         self._libc.munmap.argtypes = sizes
         self._libc.mprotect.argtypes = (*sizes, ctypes.c_int)
-        #: By a file's number: how often it is mapped or has a handle here, and its size.
+        #: By a file's inode: how often it is mapped or has a handle here, and its size.
         self._uses: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
-        #: The file at an address.
-        self._files: dict[int, int] = {}
+        self._files: dict[int, int] = {}  # inode of the file at an address
 
     @property
     def held_bytes(self) -> int:
-        """What this process holds: pieces that are mapped or have a handle."""
+        """Bytes of pieces that this process has mapped or has a handle to."""
         return sum(self._sizes.values())
 
     def free_bytes(self) -> int:
@@ -60,7 +59,6 @@ class HostMemory:
             raise NoRoomError(f"{size_bytes} bytes are needed, and {self.free_bytes()} are free")
         descriptor = os.memfd_create("rose-kv")
         try:
-            # The memory itself, not a promise of it.
             os.posix_fallocate(descriptor, 0, size_bytes)
         except OSError as error:
             os.close(descriptor)
@@ -90,7 +88,7 @@ class HostMemory:
         self._drop(self._files.pop(address))
 
     def synchronize(self) -> None:
-        """Nothing is queued on CPU cores."""
+        """Return at once: nothing is queued on CPU cores."""
 
     def export(self, handle: int) -> int:
         return os.dup(handle)

@@ -1,16 +1,13 @@
-"""One KV budget for two engines, kept inside the rollout engine: cut within a step, and what was cut really given back.
-
-Each engine has a pool of its own, sized for the most that it may ever hold; what both hold together is the device's
-budget. What can go back of a rollout engine's pool does so when its budget is cut and when its lease ends: the pages of
-free slots on CPU cores, blocks of the pool where they can be remapped (`remap`).
-"""
+"""One KV budget for two engines, kept inside the rollout engine: cut within a step, and what was cut given back.
+Each engine's pool is sized for the most it may hold; together they hold the device's budget at most. After a cut and at
+a lease's end, a rollout engine's pool gives back pages of free slots on CPU cores, or blocks (`remap`)."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -23,46 +20,30 @@ from rose.runtime.policy.kv import retraction_order, under_pressure
 from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import LeaseTerms
 
+if TYPE_CHECKING:
+    from rose.runtime.coserving.kv.remap import RemappedPages
+
+#: The memory behind a pool, part of which can go back; used by the scheduler's thread between two steps.
+PoolMemory: TypeAlias = "KvPages | RemappedPages"
 _MADV_DONTNEED = 4
-#: Serving waits for a cut for at most so long, once in a lease: some of a rollout's layers, and its cut.
+#: Serving's longest wait for a cut, once in a lease: some of a rollout's layers, and its cut.
 CUT_WAIT_NS = 30_000_000
 _CUT_POLL_S = 0.0005
 
 
-class PoolMemory(Protocol):
-    """The memory behind a pool, of which some can go back; used by the scheduler's thread, between two steps."""
-
-    #: As the ledger has it.
-    mechanism: str
-
-    def bring(self, tokens: int) -> int:
-        """Have memory for so many slots, or what there is room for; the bytes that came."""
-
-    def grow(self, tokens: int) -> int:
-        """Have memory for so many slots: how many of them can be used now."""
-
-    def surplus(self, tokens: int) -> bool:
-        """Whether there is memory to give back if only `tokens` may be held."""
-
-    def give_back(self, keep_tokens: int = 0) -> int:
-        """Let go of what free slots take, down to `keep_tokens`; the bytes."""
-
-
 class KvGuard:
     """Keeps a rollout engine within its KV budget; budgets are in slots of a token.
-
     `pages` gives the memory of free slots back; None where the pool's memory stays, as on a GPU without remapping.
-    `activation` moves the engine's memory as leases begin and end; None where it stays.
-    """
+    `activation` moves the engine's memory as leases begin and end; None where it stays."""
 
     def __init__(
         self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
     ) -> None:
         self._page, self._view, self._pages, self._activation = page, view, pages, activation
-        #: What rollouts may hold now, 0 without a lease.
+        #: What rollouts may hold, 0 without a lease.
         self.budget_tokens = 0
         self._lease_number = 0
-        #: The lease that was cut here, and to what.
+        #: The lease that was cut, and to what.
         self._cut_lease = 0
         self._cut_tokens = 0
         self._cuts = 0
@@ -76,16 +57,14 @@ class KvGuard:
 
     @property
     def mechanism(self) -> str | None:
-        """How what is cut really goes back; None if it does not."""
         return None if self._pages is None else self._pages.mechanism
 
     @property
     def pressed_now(self) -> bool:
-        """Whether `pressed` was true when it was last asked."""
         return self._pressed_since_ns != 0
 
     def pressed(self, policy: Policy) -> bool:
-        """Whether serving grew past the watermark and this lease can still be cut for it."""
+        """Return whether serving grew past the watermark and this lease can still be cut for it."""
         if not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
             return False
         memory = self._page.memory()
@@ -98,9 +77,7 @@ class KvGuard:
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
         """Bring the engine within what its lease and serving's memory allow, between two steps.
-
-        False if its memory had to be brought to the device first: that takes a while, so the lease is another by now.
-        """
+        False if its memory had to come to the device first: that takes a while, so the lease has to be read again."""
         lent = lease.expires_ns > now_ns
         if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
             return False
@@ -116,7 +93,8 @@ class KvGuard:
                 self._cut(policy, lease)
             else:
                 self._retract_until(self.budget_tokens, lasting)
-                self._settle()
+                if self._pages is not None and self._pages.surplus(self.budget_tokens):
+                    self._give_back(self.budget_tokens)  # the budget shrank without a cut
         elif not self._view.has_work:
             # Nothing is lent: serving has the memory, the prefix cache's included.
             if not self._emptied:
@@ -154,11 +132,8 @@ class KvGuard:
         self._pressed_since_ns = 0
 
     def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
-        """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep).
-
-        One that waits for a place that its budget will never have is ended as well. `lasting_tokens`: the budget once
-        the device has room for it.
-        """
+        """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep). Also
+        ends a waiting request that its budget can never hold. `lasting_tokens`: the budget once the device has room."""
         ended = kept = 0
         view = self._view
         order = iter(retraction_order(view.held()))
@@ -176,22 +151,15 @@ class KvGuard:
                 ended, kept = ended + requests, kept + tokens
         return ended, kept
 
-    def _settle(self) -> None:
-        """A budget that became smaller without a cut."""
-        if self._pages is not None and self._pages.surplus(self.budget_tokens):
-            self._give_back(self.budget_tokens)
-
     def _give_back(self, keep_tokens: int) -> int:
         self._view.evict(self._view.kv_tokens_used() + self._view.kv_tokens_cached() - keep_tokens)
         return 0 if self._pages is None else self._pages.give_back(keep_tokens)
 
 
 class KvClaim:
-    """Serving's side: says that it holds or is about to take memory past the watermark, and waits a moment for a cut.
-
-    An engine that Linux lets run only when nothing else does could not cut while serving's next step takes the core.
-    Any other cuts by itself, and serving waits for nothing.
-    """
+    """Serving's side: says that it holds or will take memory past the watermark, and waits a moment for a cut.
+    An engine that Linux runs only on idle cores could not cut while serving's next step takes the core. Any other
+    engine cuts by itself, and serving does not wait."""
 
     def __init__(self, page: ArbiterPage) -> None:
         self._page = page
@@ -200,7 +168,7 @@ class KvClaim:
         self._waited_lease = 0
 
     def look(self, lease: LeaseTerms, now_ns: int) -> None:
-        """Say on the page whether memory is pressed; where nothing is lent nobody has to know."""
+        """Write to the page whether memory is pressed; nobody has to know while nothing is lent."""
         self._lease = lease
         memory = self._page.memory() if lease.expires_ns > now_ns and numbered(lease.policy).guards else None
         pressed = memory is not None and under_pressure(memory)
@@ -210,7 +178,6 @@ class KvClaim:
 
     @property
     def due(self) -> bool:
-        """Whether a cut is to come, as of the last look, that was not waited for yet."""
         return (
             self._pressed
             and bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE))
@@ -222,7 +189,7 @@ class KvClaim:
         )
 
     def wait(self) -> None:
-        """Return once rollouts have cut themselves, or after `CUT_WAIT_NS`; not again in this lease."""
+        """Return once rollouts have cut themselves, or after `CUT_WAIT_NS`; once in a lease."""
         self._waited_lease = self._lease.number
         began = now = monotonic_ns()
         while now - began < CUT_WAIT_NS and not self._was_cut():
@@ -237,10 +204,8 @@ class KvClaim:
 
 
 class KvPages:
-    """The memory behind a KV pool on CPU cores: pages that hold free slots only go back to the system.
-
-    Reading such a slot gives zeros until it is written again, which SGLang does before it reads one.
-    """
+    """The memory behind a KV pool on CPU cores: pages that hold only free slots go back to the system.
+    Such a slot reads as zeros until it is written again, which SGLang does before it reads."""
 
     mechanism = "page-return"
 
@@ -254,25 +219,26 @@ class KvPages:
 
     @classmethod
     def of_cpu(cls, scheduler: Any) -> KvPages | None:
-        """None where the pool is not plain memory of the host, a row a slot."""
+        """Return None where the pool is not plain memory of the host, a row a slot."""
         pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
         buffers = getattr(pool, "k_buffer", None) or []
         plain = any(buffer.device.type == "cpu" and buffer.is_contiguous() for buffer in buffers[:1])
         return cls(scheduler) if plain and scheduler.page_size == 1 else None
 
     def bring(self, tokens: int) -> int:
-        """Nothing yet: a page comes when it is written."""
+        """Have memory for so many slots; return the bytes that came: 0, as a page comes when it is written."""
         return 0
 
     def grow(self, tokens: int) -> int:
+        """Have memory for so many slots; return how many can be used now."""
         return tokens
 
     def surplus(self, tokens: int) -> bool:
-        """A cut and the end of a lease return pages; nothing else does."""
+        """Return False: only a cut and a lease's end return pages."""
         return False
 
     def give_back(self, keep_tokens: int = 0) -> int:
-        """Return the pages that hold no slot in use; the bytes of memory that are no longer resident for it."""
+        """Return to the system the pages that hold no slot in use; the bytes no longer resident."""
         resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
         for begin, end in runs(free):

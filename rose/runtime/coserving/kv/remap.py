@@ -1,9 +1,6 @@
-"""A rollout engine's KV pool in pieces of memory that come and go, so that what a cut takes is really the device's.
-
-The pool's buffers lie in reserved addresses from the start, so tensors and captured graphs stay as they are. The slots
-of a block (`kv_blocks`) are withheld from SGLang's allocator before its memory goes and handed to it after memory came,
-so nothing touches an address with nothing behind it.
-"""
+"""A rollout engine's KV pool in pieces of memory that come and go: what a cut takes goes back to the device.
+The pool's buffers lie in reserved addresses, so tensors and captured graphs stay. The slots of a block (`kv_blocks`)
+are withheld from SGLang's allocator before its memory goes and handed out after memory came."""
 
 from __future__ import annotations
 
@@ -23,21 +20,17 @@ from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
 logger = logging.getLogger(__name__)
 
-#: In an engine's environment, `1`: put its KV pool into memory that can go to another process.
-ASKED = "ROSE_KV_REMAP"
-#: Never taken on a GPU: what torch and the driver of the other engine may need at any moment.
-SPARE_BYTES = 512 << 20
-#: After a device had too little it is asked again so much later.
+ASKED = "ROSE_KV_REMAP"  # `1` in an engine's environment: put its KV pool into memory that can go to another process
+SPARE_BYTES = 512 << 20  # left free on a GPU: torch and the other engine's driver may need it at any moment
+#: Wait before a device that had too little memory is asked again.
 _AGAIN_NS = 20_000_000
 _BUFFERS = "_rose_buffers"
 
 
 class KvBuffers:
     """The buffers of a pool of slots 0 to `slots`, all mapped: a key and a value tensor for each layer.
-
-    `shape` and `value_shape` are those of a slot. As in SGLang, a layer's two are halves of one if they are alike.
-    Raises NoRoomError and DriverError, and then nothing is held.
-    """
+    `shape` and `value_shape` are those of a slot. As in SGLang, a layer's two are halves of one tensor if they are
+    alike. Raises NoRoomError and DriverError, and then nothing is held."""
 
     def __init__(
         self,
@@ -56,7 +49,7 @@ class KvBuffers:
         self.block_bytes = sum(rows) * self.blocks.block * layers
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
-        #: Where block 0 of a buffer is among the pieces of its reservation.
+        #: A buffer's reservation and the piece at which its block 0 begins.
         self._planes: list[tuple[Reservation, int]] = []
         self._reservations: list[Reservation] = []
         count, padded = self.blocks.count, self.blocks.count * self.blocks.block
@@ -80,7 +73,6 @@ class KvBuffers:
 
     @property
     def mapped_bytes(self) -> int:
-        """Physical memory behind the pool now."""
         return sum(reservation.mapped_bytes for reservation in self._reservations)
 
     def map(self, numbers: Sequence[int]) -> None:
@@ -95,14 +87,13 @@ class KvBuffers:
             for reservation, begin, end in done:
                 reservation.unmap(begin, end)
             raise
-        # What was another process's may read as anything, not-a-number among it.
         for begin, end in runs(numbers):
             for buffer in (*self.keys, *self.values):
                 buffer[begin * self.blocks.block : end * self.blocks.block].zero_()
         self.blocks.mapped.update(numbers)
 
     def unmap(self, numbers: Sequence[int]) -> int:
-        """Give the memory of these blocks to the device; the bytes. Raises DriverError."""
+        """Give the memory of these blocks to the device; return the bytes. Raises DriverError."""
         before = self.mapped_bytes
         self.blocks.mapped.difference_update(numbers)
         for begin, end in runs(numbers):
@@ -111,7 +102,6 @@ class KvBuffers:
         return before - self.mapped_bytes
 
     def close(self) -> None:
-        """Give all of it back, addresses too. Raises DriverError."""
         for reservation in self._reservations:
             reservation.close()
         self._reservations.clear()
@@ -123,7 +113,7 @@ class KvBuffers:
 
 
 class RemappedPages:
-    """What a `KvGuard` moves of a pool in `KvBuffers`, by the scheduler's thread, between two steps."""
+    """The `PoolMemory` of a pool in `KvBuffers`."""
 
     mechanism = "remap"
 
@@ -137,19 +127,17 @@ class RemappedPages:
 
     @classmethod
     def of(cls, scheduler: Any) -> RemappedPages | None:
-        """None for an engine whose pool was not made for it (`create_buffers`)."""
+        """Return None for an engine whose pool was not made for it (`create_buffers`)."""
         allocator = scheduler.token_to_kv_pool_allocator
         buffers = getattr(allocator.get_kvcache(), _BUFFERS, None)
         return cls(scheduler, buffers) if buffers is not None and type(allocator).__name__ in _ALLOCATORS else None
 
     @property
     def withheld_slots(self) -> int:
-        """Free slots that the allocator does not have, because there is no memory behind them."""
         blocks = self._buffers.blocks
         return blocks.slots - blocks.mapped_slots
 
     def grow(self, tokens: int) -> int:
-        """Have memory for so many slots: how many of them can be used, fewer where the device has no room now."""
         blocks = self._buffers.blocks
         wanted = blocks.to_map(tokens)
         if wanted and monotonic_ns() - self._refused_ns > _AGAIN_NS:
@@ -163,35 +151,32 @@ class RemappedPages:
             if len(chosen) < len(wanted):
                 self._refused_ns = monotonic_ns()
             if chosen:
-                self._hand_out(blocks.slots_within(chosen))
+                free = torch.cat((self._allocator.free_pages, self._allocator.release_pages)).cpu().numpy()
+                self._set_free(np.sort(np.concatenate((free, blocks.slots_within(chosen)))))
         usable = blocks.mapped_slots
         self._settled_slots = max(self._settled_slots, min(tokens, usable))
         return tokens if usable == blocks.slots else min(tokens, usable)
 
     def bring(self, tokens: int) -> int:
-        """`grow`, and the bytes that came."""
         before = self._buffers.mapped_bytes
         self.grow(tokens)
         return self._buffers.mapped_bytes - before
 
     def surplus(self, tokens: int) -> bool:
-        """Whether more is mapped, for a larger budget, than `tokens` take."""
         return tokens < self._settled_slots
 
     def give_back(self, keep_tokens: int = 0) -> int:
-        """Let the device have the memory of blocks without a slot in use, beyond `keep_tokens`; the bytes."""
         allocator, blocks = self._allocator, self._buffers.blocks
         self._settled_slots = min(keep_tokens, blocks.slots)
         free = np.sort(torch.cat((allocator.free_pages, allocator.release_pages)).cpu().numpy())
         numbers = blocks.to_unmap(free, keep_tokens)
         if not numbers:
             return 0
-        # The allocator forgets them first. The lowest slots are handed out first, so that high blocks come free.
+        # The allocator forgets them first. It hands out the lowest slots first, so high blocks come free.
         self._set_free(free[~np.isin(free // blocks.block, numbers)])
         return self._buffers.unmap(numbers)
 
     def make_room(self, tokens: int) -> None:
-        """The allocator is asked for `tokens` more than it has: evict what only the prefix cache holds, or map."""
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
         cache = self._scheduler.tree_cache
@@ -202,15 +187,10 @@ class RemappedPages:
             self.grow(self._buffers.blocks.mapped_slots + tokens - cached)
 
     def mapped_only(self, free: torch.Tensor) -> torch.Tensor:
-        """Those of `free` that have memory behind them."""
         blocks = self._buffers.blocks
         usable = torch.zeros(blocks.count, dtype=torch.bool)
         usable[sorted(blocks.mapped)] = True
         return free[usable.to(free.device)[free // blocks.block]]
-
-    def _hand_out(self, slots: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        free = torch.cat((self._allocator.free_pages, self._allocator.release_pages)).cpu().numpy()
-        self._set_free(np.sort(np.concatenate((free, slots))))
 
     def _set_free(self, slots: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         allocator = self._allocator
@@ -219,17 +199,14 @@ class RemappedPages:
         allocator.release_pages = allocator.release_pages[:0]
 
 
-#: SGLang's allocators of single slots that can be made to withhold some.
-_ALLOCATORS = ("TokenToKVPoolAllocator",)
+_ALLOCATORS = ("TokenToKVPoolAllocator",)  # SGLang's allocators of single slots that can be made to withhold some
 
 
 def _withhold(allocator: Any, pages: RemappedPages) -> None:
-    """Have SGLang's allocator of single slots know that some of its free ones cannot be handed out."""
     base = type(allocator)
 
     class WithholdingAllocator(base):  # type: ignore[misc, valid-type]
         def available_size(self) -> int:
-            """Free slots, with those withheld: nobody holds them, and no budget counts on them."""
             return int(super().available_size()) + pages.withheld_slots
 
         def alloc(self, need_size: int) -> Any:
@@ -245,8 +222,8 @@ def _withhold(allocator: Any, pages: RemappedPages) -> None:
     allocator.__class__ = WithholdingAllocator
 
 
-def create_buffers(original: Any, pool: Any) -> Any:
-    """In place of SGLang's own for a pool of a row a slot; its own where this cannot be done, and the log says why."""
+def create_buffers(original: Any, pool: Any, *_args: Any) -> Any:
+    """Replace SGLang's buffers of a pool of a row a slot; where impossible SGLang makes them, and logs why."""
     refused = _refusal(pool)
     if refused is None:
         try:
@@ -273,7 +250,6 @@ def create_buffers(original: Any, pool: Any) -> Any:
 
 
 def asked() -> bool:
-    """Whether this process was told to make its pool movable."""
     return os.environ.get(ASKED) == "1"
 
 

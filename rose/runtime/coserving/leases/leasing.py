@@ -16,12 +16,16 @@ from rose.runtime.policy.slack import LeaseTerms
 LeaseAction = Literal[
     "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
 ]
-#: More changes than this at one look would be a mistake in the machine.
-_CHANGES_MAX = 8
+_RECORDED_AS: dict[str, LeaseAction] = {
+    "throttle": "throttled",
+    "restore": "restored",
+    "shrink": "resized",
+    "cut": "resized",
+}
+_CHANGES_MAX = 8  # more changes at one look would be a fault of the machine
 
 
 def lease_id_of(run_id: str, device_id: str, number: int) -> str:
-    """The name of a device's lease; `number` is what the arbiter page carries."""
     return f"{run_id}-{device_id}-{number}"
 
 
@@ -36,20 +40,16 @@ class LeaseChange:
 
 @dataclass(frozen=True, slots=True)
 class LastLease:
-    """What the ledger has of a device's last lease: its number, and its grant if it has not ended.
-
-    `expires_at_us` is when it ended by itself if nobody renewed it once more.
-    """
+    """A device's last lease in the ledger: its number, and its grant if it has not ended.
+    `expires_at_us`: when it ended by itself without another renewal."""
 
     number: int = 0
     granted: Lease | None = None
     expires_at_us: int = 0
 
     def end(self, anchor: Anchor | None = None) -> Lease | None:
-        """Return the end of a lease that was left open, for the ledger: now, or when it expired; None if none was.
-
-        `anchor`: the device's; None: the wall clock says what time it is.
-        """
+        """Return the ledger's end of a lease left open, now or when it expired; None if none was open.
+        `anchor`: the device's; None: the wall clock."""
         if self.granted is None:
             return None
         now_us = max((anchor or Anchor.take()).now_us(), self.granted.at_us)
@@ -64,12 +64,9 @@ class LastLease:
 
 class Leasing:
     """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe.
-
-    `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. `last` is
-    the device's last lease: one that an agent before this one left open is ended here, at once. `ended_before` are
-    those that had ended by then, where this agent accounts for their time. `run` gives the RL run that the engine works
-    for.
-    """
+    `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. `last`:
+    the device's last lease; one left open by a former agent is ended here at once. `ended_before`: leases that had
+    ended by then, if this agent accounts for their time. `run` gives the RL run that the engine works for."""
 
     def __init__(
         self,
@@ -92,31 +89,28 @@ class Leasing:
         self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
         self._policy_number, self._record, self._take_back = policy_number, record, take_back
         self._ledger_failure, self._run = ledger_failure, run
-        #: Why the ledger could not be told of the last change; what cannot be recorded is not lent.
+        #: Why the last change could not be recorded; what cannot be recorded is not lent.
         self.failure: str | None = None
-        #: Every grant and end not yet accounted for, oldest first; the accountant forgets what it has used.
+        #: Grants and ends not yet accounted for, oldest first; the accountant trims them.
         self.history: list[LeaseChange] = list(ended_before or ())
         cut = page.cut()
-        #: When the last cut was that the ledger knows.
-        self._cut_told_ns = 0 if cut is None else cut.at_ns
+        self._cut_told_ns = 0 if cut is None else cut.at_ns  # when the last recorded cut was
         page.set_lease(LeaseTerms())
         self.state = LeaseState(number=last.number)
         self._end_left(last, accounted=ended_before is not None)
 
     @property
     def lease_id(self) -> str | None:
-        """The lease in force."""
         return self._lease_id(self.state.number) if self.state.in_force else None
 
     def engine_cut(self) -> EngineCut:
-        """The rollout engine's last cut of its own, in bytes."""
         cut = self._page.cut()
         if cut is None:
             return EngineCut()
         return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token)
 
     def act(self, facts: Callable[[LeaseState], LeaseFacts]) -> None:
-        """Carry out whatever is due now. `facts` gives what is known, with the state it is given."""
+        """Carry out what is due now. `facts` adds to the state it is given what is known."""
         for _ in range(_CHANGES_MAX):
             known = facts(self.state)
             now_ns = monotonic_ns()
@@ -127,15 +121,11 @@ class Leasing:
         self._tell_cut()
 
     def end(self, reason: str) -> None:
-        """Give the lease in force back, if there is one."""
         if self.state.in_force:
             self._carry_out(released(self.state, reason))
         self._tell_cut()
 
-    # ------------------------------------------------------------------ one change
-
     def _carry_out(self, change: Change) -> bool:
-        """Returns whether it was carried out."""
         if change.action == "grant":
             return self._grant(change.state)
         before, self.state = self.state, change.state
@@ -147,12 +137,12 @@ class Leasing:
         return True
 
     def _grant(self, state: LeaseState) -> bool:
-        # Known beforehand, so that a ledger that is away for hours is not told of a lease at each heartbeat.
+        # Checked first: a ledger that is away for hours is not told of a lease at each heartbeat.
         if (failure := self._ledger_failure()) is not None:
             self.failure = failure
             return False
         event = replace(self._event(state, "granted", None), event_id=f"{self._lease_id(state.number)}/granted")
-        # In the ledger before on the page: a lease that was in force is never missing there.
+        # In the ledger first: a lease that was in force is never missing there.
         if not self._tell(event):
             # The grant waits in the writer's queue, so its end must follow it there.
             self.state = replace(state, ended="released")
@@ -166,7 +156,7 @@ class Leasing:
         return True
 
     def _end(self, change: Change) -> None:
-        """Withdraw the lease from the page, then have its turns taken off, then say so in the ledger."""
+        """Withdraw the lease from the page, then have its turns taken off, then tell the ledger."""
         self._page.set_lease(LeaseTerms())
         self.history.append(LeaseChange(monotonic_ns(), None, None))
         reason = change.reason or ""
@@ -176,18 +166,13 @@ class Leasing:
 
     def _say(self, change: Change) -> None:
         if change.action == "renew":
-            # Twice a second, and any later event of the lease says as much: a renewal need not wait for the disk.
+            # Twice a second, and any later event says as much: a renewal need not wait for the disk.
             if not self._tell(self._event(self.state, "renewed", None), durable=False):
                 self.end("the ledger cannot be written")
-        elif change.action == "throttle":
-            self._tell(self._event(self.state, "throttled", change.reason))
-        elif change.action == "restore":
-            self._tell(self._event(self.state, "restored", change.reason))
-        elif change.action == "shrink":
-            self._tell(self._event(self.state, "resized", change.reason))
-        elif change.action == "cut":
-            self._tell(self._event(self.state, "resized", change.reason))
-            self._tell(self._event(self.state, "frozen", "until the next term"))
+        elif (action := _RECORDED_AS.get(change.action)) is not None:
+            self._tell(self._event(self.state, action, change.reason))
+            if change.action == "cut":
+                self._tell(self._event(self.state, "frozen", "until the next term"))
 
     def _publish(self) -> None:
         self._page.set_lease(
@@ -202,10 +187,7 @@ class Leasing:
             )
         )
 
-    # ------------------------------------------------------------------ what the engine cut by itself
-
     def _tell_cut(self) -> None:
-        """Record a cut that the rollout engine carried out, whether or not its lease is still in force."""
         cut = self._page.cut()
         if cut is None or cut.at_ns == self._cut_told_ns:
             return
@@ -223,10 +205,8 @@ class Leasing:
             )
         )
 
-    # ------------------------------------------------------------------ the agent before this one
-
     def _end_left(self, last: LastLease, *, accounted: bool) -> None:
-        """End what an agent before this one left open; its time is `accounted` for here, if not by that one."""
+        """End what a former agent left open; `accounted`: its time is accounted for here."""
         end = last.end(self._anchor)
         if end is None or last.granted is None:
             return
@@ -236,8 +216,6 @@ class Leasing:
             began_ns, ended_ns = last.granted.at_us * 1000 - offset_ns, end.at_us * 1000 - offset_ns
             self.history.append(LeaseChange(began_ns, end.lease_id, last.granted.step))
             self.history.append(LeaseChange(min(ended_ns, monotonic_ns()), None, None))
-
-    # ------------------------------------------------------------------ events
 
     def _lease_id(self, number: int) -> str:
         return lease_id_of(self._id_prefix, self._device_id, number)
@@ -272,7 +250,6 @@ class Leasing:
             reason=reason,
             step=self.state.step,
             requests=requests,
-            # A turn keeps the tokens it has and goes on elsewhere.
             tokens_lost=0,
             kv_budget_bytes_before=self.state.kv_budget_bytes,
             kv_budget_bytes_after=0,

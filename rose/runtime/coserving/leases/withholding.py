@@ -1,4 +1,4 @@
-"""Carries out what is drawn of a device's windows: says when leases are withheld, and has the ledger know of it."""
+"""Says when a device's leases are withheld, by the windows drawn for it, and records the windows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from rose.config import CoservingConfig
 from rose.events import Hold, Holdout, Record
 from rose.runtime.policy.holdout import HoldoutRules, HoldoutWindow, window_at
 
-#: The reason of a hold: rollouts wanted the device in a window in which leases are withheld.
-REASON = "withheld"
+REASON = "withheld"  # the reason of a hold in a window in which leases are withheld
 
 
 def rules(coserving: CoservingConfig) -> HoldoutRules:
-    """What the fleet file says, in nanoseconds."""
     return HoldoutRules(
         share=coserving.holdout_share,
         window_ns=int(coserving.holdout_window_s * 1e9),
@@ -23,9 +21,7 @@ def rules(coserving: CoservingConfig) -> HoldoutRules:
 
 class Withholding:
     """The windows of one device. Times are monotonic nanoseconds. Not thread-safe.
-
-    Nothing is recorded where leases are never withheld. What `record` raises is raised by `look`.
-    """
+    Nothing is recorded if leases are never withheld. `look` raises what `record` raises."""
 
     def __init__(
         self, device_id: str, engine_id: str, drawn_by: HoldoutRules, anchor: Anchor, record: Record, began_ns: int
@@ -34,14 +30,11 @@ class Withholding:
         self._anchor, self._record, self._began_ns = anchor, record, began_ns
         self._window: HoldoutWindow | None = None
         self._looked_ns = began_ns
-        #: When rollouts first wanted the device in vain since the last hold was recorded, and for how long in all.
+        #: When rollouts first wanted the device in vain since the last recorded hold, and for how long in all.
         self._wanted_since_ns, self._wanted_ns = 0, 0
 
     def look(self, now_ns: int, *, wanted: bool) -> bool:
-        """Whether leases are withheld now. A window is in the ledger before anything is decided by it.
-
-        `wanted`: rollouts want the device.
-        """
+        """Return whether leases are withheld now. A window is in the ledger before anything is decided by it."""
         if not self._rules.share:
             return False
         utc_ns = self._anchor.utc_ns(now_ns)
@@ -55,7 +48,6 @@ class Withholding:
         return self._window.withheld
 
     def tell(self) -> None:
-        """Record how long rollouts wanted the device in vain since the last time."""
         if self._wanted_ns:
             self._record(
                 Hold(
@@ -71,7 +63,6 @@ class Withholding:
             self._wanted_since_ns, self._wanted_ns = 0, 0
 
     def _begin(self, window: HoldoutWindow, at_us: int) -> None:
-        # An agent that starts in the middle of a window knows nothing of what was before.
         t0_ns = max(window.t0_ns, self._anchor.utc_ns(self._began_ns))
         self._window = window
         self._record(

@@ -1,8 +1,6 @@
 """Which hardware a device is, whatever a fleet file calls it: its time is counted once, however many runs use it.
-
-A GPU or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a host of that
-name. And whether a process is on it, as far as that shows from outside.
-"""
+A GPU or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a named host.
+Also whether a process is on the device, as far as that shows from outside."""
 
 from __future__ import annotations
 
@@ -10,20 +8,19 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
-from itertools import groupby
 from pathlib import Path
 
 from rose.config import DeviceConfig
+from rose.runtime.coserving.kv.kv_blocks import runs
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 from rose.runtime.engines.gpu import mps
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-#: A driver that hangs keeps its caller for ever; nobody waits longer for it than this.
-_DRIVER_S = 5.0
+_DRIVER_S = 5.0  # the longest wait for a driver: one that hangs never returns
 
 
 def hardware_id(device: DeviceConfig) -> str:
-    """What tells the device from every other, such as `GPU-5c1e...` or `node-3/cores-0-7`."""
+    """Return what tells the device from every other, such as `GPU-5c1e...` or `node-3/cores-0-7`."""
     host = socket.gethostname()
     if device.gpu is None:
         return f"{host}/cores-{_ranges(device.cores)}"
@@ -37,8 +34,7 @@ def hardware_id(device: DeviceConfig) -> str:
 
 
 def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
-    """Why the process that has the device's page, with this pid, is not on the device; None if it is, or nothing
-    tells."""
+    """Return why process `pid`, which has the device's page, is not on the device; None if it is, or nothing tells."""
     process = Path("/proc") / str(pid)
     try:
         inode = str(page.stat().st_ino)
@@ -58,7 +54,7 @@ def elsewhere(device: DeviceConfig, page: Path, pid: int) -> str | None:
 
 
 def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
-    """What a process of this environment sees of GPUs, if that is others. MPS numbers those that its daemon has."""
+    """Return which other GPUs a process of this environment sees alone. MPS numbers its daemon's GPUs anew."""
     visible = [token.strip() for token in environment.get(_VISIBLE, "").split(",")]
     alike = environment.get(_ORDER) == os.environ.get(_ORDER) and not mps.daemon_runs(environment)
     if not alike or number in visible or not all(token.isdigit() for token in [number, *visible]):
@@ -67,7 +63,7 @@ def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _number(gpu: int) -> str:
-    """Of the GPU with this CUDA index here, among all of the host."""
+    """Return the number among all of the host's GPUs of the GPU with this CUDA index here."""
     visible = (os.environ.get(_VISIBLE) or "").split(",")
     return visible[gpu].strip() if gpu < len(visible) and any(visible) else str(gpu)
 
@@ -83,7 +79,6 @@ def _ask(gpu: int, answers: list[str]) -> None:
 
 
 def _ranges(cores: list[int]) -> str:
-    """`0-3,8` of 0, 1, 2, 3 and 8."""
-    ordered = sorted(cores)
-    runs = [[core for _, core in run] for _, run in groupby(enumerate(ordered), lambda each: each[1] - each[0])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    """Return `0-3,8` for 0, 1, 2, 3 and 8."""
+    spans = [(begin, end - 1) for begin, end in runs(cores)]
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in spans)

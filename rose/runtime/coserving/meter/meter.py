@@ -1,9 +1,6 @@
-"""The meter of one device: reads what it draws and does, and records it as `power` events.
-
-Readings follow one another without a gap or an overlap, so that their energy can be summed. A device that cannot be
-read is recorded as not measured, with the reason, when that begins and again when it ends; between the two it is tried
-again ever more rarely. Nothing here stops the agent: what goes wrong becomes such a reason.
-"""
+"""Reads what one device draws and does, and records it as `power` events.
+Readings have no gap or overlap, so their energy can be summed. An unreadable device is recorded as not measured, with
+the reason, when that begins and ends; in between it is tried ever more rarely. A fault never stops the agent."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import psutil
 
@@ -22,36 +18,14 @@ from rose.events import NOT_MEASURED, Power, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError
 
-#: A device that cannot be read is tried again at least this often.
-RETRY_S_MAX = 60.0
-#: A last reading shorter than this is left out: energy counters move in steps of up to 100 ms.
-SHORTEST_S = 0.2
-#: A driver that hangs keeps its caller for ever; the agent waits this long for it at most.
-_JOIN_S = 5.0
-
-
-#: Which processes are bound to cores is looked up once in so many readings.
-_LOOK_EVERY = 10
-
-
-class Instrument(Protocol):
-    """Reads one device. Used by one thread; `open` and `read` may raise UnreadableError."""
-
-    def open(self) -> int:
-        """Find the device; return the time from which the first reading counts, monotonic nanoseconds."""
-
-    def read(self) -> Power:
-        """Return what the device did since the reading before, or since `open`; its times are monotonic."""
-
-    def close(self) -> None:
-        """Let go of the device; it can be opened again."""
+RETRY_S_MAX = 60.0  # the longest pause before an unreadable device is tried again
+SHORTEST_S = 0.2  # a shorter last reading is left out: energy counters move in steps of up to 100 ms
+_JOIN_S = 5.0  # the longest wait for a driver: one that hangs never returns
+_LOOK_EVERY = 10  # bound processes are looked up once in so many readings
 
 
 class CoresInstrument:
-    """Reads cores of this host: how busy they are, and the memory of the processes that may run on no others.
-
-    Cores have no power meter of their own.
-    """
+    """Reads how busy cores are, and the memory of processes bound to them. Cores have no power meter."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._cores = frozenset(cores)
@@ -60,11 +34,13 @@ class CoresInstrument:
         self._bound: list[psutil.Process] = []
 
     def open(self) -> int:
+        """Return the time from which the first reading counts, monotonic nanoseconds. Raises UnreadableError."""
         self._busy_s, self._total_s = self._times_s()
         self._t0_ns = monotonic_ns()
         return self._t0_ns
 
     def read(self) -> Power:
+        """Return what the cores did since the former reading; its times are monotonic. Raises UnreadableError."""
         if self._readings % _LOOK_EVERY == 0:
             self._bound = [process for process in psutil.process_iter() if self._is_bound(process)]
         self._readings += 1
@@ -84,49 +60,37 @@ class CoresInstrument:
         )
 
     def close(self) -> None:
-        pass
+        """Do nothing: cores need no release."""
 
     def _times_s(self) -> tuple[float, float]:
-        """(busy, total) seconds of the cores, ever."""
+        """Return (busy, total) seconds of the cores, ever."""
         times = psutil.cpu_times(percpu=True)
         if missing := [core for core in sorted(self._cores) if core >= len(times)]:
             raise UnreadableError(f"cores {missing} are off, or not of this host")
         busy_s = total_s = 0.0
         for core in self._cores:
             one = times[core]
-            # What guests took is in user already.
+            # `user` includes guests.
             total = one.user + one.nice + one.system + one.idle + one.iowait + one.irq + one.softirq + one.steal
             total_s += total
             busy_s += total - one.idle - one.iowait - one.steal
         return busy_s, total_s
 
     def _is_bound(self, process: psutil.Process) -> bool:
-        """Return whether a process may run on no other cores."""
         with suppress(psutil.Error, OSError):
             return self._cores.issuperset(os.sched_getaffinity(process.pid))
         return False
 
 
 def _resident_bytes(process: psutil.Process) -> int:
-    """Return 0 for a process that has ended."""
     with suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0
 
 
-def instrument_for(device: DeviceConfig) -> Instrument:
-    """Return what reads this device: NVML for a GPU, else the host's own counters for its cores."""
-    if device.gpu is not None:
-        return GpuInstrument(device.gpu, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return CoresInstrument(device.cores)
-
-
 class DeviceMeter:
     """Reads `device` every `period_s` seconds, in a thread of its own; 0 reads nothing.
-
-    Start it once the device has joined and stop it before the device leaves: power of a device that is not in the
-    fleet cannot be priced.
-    """
+    It runs while the device is in the fleet: other power cannot be priced."""
 
     def __init__(
         self,
@@ -134,42 +98,45 @@ class DeviceMeter:
         record: Record,
         anchor: Anchor,
         period_s: float,
-        instrument: Instrument | None = None,
+        instrument: CoresInstrument | GpuInstrument | None = None,
     ) -> None:
         self._device_id = device.id
         self._record = record
         self._anchor = anchor
         self._period_s = period_s
-        self._instrument = instrument_for(device) if instrument is None else instrument
-        #: Up to where the device's time is accounted for, monotonic.
+        if instrument is None:
+            gpu, visible = device.gpu, os.environ.get("CUDA_VISIBLE_DEVICES")
+            instrument = CoresInstrument(device.cores) if gpu is None else GpuInstrument(gpu, visible)
+        self._instrument = instrument
+        #: Until when the device's time is accounted for, monotonic.
         self._until_ns = 0
-        #: Why the device cannot be read at present.
         self._unreadable: str | None = None
         self._stopping = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to read. Returns at once, whether or not the device can be read."""
         if self._period_s > 0 and self._thread is None:
             self._until_ns = monotonic_ns()
             self._thread = threading.Thread(target=self._run, name=f"meter-{self._device_id}", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Take a last reading and end. Returns after some seconds even if the driver hangs. Safe to call twice."""
+        """Take a last reading and end, within seconds even if the driver hangs. Safe to call twice."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
         self._closed = True
 
-    # ------------------------------------------------------------------ the meter's thread
-
     def _run(self) -> None:
         pause_s = self._period_s
         while not self._stopping.is_set():
             try:
-                self._until_ns = self._opened(self._instrument.open())
+                opened_ns = self._instrument.open()
+                if self._unreadable is not None:
+                    self._gap(opened_ns, f"{self._unreadable}; it can be read again")
+                    self._unreadable = None
+                self._until_ns = opened_ns
                 while True:
                     last = self._stopping.wait(max(0.0, self._period_s - (monotonic_ns() - self._until_ns) / 1e9))
                     if last and monotonic_ns() - self._until_ns < SHORTEST_S * 1e9:
@@ -179,7 +146,10 @@ class DeviceMeter:
                     if last:
                         break
             except Exception as error:  # the agent goes on without its meter, whatever a driver does
-                self._give_up(str(error) or type(error).__name__)
+                reason = str(error) or type(error).__name__
+                if self._unreadable is None:
+                    self._gap(monotonic_ns(), reason)
+                self._unreadable = reason
             finally:
                 self._instrument.close()
             if self._unreadable is not None:
@@ -187,18 +157,6 @@ class DeviceMeter:
                 pause_s = min(2 * pause_s, max(RETRY_S_MAX, self._period_s))
         if self._unreadable is not None and monotonic_ns() - self._until_ns > SHORTEST_S * 1e9:
             self._gap(monotonic_ns(), self._unreadable)
-
-    def _opened(self, from_ns: int) -> int:
-        if self._unreadable is not None:
-            self._gap(from_ns, f"{self._unreadable}; it can be read again")
-            self._unreadable = None
-        return from_ns
-
-    def _give_up(self, reason: str) -> None:
-        """Say once that the device cannot be read; a second failure before it could be adds nothing."""
-        if self._unreadable is None:
-            self._gap(monotonic_ns(), reason)
-        self._unreadable = reason
 
     def _gap(self, to_ns: int, reason: str) -> None:
         self._take(Power(t0_ns=self._until_ns, t1_ns=to_ns, power_mw=None, source=NOT_MEASURED, reason=reason))
@@ -209,6 +167,6 @@ class DeviceMeter:
             return
         t0_ns, t1_ns = self._anchor.utc_ns(reading.t0_ns), self._anchor.utc_ns(reading.t1_ns)
         event = dataclasses.replace(reading, at_us=t1_ns // 1000, device_id=self._device_id, t0_ns=t0_ns, t1_ns=t1_ns)
-        # A ledger that cannot be written is the agent's to notice: it then lends nothing.
+        # The agent notices a ledger that cannot be written, and lends nothing.
         with suppress(LedgerError):
             self._record(event)

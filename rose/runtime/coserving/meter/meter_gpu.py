@@ -1,8 +1,5 @@
 """Reads a GPU, or one MIG instance of it, through NVML.
-
-Energy is the difference of the card's own counter. The card's meter knows nothing of MIG instances: where several
-share a card, none of them is measured.
-"""
+Energy is the difference of the card's counter. A card has one meter: MIG instances that share it are not measured."""
 
 from __future__ import annotations
 
@@ -15,15 +12,14 @@ import pynvml
 from rose.clock import monotonic_ns
 from rose.events import NOT_MEASURED, Power
 
-#: No device draws more; a counter that says so was reset or is broken.
-POWER_MW_MAX = 2_500_000
+POWER_MW_MAX = 2_500_000  # no device draws more; such a counter was reset or is broken
 
 
 class UnreadableError(Exception):
     """The device cannot be read now; the message says why. It may be readable later."""
 
 
-#: What NVML answers for a figure that this GPU, driver or user does not get; other errors are the card's.
+#: NVML's answers for a figure that this GPU, driver or user does not get; other errors are the card's.
 _NOT_OFFERED = frozenset(
     (
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -50,7 +46,7 @@ _CLOCK_REASONS = {
 
 
 def clock_reasons(bits: int) -> str:
-    """The names of NVML's clocks event reasons, separated by semicolons; bits without a name as a number."""
+    """Return the names of NVML's clocks event reasons, joined by semicolons; bits without a name as a number."""
     names = [name for bit, name in _CLOCK_REASONS.items() if bits & bit]
     unnamed = bits & ~sum(_CLOCK_REASONS)
     return "; ".join([*names, *([f"{unnamed:#x}"] if unnamed else [])])
@@ -58,14 +54,12 @@ def clock_reasons(bits: int) -> str:
 
 class GpuInstrument:
     """The CUDA device `gpu`, among those that `visible` (CUDA_VISIBLE_DEVICES) leaves.
-
-    CUDA and NVML number alike on a host whose GPUs are of one kind; elsewhere set CUDA_DEVICE_ORDER=PCI_BUS_ID.
-    """
+    CUDA and NVML number alike on a host whose GPUs are of one kind; elsewhere set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu
         self._visible = [token.strip() for token in visible.split(",")] if visible else None
-        #: Once known the card is looked up by it: when one is lost, the others change their index.
+        #: Finds the card again: when a card is lost, others change their index.
         self._uuid: str | None = None
         self._initialised = False
         self._card: Any = None
@@ -76,12 +70,10 @@ class GpuInstrument:
 
     @property
     def uuid(self) -> str:
-        """UUID of the card or MIG instance, once opened."""
         assert self._uuid is not None
         return self._uuid
 
     def open(self) -> int:
-        """Find the device; return the time from which the first reading counts, monotonic nanoseconds."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -99,14 +91,12 @@ class GpuInstrument:
         return self._t0_ns
 
     def read(self) -> Power:
-        """Return what the device did since the reading before, or since `open`; its times are monotonic."""
         try:
             return self._read()
         except pynvml.NVMLError as error:
             raise UnreadableError(f"GPU {self._gpu}: {error}") from error
 
     def close(self) -> None:
-        """Let go of the device; it can be opened again."""
         if self._initialised:
             self._initialised = False
             with suppress(pynvml.NVMLError):
@@ -137,7 +127,6 @@ class GpuInstrument:
         )
 
     def _power(self, energy_mj: int | None, t1_ns: int, mig_instances: int) -> dict[str, Any]:
-        """The fields of a reading that say what was drawn, and how it is known."""
         before_mj, length_ns = self._energy_mj, max(1, t1_ns - self._t0_ns)
         unmeasured = {"power_mw": None, "source": NOT_MEASURED}
         if mig_instances > 1:
@@ -154,7 +143,7 @@ class GpuInstrument:
         return None if counter_mj is None else int(counter_mj)
 
     def _find(self) -> tuple[Any, Any]:
-        """(handle of the card, handle of the MIG instance or None). Raises UnreadableError or NVMLError."""
+        """Return (handle of the card, handle of the MIG instance or None). Raises UnreadableError or NVMLError."""
         wanted: str | int = self._gpu if self._uuid is None else self._uuid
         if self._uuid is None and self._visible is not None:
             if self._gpu >= len(self._visible):
@@ -163,17 +152,16 @@ class GpuInstrument:
             wanted = int(token) if token.isdecimal() else token
         if isinstance(wanted, int):
             card = pynvml.nvmlDeviceGetHandleByIndex(wanted)
-            # CUDA gives a process that asks for a card by its number the first instance.
+            # CUDA gives a process that asks for a card by number its first instance.
             return card, next(iter(_mig_instances(card)), None)
         for card, instance in _handles():
-            # CUDA takes the beginning of a UUID for all of it.
             if str(pynvml.nvmlDeviceGetUUID(card if instance is None else instance)).startswith(wanted):
                 return card, instance
         raise UnreadableError(f"the driver lists no {wanted}")
 
 
 def _handles() -> Iterator[tuple[Any, Any]]:
-    """Each card that answers, and each MIG instance, as (card, instance or None)."""
+    """Yield each card that answers, and each MIG instance, as (card, instance or None)."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             card = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -201,7 +189,7 @@ def _mig_instances(card: Any) -> list[Any]:
 
 
 def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
-    """What `read` returns, or None where this GPU, driver or user is not given it. Raises NVMLError."""
+    """Return what `read` returns, or None if this GPU, driver or user does not get it. Raises NVMLError."""
     try:
         return read(*arguments)
     except pynvml.NVMLError as error:
@@ -211,7 +199,7 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def survey() -> list[str]:
-    """One line for each GPU: how its power will be read. Raises NVMLError where NVML cannot be used."""
+    """Return one line for each GPU: how its power will be read. Raises NVMLError where NVML cannot be used."""
     lines = []
     pynvml.nvmlInit()
     try:

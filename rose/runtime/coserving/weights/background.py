@@ -1,4 +1,4 @@
-"""Work beside a running engine: one job at a time, in a thread, and in portions where the device is lent."""
+"""Work beside a running engine: one job at a time, in a thread, and in portions on a lent device."""
 
 from __future__ import annotations
 
@@ -11,24 +11,20 @@ from rose.clock import monotonic_ns
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.turns import Turn
 
-#: On the host's cores a job is background work, as trainers are.
-_HOST_NICE = 10
+_HOST_NICE = 10  # jobs on the host's cores are background work, as trainers are
 
-#: What is called with the start and the end of work on the device, in monotonic nanoseconds.
-RecordSpan = Callable[[int, int], None]
+RecordSpan = Callable[[int, int], None]  # learns the start and the end of work on the device, monotonic ns
 
 
 class GivenUpError(Exception):
-    """A later job takes this one's place."""
+    """A later job replaces this one."""
 
 
 class Background:
-    """Runs jobs, each of which is given up for the next one. `start` and `busy` are the scheduler thread's.
-
-    A job on the device calls `wait_for_device` before each portion, in any of its threads, and `record_span` learns
-    when portions ran: spans do not overlap, and one call of it ends before the next, but the thread is not always the
-    same. With `host_cores` a job that calls `settle` runs there instead, at a niceness of its own.
-    """
+    """Runs jobs, each of which is given up for the next. Only the scheduler's thread calls `start` and `busy`.
+    A job on the device calls `wait_for_device` before each portion, in any of its threads. `record_span` learns when
+    portions ran: spans do not overlap and calls do not, but come from several threads. With `host_cores`, a job that
+    calls `settle` runs there instead, at a niceness of its own."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
@@ -40,28 +36,24 @@ class Background:
         self._given_up = threading.Event()
         self._ending = threading.Lock()
         self._busy = False
-        #: How many threads are within a portion, and since when any is.
         self._counting = threading.Lock()
         self._working = 0
         self._working_since_ns = 0
 
     @property
     def busy(self) -> bool:
-        """Whether a job has been started and not ended."""
         return self._busy
 
     def give_up(self) -> None:
-        """Have the job under way end with its portion: what it came to is not called any more. Does not wait for it."""
+        """Have the job under way end with its portion, without its last call. Does not wait for it."""
         with self._ending:
             self._given_up.set()
             self._busy = False
 
     def start(self, job: Callable[[Turn], Callable[[], None]]) -> None:
-        """Have a thread run `job`, once the one before has ended, which is given up. Waits for neither.
-
-        `job` is given what to enter around each portion, which raises GivenUpError once it is given up; it should let
-        that pass. What it returns is called unless it was given up, and it cannot be meanwhile.
-        """
+        """Have a thread run `job` once the former job, which is given up, has ended. Waits for neither.
+        `job` gets a context manager for each portion, which raises GivenUpError once the job is given up; the job lets
+        it pass. What it returns is called unless it was given up, and it cannot be given up meanwhile."""
         self.give_up()
         self._given_up, self._busy = threading.Event(), True
         arguments = (job, self._given_up, self._thread)
@@ -69,10 +61,7 @@ class Background:
         self._thread.start()
 
     def settle(self) -> None:
-        """Move the calling thread of a job to the host's cores, if there are any, and those it will start with it.
-
-        Raises TransferError if it may not run there.
-        """
+        """Move the calling thread, and those it starts, to the host's cores. Raises TransferError if forbidden."""
         if not self._host_cores:
             return
         try:
@@ -128,6 +117,6 @@ class Background:
 
 
 def be_nice(nice: int) -> None:
-    """Give the calling thread, and those it will start, this niceness; one that may not be given is left as it is."""
+    """Give the calling thread, and those it starts, this niceness if the system allows it."""
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

@@ -1,5 +1,4 @@
-"""The engine's parameters under the published names: graphs that were captured go on reading where they lie, so a
-version is written in place."""
+"""The engine's parameters under the published names. Versions are written in place: captured graphs read there."""
 
 from __future__ import annotations
 
@@ -18,22 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineWeights:
-    """This rank's parameters under the published names, and the boxes of the whole tensors that they are.
-
-    An engine may compute in a wider type than the policy is published in (float32 on cores without bfloat16 units).
-    Its parameters then hold the published values exactly.
-    """
+    """This rank's parameters under the published names, and their boxes in the whole tensors.
+    An engine may compute in a wider type than the policy is published in (float32 on cores without bfloat16 units). Its
+    parameters then hold the published values exactly."""
 
     views: dict[str, torch.Tensor]
-    #: None on an engine of one rank: each tensor whole.
-    regions: dict[str, Region] | None
+    regions: dict[str, Region] | None  # none on an engine of one rank: each tensor whole
 
     @classmethod
     def of(cls, model_runner: Any, manifest: Manifest, ranks: Ranks) -> EngineWeights:
-        """Return what the engine computes with now.
-
-        Raises TransferError if the parameters do not fit the model's own head counts.
-        """
+        """Return what the engine computes with. Raises TransferError if parameters do not fit the head counts."""
         from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
@@ -49,7 +42,7 @@ class EngineWeights:
         return cls(views, None if ranks.size == 1 else _regions(config, manifest, ranks))
 
     def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
-        """The parameters in the published types: views where the types agree, else copies, made in turns."""
+        """Return the parameters in the published types: views where the types agree, else copies, made in turns."""
         from rose.runtime.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
@@ -57,7 +50,6 @@ class EngineWeights:
 
 
 def _in_type(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
-    """The tensor itself, or a copy in that type."""
     import torch
 
     from rose.runtime.transfer.turns import portions

@@ -1,4 +1,4 @@
-"""A host's relays: what an origin on another host has comes over the network once, for all engines of this one."""
+"""A host's relays: what an origin on another host publishes crosses the network once for all engines of this host."""
 
 from __future__ import annotations
 
@@ -22,32 +22,28 @@ from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 from rose.runtime.transfer.wire.relay import RelayServer
 
-#: A relay for each origin of late: runs come and go, and a client that begins anew has another port. So many folders of
-#: theirs are on disk at most.
+#: At most so many relays, for the latest origins, and so many folders: runs come and go, and a new client has another
+#: port.
 RELAYS_MAX = 8
-#: A relay quotes no origin, so that what it answers itself may be quoted.
+#: A relay quotes no origin, so its own answers may be quoted.
 _OWN_RELAY = OriginRules(hosts=("127.0.0.1",), quotes=True)
 
 
 class Relays:
-    """Gives each target the URL to fetch it by on this host. Its methods may be called from several threads.
-
-    What is published on this host is fetched there itself, over `loopback`; all else by a relay. `rules` are the
-    fleet's, on what may be fetched. `route` says by an origin's URL what lies between it and this host. A relay keeps
-    at most `budget_bytes` in `folder`, on this host's loopback, behind a token. What a process before this one left in
-    `folder` when it was killed counts among the relays that nobody asks for any more, until its origin is asked for
-    again.
-    """
+    """Gives each target the URL to fetch it by on this host. Its methods may be called from several threads. Versions
+    published on this host are fetched directly over `loopback`, all others by a relay. `rules`: the fleet's, on what
+    may be fetched. `route` names what lies between an origin's URL and this host. A relay keeps at most `budget_bytes`
+    in `folder`, on loopback, behind a token. Folders that a killed process left count as unused relays."""
 
     def __init__(self, folder: Path, budget_bytes: int, route: Callable[[str], str], rules: OriginRules) -> None:
         self._folder, self._budget_bytes, self._route, self._rules = folder, budget_bytes, route, rules
         self._token = secrets.token_urlsafe(32)
         self._lock = threading.Lock()
-        #: By origin; the one that was asked for last is at the end.
+        #: By origin; the last used is at the end.
         self._relays: OrderedDict[tuple[str, str | None, OriginRules], tuple[RelayServer, Path]] = OrderedDict()
 
     def via(self, target: Target) -> Target:
-        """The same version, as it is fetched from here. Raises OSError or TransferError if no relay can be started."""
+        """Return the target as it is fetched from here. Raises OSError or TransferError if no relay can be started."""
         target = replace(target, rules=replace(self._rules, client=target.rules.client))
         if is_here(target.url):
             return target
@@ -57,7 +53,7 @@ class Relays:
                 self._relays[origin] = self._start(target)
             self._relays.move_to_end(origin)
             relay, _ = self._relays[origin]
-            # With the lock: nobody is to begin a relay in a folder that is being removed.
+            # Under the lock: no relay may begin in a folder that is being removed.
             _stop(self._relays.popitem(last=False)[1] for _ in range(len(self._relays) - RELAYS_MAX))
             self._sweep(RELAYS_MAX - len(self._relays))
         return replace(
@@ -65,14 +61,13 @@ class Relays:
         )
 
     def stop(self) -> None:
-        """End all of them, and let go of what they keep."""
         with self._lock:
             _stop(self._relays.values())
             self._relays.clear()
             self._sweep(0)
 
     def _start(self, target: Target) -> tuple[RelayServer, Path]:
-        # Two relays never share a folder: each has it locked.
+        # Each relay locks its folder: no two share one.
         name = hashlib.sha256(f"{target.url} {target.token} {target.rules.client}".encode()).hexdigest()[:16]
         relay = RelayServer(
             target.url,
@@ -85,19 +80,17 @@ class Relays:
         return relay.start(), self._folder / name
 
     def _sweep(self, spared: int) -> None:
-        """Remove the folders that no relay has, but for the `spared` that were written to last."""
+        """Remove the folders without a relay, except the `spared` ones written last."""
         running = {folder for _, folder in self._relays.values()}
         left = [folder for folder in self._folder.glob("*") if folder not in running]
         for folder in sorted(left, key=lambda folder: folder.stat().st_mtime_ns, reverse=True)[spared:]:
-            # One that is locked is a relay's of another process.
             with suppress(OSError), (folder / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_here(url: str) -> bool:
-    """Whether an HTTP server of that URL is on this host: by its address, not by what names are."""
-    # What is no URL is nowhere.
+    """Return whether an HTTP server of that URL is on this host, by its addresses rather than its name."""
     with suppress(OSError, ValueError):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:

@@ -1,7 +1,5 @@
 """Brings one engine to a policy version: fetch and verify, decode beside the running model, swap in, acknowledge.
-
-And sees afterwards that the engine still holds it.
-"""
+Audits afterwards that the engine still holds the version."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -34,9 +32,7 @@ from rose.runtime.weight_version import weights_name
 @dataclass(frozen=True, slots=True)
 class Target:
     """A version of an RL run's weights, and the origin that it is fetched from. `run_id` "": of no run.
-
-    `source` and `route` are what the ledger is told of the way there. `rules` say what may be fetched.
-    """
+    `source` and `route`: what the ledger says of the way. `rules`: what may be fetched."""
 
     run_id: str
     version: int
@@ -48,48 +44,34 @@ class Target:
 
     @property
     def name(self) -> str:
-        """For messages."""
         return f"version {self.version} of run {self.run_id!r}" if self.run_id else f"version {self.version}"
 
 
-#: Gives the same version, as it is fetched from a host.
-Via = Callable[[Target], Target]
+Via = Callable[[Target], Target]  # gives the target as it is fetched from a host
 
 
 def straight(target: Target) -> Target:
-    """Return the target as it is: it is fetched from where it was published."""
     return target
 
 
 def from_anywhere(target: Target) -> Target:
-    """Return the target of a caller who chose the origin, which may be anywhere."""
+    """Return the target with any origin allowed, for a caller who chose the origin."""
     return replace(target, rules=ANYWHERE)
 
 
-def check_agreement(version: int, committed: list[dict[str, Any]]) -> None:
-    """Raise TransferError unless all ranks hold the same weights, swapped in after the same step."""
-    ends = {(report["after_step"], report["sha256"]) for report in committed}
-    if len(ends) > 1:
-        raise TransferError(
-            f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
-        )
-
-
 def longest(reports: list[dict[str, Any]], field: str) -> int:
-    """The longest that a rank took over something."""
     return max(int(report[field]) for report in reports)
 
 
 class HeldRecord:
-    """One engine's, in its staging folder."""
+    """What one engine holds, on record in its staging folder."""
 
     def __init__(self, staging: Path) -> None:
         self._staging = staging
         self._next = staging / "next.json"
 
     def announce(self, manifest: Manifest) -> None:
-        """From now on the engine may hold this, or what is on record already. Raises TransferError if there is no
-        room."""
+        """Record that the engine may hold this from now on, or the former version. Raises TransferError if full."""
         partial = self._staging / "next.partial"
         try:
             partial.write_bytes(manifest.to_bytes())
@@ -98,18 +80,15 @@ class HeldRecord:
             raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
 
     def confirm(self, version: int) -> None:
-        """The engine holds what was announced last, which is this version."""
         for stale in self._staging.glob("held-*.json"):
             stale.unlink()
         self._next.replace(self._path(version))
 
     def manifest(self, version: int) -> Manifest:
-        """Of the version that the engine holds. Raises OSError, TransferError."""
         return Manifest.from_bytes(self._path(version).read_bytes())
 
     def candidates(self) -> Iterator[Manifest]:
-        """What an engine may hold whose agent has ended, each on record as held once it is taken from here: first what
-        it was known to hold. Raises OSError, TransferError."""
+        """Yield what an engine without an agent may hold; taking one records it. Raises OSError, TransferError."""
         for path in sorted(self._staging.glob("held-*.json")):
             yield Manifest.from_bytes(path.read_bytes())
         if self._next.exists():
@@ -121,17 +100,16 @@ class HeldRecord:
         return self._staging / f"held-{version}.json"
 
 
-#: How long an engine may take over one phase, and how many bytes of weights it is given a second more for.
+#: An engine may take this long over one phase, and a second more for so many bytes of weights.
 _PHASE_TIMEOUT_S = 60.0
 _PHASE_BYTES_PER_S = 50e6
 _POLL_S = 0.002
 _AUDIT_POLL_S = 0.05
-#: How long who gives an engine up waits for one that does not say that it takes a question.
-_GIVE_UP_S = 10.0
+_GIVE_UP_S = 10.0  # the longest wait for an engine that does not say that it takes a question
 
 
 class Phases:
-    """One engine's. `ask` may be called from several threads, and waits for its turn."""
+    """Asks one engine for phases of a sync. `ask` may be called from several threads, and waits for its turn."""
 
     def __init__(self, engine: EngineProcess, staging: Path) -> None:
         self._engine, self._staging = engine, staging
@@ -146,7 +124,7 @@ class Phases:
             yield
 
     def give_up(self) -> None:
-        """Ask for nothing from now on. Returns when nothing is asked for any more."""
+        """Ask for nothing from now on. Returns when no phase is being asked for."""
         self._given_up.set()
         if self._turn.acquire(timeout=_GIVE_UP_S):
             self._turn.release()
@@ -154,10 +132,7 @@ class Phases:
     def ask(
         self, verb: Verb, version: int, dense_bytes: int, *, gives_way: threading.Event | None = None
     ) -> list[dict[str, Any]]:
-        """Ask for one phase and wait for the report of every rank, unless it `gives_way`.
-
-        Raises TransferError with the reasons.
-        """
+        """Ask for one phase; return every rank's report, unless it `gives_way`. Raises TransferError with reasons."""
         with self.turn():
             engine_id = self._engine.spec.engine_id
             for stale in self._staging.glob(f"{version}.{verb}.*.json"):
@@ -201,20 +176,15 @@ class Phases:
             raise TransferError("its agent leaves the engine to another")
 
 
-#: What a rank reports of one phase.
 _REPORT = re.compile(rf"\d+\.({'|'.join(get_args(Verb))})\.\d+\.json")
-#: What keeps a target from being tried at all, such as no room on this host.
-_NOT_TRIED = (OSError, TransferError)
+_NOT_TRIED = (OSError, TransferError)  # errors before a target is tried, such as no room on this host
 
 
 class EngineSync:
-    """The agent's side of a sync. One thread at a time calls its methods, but for `give_up`.
-
-    `version` is what the engine holds as far as the agent knows, 0 being the checkpoint it started from. It is offered
-    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin;
-    and only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
-    `via` gives the way to a target, and is asked each time: a relay ends that nobody asks for.
-    """
+    """The agent's side of a sync. One thread at a time calls its methods, except `give_up`.
+    `version` is what the engine holds as far as the agent knows; 0: its checkpoint. It is a base for deltas only once
+    it was acknowledged (found in the engine bit for bit on every rank, and told to the origin), and only for the same
+    run. Packages of another run are refused. `via` gives the way to a target each time: unused relays end."""
 
     def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, via: Via = from_anywhere) -> None:
         self._engine = engine
@@ -222,13 +192,12 @@ class EngineSync:
         self._record = HeldRecord(staging)
         self._device_id = device_id
         self._via = via
-        #: (run, version), in one piece: another thread reports it.
+        #: (run, version) in one piece: another thread reports it.
         self.held: tuple[str, int] = ("", 0)
-        self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
-        #: What was asked for last, and the last target of the run whose weights the engine holds.
+        self.standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
+        #: The last target, and the last target of the run whose weights the engine holds.
         self._asked: Target | None = None
         self._held_from: Target | None = None
-        #: Whether the origin knows what the engine holds.
         self._told = False
         self._moved_bytes = 0
         self._phases = Phases(engine, staging)
@@ -241,42 +210,29 @@ class EngineSync:
     def version(self) -> int:
         return self.held[1]
 
-    @property
-    def standing(self) -> Standing:
-        """What is known of the engine's weights."""
-        return self._standing
-
     def bring(self, target: Target) -> Sync:
-        """Returns the event of what happened; `ok` is false, with the reason, if the engine is not at the version.
-
-        A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor. If the
-        origin refuses the acknowledgement, the engine holds something else than was published: it is not trusted from
-        then on, until a later call or `bring_back` has brought it to a version from an anchor.
-        """
+        """Bring the engine to a version; the event's `ok` is false, with the reason, if it is not there.
+        If the engine refuses a delta (its weights are not the base), an anchor is tried once. If the origin refuses the
+        acknowledgement, the engine holds unpublished weights: it is not trusted until an anchor succeeds."""
         self._asked = target
         return self._bring_to(target)
 
     def locate(self, target: Target) -> None:
-        """What the engine holds is fetched there from now on: audits compare with that, and one that is not trusted is
-        due to be brought back from there at once."""
+        """Fetch what the engine holds from there from now on; if it is untrusted, bringing it back is due at once."""
         self._learn(target)
         self._note(failures=0)
 
     def bring_back(self) -> Sync | None:
-        """Bring an engine that is not trusted to the version it should hold, from an anchor. None if it is trusted, or
-        nobody said yet where that version is."""
-        last = self._held_from if self._standing.held else self._asked
-        if self._standing.trusted or last is None:
+        """Bring an untrusted engine to its version from an anchor. None if it is trusted, or the origin is unknown."""
+        last = self._held_from if self.standing.held else self._asked
+        if self.standing.trusted or last is None:
             return None
         return self._bring_to(replace(last, version=self.version))
 
     def take_over(self, swaps: int) -> str | None:
-        """Find out what an engine holds that has run since before this agent. Returns why that cannot be found out.
-
-        What is on record beside it is believed once the engine has hashed its weights and calls them so: of an agent
-        that ended as it swapped a version in, that version or the one before. `swaps` is how often weights were brought
-        into it, by its own count.
-        """
+        """Find out what an engine holds that ran before this agent; return why that is impossible, else None.
+        A version on record is believed once the engine has hashed its weights and names them so. `swaps`: how often
+        weights were brought into the engine, by its own count."""
         if swaps == 0:
             return None  # It is at its checkpoint, as one that was just started.
         reason: str | None = "nothing is on record of the weights that it holds"
@@ -291,11 +247,9 @@ class EngineSync:
 
     def audit(self, gives_way: threading.Event | None = None) -> Sync | None:
         """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
-
-        Returns the event of a drift: the engine is not trusted from then on. None if all is well, or nothing could be
-        found out: `gives_way` was set meanwhile, or the engine had no time.
-        """
-        if not (self._standing.held and self._standing.trusted):
+        Returns the event of a drift: the engine is untrusted from then on. None if all is well or nothing could be
+        found out: `gives_way` was set, or the engine had no time."""
+        if not (self.standing.held and self.standing.trusted):
             return None
         began = monotonic_ns()
         held = self._record.manifest(self.version)
@@ -318,11 +272,9 @@ class EngineSync:
         return replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
     def give_up(self) -> None:
-        """Leave the engine to another agent: return once nothing is asked of it any more. A version that is being
-        fetched stays staged; of one that is being swapped in the record tells."""
+        """Leave the engine to another agent: return once nothing is asked of it any more.
+        A version that is being fetched stays staged; the record tells of one that is being swapped in."""
         self._phases.give_up()
-
-    # ------------------------------------------------------------------ a sync
 
     def _bring_to(self, target: Target) -> Sync:
         began = monotonic_ns()
@@ -353,19 +305,16 @@ class EngineSync:
         return self._missed(target, began, base, have, "; then from an anchor: ".join(reasons))
 
     def _missed(self, target: Target, began: int, base: int | None, have: int | None, reason: str) -> Sync:
-        """`have` is the base that was tried last."""
-        if not self._standing.trusted:
-            # Without a base nothing else could be tried than to bring the engine back.
-            self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + (have is None))
+        if not self.standing.trusted:
+            # Without a base this was an attempt to bring the engine back.
+            self._note(looked_ns=monotonic_ns(), failures=self.standing.failures + (have is None))
         return self._event(target, began, base, reason)
 
     def _learn(self, target: Target) -> None:
-        """Where versions of the target's run are fetched, if the engine holds one."""
-        if self._standing.held and self.run_id == target.run_id:
+        if self.standing.held and self.run_id == target.run_id:
             self._held_from = target
 
     def _way_to_held(self) -> Target | None:
-        """None: nobody said where what the engine holds is, or it cannot be had on this host now."""
         if self._held_from is None:
             return None
         try:
@@ -374,11 +323,8 @@ class EngineSync:
             return None
 
     def _try(self, target: Target, base: int | None, began: int) -> Sync:
-        """Fetch, prepare, commit, acknowledge.
-
-        Raises RefusedError if what the engine holds now is not what the origin published, TransferError if it is not at
-        the version for another reason.
-        """
+        """Fetch, prepare, commit, acknowledge. Raises TransferError if the engine is not at the version.
+        Raises RefusedError if what the engine holds now is not what the origin published."""
         version = target.version
         receiver = self._receiver(target)
         with self._phases.turn():
@@ -417,18 +363,21 @@ class EngineSync:
         )
 
     def _swap_in(self, staged: Staged) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What the ranks report of preparing what is staged, and of committing it."""
         version = staged.version
         link = self._staging / f"v{version}"
         link.unlink(missing_ok=True)
         link.symlink_to(staged.folder.name)
         try:
             prepared = self._phases.ask("prepare", version, staged.dense_bytes)
-            # The engine is at it before it reports so, after a hash of all: the next agent may have to know.
+            # Announced first: the engine has it before it reports so, and the next agent may have to know.
             self._record.announce(staged.manifests[-1])
             try:
                 committed = self._phases.ask("commit", version, staged.dense_bytes)
-                check_agreement(version, committed)
+                ends = {(report["after_step"], report["sha256"]) for report in committed}
+                if len(ends) > 1:
+                    raise TransferError(
+                        f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
+                    )
             except TransferError:
                 self._note(trusted=False)  # On some rank the version may be in, or something else.
                 raise
@@ -438,7 +387,6 @@ class EngineSync:
         return prepared, committed
 
     def _event(self, target: Target, began_ns: int, base: int | None, reason: str | None) -> Sync:
-        """A sync that did not bring the engine to the version; bytes of all attempts count."""
         over_http = target.url.startswith(("http://", "https://"))
         return Sync(
             device_id=self._device_id,
@@ -456,15 +404,10 @@ class EngineSync:
             rl_run_id=target.run_id or None,
         )
 
-    # ------------------------------------------------------------------ what is held, and who knows
-
     def _base(self, target: Target) -> int | None:
-        """The version to offer as a base: what the engine holds, if it is of the target's run, and that is acknowledged
-        or can be now. Else None.
-
-        Raises RefusedError if the engine does not hold what the origin published.
-        """
-        if not self._standing.trusted or (self._standing.held and self.run_id != target.run_id):
+        """Return the base to offer: the held version if it is of the target's run and acknowledged, or can be now.
+        Raises RefusedError if the engine does not hold what the origin published."""
+        if not self.standing.trusted or (self.standing.held and self.run_id != target.run_id):
             return None
         if not self._told:
             try:
@@ -476,8 +419,7 @@ class EngineSync:
         return self.version
 
     def _acknowledge_late(self, target: Target) -> None:
-        """Acknowledge what the origin could not be told, or the checkpoint that the engine started from."""
-        if not self._standing.held:
+        if not self.standing.held:
             published = self._published(self.version, target)
             if published is None:
                 raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
@@ -492,25 +434,21 @@ class EngineSync:
         self._tell(self._record.manifest(self.version), target)
 
     def _receiver(self, target: Target) -> Receiver:
-        # Not for long: it is tried again by whoever aims there, and something else may be wanted by then.
         return Receiver(target.url, target.token, self._staging, run_id=target.run_id, rules=target.rules, retries=1)
 
     def _forget_all_but(self, wanted: Path) -> None:
-        """Free what a sync left that ended with its agent: up to a whole version, in the host's memory."""
+        """Free what an ended agent's sync left: up to a whole version, in the host's memory."""
         for path in self._staging.iterdir():
             if path.is_symlink() or _REPORT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
             elif path != wanted and Package.parse(path.name) is not None:
-                # The engine may go on reading what it has mapped of it.
                 shutil.rmtree(path, ignore_errors=True)
 
     def _tell(self, held: Manifest, source: Target) -> None:
-        # The engine works on: what was not told now is told before the next sync.
         self._receiver(source).acknowledge(held.version, held.weights_sha256)
         self._told = True
 
     def _drift(self, held: Manifest, source: Target | None, gives_way: threading.Event | None = None) -> str | None:
-        """How the engine differs from `held`, or `held` from the version of that number which its source has."""
         reports = self._phases.ask("audit", held.version, held.dense_bytes, gives_way=gives_way)
         drifts = [report["drift"] for report in reports if report["drift"] is not None]
         if drifts:
@@ -518,23 +456,19 @@ class EngineSync:
         try:
             published = None if source is None else self._published(held.version, source)
         except TransferError:
-            return None  # The origin is away: the engine holds what it acknowledged, and that is all to be known.
+            return None  # The origin is away; the engine holds what it acknowledged.
         if published is not None and published.weights_sha256 != held.weights_sha256:
             return f"version {held.version} is {published.weights_sha256} at the origin, {held.weights_sha256} here"
         return None
 
     def _published(self, version: int, source: Target) -> Manifest | None:
-        """The origin's manifest of a version of the run, None if it has none any more. Raises TransferError."""
-        origin = open_origin(source.url, source.token, rules=source.rules)
-        try:
+        """Return the origin's manifest of a version of the run, None if it has none. Raises TransferError."""
+        with closing(open_origin(source.url, source.token, rules=source.rules)) as origin:
             package = next((package for package in origin.packages() if package.version == version), None)
             manifest = None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))
             return None if manifest is None or manifest.run_id != source.run_id else manifest
-        finally:
-            origin.close()
 
     def _confirm(self, held: Manifest) -> str | None:
-        """Take it that the engine holds this, or return why it does not."""
         reports = self._phases.ask("confirm", held.version, held.dense_bytes)
         name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
         if names != {name}:
@@ -546,4 +480,4 @@ class EngineSync:
         return None
 
     def _note(self, **changes: Any) -> None:
-        self._standing = replace(self._standing, **changes)
+        self.standing = replace(self.standing, **changes)

@@ -1,8 +1,5 @@
-"""Keeps a device's engine at the weights that the controller wants it to hold, in a thread of its own.
-
-It brings the engine to its target, sees that it goes on holding what it acknowledged, and brings one back that does
-not. Audits take long, and give way to a new target.
-"""
+"""Keeps a device's engine at the controller's target weights, in a thread of its own. It brings the engine to its
+target, audits it, and brings a drifted engine back. Audits take long, and give way to a new target."""
 
 from __future__ import annotations
 
@@ -16,20 +13,17 @@ from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.weights.sync import EngineSync, Target
 from rose.runtime.policy.drift import next_action
 
-#: Wait before a target that was missed is tried again: the first, doubled each time up to the last.
+#: The first wait before a missed target is tried again, doubled each time up to the last.
 BACK_OFF_FIRST_S = 1.0
 BACK_OFF_MAX_S = 60.0
-#: How often it looks for an engine that comes up, and for what is due.
 _LOOK_S = 0.25
 
 
 class WeightKeeper:
-    """The newest target wins: one that another took the place of meanwhile is tried no more.
-
-    `engine` gives the sync of the engine that answers, None while there is none. `coming` is told the run of the
-    weights before they are brought in. `take_out` is called with the reason once the engine is no longer trusted. Each
-    sync, drift and attempt to bring the engine back is recorded; an audit that found nothing is not.
-    """
+    """The newest target wins; a replaced target is tried no more.
+    `engine` gives the sync of the engine that answers, None without one. `coming` learns the run before its weights are
+    brought in. `take_out` is called with the reason once the engine is untrusted. Each sync, drift and attempt to bring
+    the engine back is recorded; a clean audit is not."""
 
     def __init__(
         self,
@@ -41,18 +35,15 @@ class WeightKeeper:
         take_out: Callable[[str], None],
         record: Record,
     ) -> None:
-        #: Why the engine is not at its target, if it was tried.
-        self.failed: str | None = None
-        #: Why the thread ended, if it was not asked to.
+        self.failed: str | None = None  # why the engine is not at its target, once tried
         self.failure: str | None = None
         self._engine, self._audit_ns = engine, int(audit_s * 1e9)
         self._coming, self._take_out, self._record = coming, take_out, record
         self._newest: Target | None = None
-        #: The engine that was looked at last, the target that it was told of last, and whether it was taken out.
         self._sync: EngineSync | None = None
         self._located: Target | None = None
         self._taken_out = False
-        #: The target that was missed last, when it is tried again, and the wait after that.
+        #: The last missed target, when to try it again, and the wait after that.
         self._missed: Target | None = None
         self._retry_ns, self._back_off_s = 0, BACK_OFF_FIRST_S
         self._stopping = False
@@ -64,12 +55,11 @@ class WeightKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin with nothing else; a sync under way is not waited for: who gives the engine up ends it."""
+        """Begin nothing else. Does not wait for a sync under way, which ends when the engine is given up."""
         self._stopping = True
         self._wake.set()
 
     def aim(self, target: Target | None) -> None:
-        """From now on the engine is to hold this; None: what it holds."""
         if target != self._newest:
             self._newest, self.failed = target, None
             self._wake.set()
@@ -85,7 +75,7 @@ class WeightKeeper:
             raise
 
     def look(self, now_ns: int) -> bool:
-        """Do what is due first at `now_ns`, and return when it is done; False if nothing was."""
+        """Do what is due first at `now_ns`; return whether anything was."""
         sync, target = self._engine(), self._newest
         if sync is not self._sync:
             self._sync, self._located, self._missed, self._taken_out = sync, None, None, False
@@ -94,7 +84,6 @@ class WeightKeeper:
         if target is None or sync.held == (target.run_id, target.version):
             self.failed = None
             if target is not None and target != self._located:
-                # Who took the engine up does not know where that is fetched, and a trainer may move.
                 sync.locate(target)
                 self._located = target
                 return True
@@ -139,6 +128,6 @@ class WeightKeeper:
         self._take_out(reason)
 
     def _tell(self, event: Sync) -> None:
-        # What happened to the engine stands; an event that cannot be written now waits in the writer's queue.
+        # What happened stands; an event that cannot be written waits in the writer's queue.
         with suppress(LedgerError):
             self._record(event)

@@ -1,13 +1,8 @@
 """Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in.
-
-The agent has fetched, verified and staged version v as `v<version>` in the folder this engine was told of, and asks
-for what comes next with a request of its own (`asking.py`): `prepare` decodes it beside the parameters, in a thread
-while requests go on, and `commit` swaps it in between two steps. `audit` hashes what the engine holds against
-`held-<version>.json`, a manifest, whenever asked; `confirm` does so for an agent that is new to the engine, and has a
-version that another agent prepared and never committed let go.
-
-Each tensor-parallel rank does so for its own shard; what happened there it leaves as `<version>.<verb>.<rank>.json`.
-"""
+The agent stages a verified version v as `v<version>` and sends questions (`asking.py`): `prepare` decodes it in a
+thread while requests run, `commit` swaps it in between two steps. `audit` hashes what the engine holds against the
+manifest `held-<version>.json`; `confirm` does so for a new agent, and drops what was prepared. Each tensor-parallel
+rank does so for its shard, and leaves a report `<version>.<verb>.<rank>.json`."""
 
 from __future__ import annotations
 
@@ -25,6 +20,7 @@ from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
 from rose.runtime.coserving.weights.parameters import EngineWeights
+from rose.runtime.transfer.errors import TransferError
 from rose.runtime.weight_version import weights_name
 
 if TYPE_CHECKING:
@@ -37,12 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: An audit takes what processor time nobody else wants.
 _AUDIT_NICE = 19
-
-
-def _no_wait() -> None:
-    """A device that is not shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +42,16 @@ class _Ready:
 
     manifest: Manifest
     swap: Callable[[], None]
-    #: What it took, in nanoseconds, and the bytes that are to be written, as it is reported.
-    times: dict[str, object]
-    #: Of the tensors as verified on the host; none on the CPU.
-    fingerprints: dict[str, int]
+    times: dict[str, object]  # durations in ns and the bytes to write, as reported
+    fingerprints: dict[str, int]  # fingerprints of the tensors as verified on the host; none on the CPU
 
 
 class WeightUpdater:
-    """Prepares in a thread, commits at a step boundary. It is asked by the scheduler's own thread.
-
-    Where serving works on the device too, `wait_for_device` returns when work on it is admitted: it is called in the
-    updater's threads before each portion of what a version costs there (a block that is decoded, a few megabytes that
-    are copied or hashed), never for the swap itself. It must not ask for a lease: an engine is brought to a version
-    while it has none. `record_span` learns when such portions ran, in monotonic nanoseconds: never two at once, not
-    always by the same thread, and not the swap, which is on the page. On the CPU none of that happens if there are
-    `host_cores`, none of them the device's: the work is done there instead.
-    """
+    """Prepares in a thread and commits at a step boundary. The scheduler's thread calls it.
+    On a shared device the updater's threads call `wait_for_device` before each portion of work (a decoded block, a few
+    megabytes copied or hashed), never for the swap. It must not ask for a lease: versions come without one.
+    `record_span` learns when portions ran, monotonic ns: never two at once, not always from one thread. On the CPU the
+    work is done on `host_cores` instead, if there are any."""
 
     def __init__(
         self,
@@ -76,14 +61,14 @@ class WeightUpdater:
         staging: Path,
         ranks: Ranks,
         *,
-        wait_for_device: Callable[[], None] = _no_wait,
+        wait_for_device: Callable[[], None] = lambda: None,
         host_cores: Sequence[int] = (),
         record_span: RecordSpan | None = None,
     ) -> None:
-        #: The version the engine computes with, None until one was swapped in, and how often one was. The same number
-        #: may have been swapped in twice, and other weights been there before: drifted ones, or another trainer's.
+        #: The version the engine computes with, None before the first swap, and the number of swaps. The same number
+        #: may be swapped in twice, with other weights in between: drifted ones, or another trainer's.
         self.version: int | None = None
-        #: What the engine calls these weights towards SGLang: the same number of another run is another name.
+        #: SGLang's name for these weights: the same number of another run has another name.
         self.name: str | None = None
         self.swaps = 0
         self._scheduler = scheduler
@@ -94,45 +79,37 @@ class WeightUpdater:
         on_host = tuple(host_cores) if self._device.type == "cpu" else ()
         self._background = Background(wait_for_device, on_host, record_span)
         self._ready: _Ready | None = None
-        #: Where versions are decoded, on an accelerator with a stream of its own: neither does that work wait for a
-        #: step, nor a step for it.
+        #: Decodes on a stream of its own on an accelerator, so that neither it nor a step waits for the other.
         self._beside: Aside | None = None
-        #: What was last seen to be held: the weights' identity, and the fingerprints of this rank's part of them.
         self._verified: tuple[str, Mapping[str, int]] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether the engine's weights are being read or written, or are about to be."""
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin with it; what comes of it is left as a file. Returns why it is refused, None if it is not.
-
-        All ranks are asked at the same point of their loops.
-        """
+        """Begin; the outcome is left as a file. Returns why the question is refused, else None.
+        All ranks are asked at the same point of their loops."""
         ready = None if self._ready is None else self._ready.manifest.version
+        work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
             if not self._ranks.all_say(ready == version):
                 return f"version {version} is not prepared on every rank (on this one: {ready})"
             assert self._ready is not None, "every rank says so"
-            manifest, expected, outcome = self._ready.manifest, self._ready.fingerprints, self._commit(self._ready)
-            # Not what was ready: what it holds on to goes before all is hashed, not after.
-            self._start("commit", version, lambda turn: self._acknowledge(manifest, expected, outcome, turn))
-        elif verb == "audit":
-            # A version under way is worth more, and nothing may keep the scheduler waiting for a thread.
-            if not self._ranks.all_say(ready is None and not self._background.busy):
-                return "no audit now: a version is being brought in, or another audit goes on"
-            self._start("audit", version, lambda turn: self._audit(version, turn))
-        elif verb == "confirm":
-            self._start("confirm", version, lambda turn: self._audit(version, turn))
+            # Without `_ready`: what it holds is freed before all is hashed, not after.
+            manifest, fingerprints = self._ready.manifest, self._ready.fingerprints
+            work = partial(self._acknowledge, manifest, fingerprints, self._commit(self._ready))
+        elif verb == "prepare":
+            work = partial(self._prepare, version)
         else:
-            self._start("prepare", version, lambda turn: self._prepare(version, turn))
+            # A version under way comes first, and the scheduler must never wait for a thread.
+            if verb == "audit" and not self._ranks.all_say(ready is None and not self._background.busy):
+                return "no audit now: a version is being brought in, or another audit goes on"
+            work = partial(self._audit, version)
+        self._start(verb, version, work)
         return None
 
-    # ------------------------------------------------------------------ the thread
-
     def _start(self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready]) -> None:
-        """Whoever asks for the next thing waits no longer for the one before; of a job given up there is no report."""
         self._background.give_up()
         self._ready = None
         self._background.start(lambda turn: self._run(verb, version, work, turn))
@@ -140,9 +117,6 @@ class WeightUpdater:
     def _run(
         self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready], turn: Turn
     ) -> Callable[[], None]:
-        """Do the work; what is returned leaves what came of it as a file for the agent."""
-        from rose.runtime.transfer.errors import TransferError
-
         ready = None
         try:
             self._background.settle()
@@ -166,7 +140,7 @@ class WeightUpdater:
                 partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
                 partial.replace(path)
             except OSError as error:
-                # The folder is the agent's: it is gone once the agent has ended.
+                # The folder is gone once its agent has ended.
                 logger.warning("ROSE cannot write the report %s: %s", path, error.strerror)
 
         return report
@@ -191,10 +165,9 @@ class WeightUpdater:
         from rose.runtime.transfer.package.staged import Staged
 
         began = monotonic_ns()
-        # Chunks are read and hashed by the host; that is the device on the CPU only.
+        # The host reads and hashes chunks; that is the device only on the CPU.
         beside = turn if self._device.type == "cpu" else nullcontext
         folder = self._staging / f"v{version}"
-        # All manifests of a chain name the same tensors; which chunks of it to check follows from them.
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
         staged = Staged.open(folder, weights.regions, beside)
@@ -207,9 +180,6 @@ class WeightUpdater:
     def _acknowledge(
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
     ) -> dict[str, object]:
-        """Look at all that the engine now holds: only a version that was found there is acknowledged."""
-        from rose.runtime.transfer.errors import TransferError
-
         began = monotonic_ns()
         drift = self._drift(manifest, expected, turn)
         if drift is not None:
@@ -218,7 +188,6 @@ class WeightUpdater:
         return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
 
     def _audit(self, version: int, turn: Turn) -> dict[str, object]:
-        """Whether the engine still holds `version`; with `drift` None it does."""
         from rose.runtime.transfer.package.manifest import Manifest
 
         be_nice(_AUDIT_NICE)
@@ -228,16 +197,13 @@ class WeightUpdater:
         return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
-        """Return what is not as `manifest` says, in words; None if all is.
-
-        An accelerator's weights are not read if they have the fingerprints that are `expected`. Otherwise all weights
-        are hashed, and their fingerprints are known from then on.
-        """
+        """Return what differs from `manifest`, in words. An accelerator is not read if its fingerprints are those
+        `expected`. Otherwise all is hashed; fingerprints of sound weights are known from then on."""
         from rose.runtime.transfer.apply.audit import find_drift, fingerprints
 
         self._verified = None
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
-        # Before all is hashed: what becomes another meanwhile is found by that.
+        # Before all is hashed, which finds what changes meanwhile.
         actual = fingerprints(weights.views, manifest, turn) if self._aside().fingerprinted else {}
         drift = None
         if not expected or actual != expected:
@@ -248,12 +214,10 @@ class WeightUpdater:
             self._verified = manifest.weights_sha256, {name: one for name, one in actual.items() if one is not None}
         return drift
 
-    # ------------------------------------------------------------------ the pause
-
     def _commit(self, ready: _Ready) -> dict[str, int]:
-        """Swap the version in; returns how long the engine stood still, and after which of its steps that was."""
+        """Swap the version in; return how long the engine stood still, and after which of its steps."""
         began = monotonic_ns()
-        # A step that is held back when the new version comes goes on being held afterwards.
+        # A step that is held back stays held afterwards.
         held = self._page.open(Party.ROLLOUT, began)
         self._page.close_span(Party.ROLLOUT, began)
         self._page.open_span(Party.ROLLOUT, Span.SYNC, began)
@@ -271,7 +235,7 @@ class WeightUpdater:
 
 
 def _write(prepared: Prepared, weights: EngineWeights) -> None:
-    """Write a version where the engine's weights lie, after a step that was launched ahead and may still read them."""
+    """Write a version in place, after a step that was launched ahead and may still read the weights."""
     import torch
 
     if any(view.is_cuda for view in weights.views.values()):

@@ -6,15 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rose import events
 from rose.clock import Anchor
 from rose.events import BUCKETS, DeviceSlice, Preemption
-from rose.runtime.coserving.accounts.accountant import LAG_NS, Accountant
+from rose.runtime.coserving.accounts.accountant import LAG_NS, Accountant, Waits
 from rose.runtime.coserving.leases.leasing import LeaseChange
-from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
+from rose.runtime.policy.slack import Hold
 from tests.runtime.coserving.parties import OtherParty
 
 ANCHOR = Anchor(1_000_000_000_000)
 NUMBERS = count()
+SECOND = 1_000_000_000
 
 
 class Recorder(list):
@@ -27,9 +30,9 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("pages")
 
 
-def make(folder, leases=None):
+def make(folder, leases=None, parties=(Party.SERVING, Party.ROLLOUT, Party.TRAINER)):
     page = ArbiterPage.create(folder / f"page-{next(NUMBERS)}")
-    for party in (Party.SERVING, Party.ROLLOUT, Party.TRAINER):
+    for party in parties:
         page.take(party)
     recorder = Recorder()
     accountant = Accountant("d0", page, ANCHOR, 0, recorder, engine_id="e0", leases=[] if leases is None else leases)
@@ -77,9 +80,7 @@ def test_a_span_that_comes_too_late_is_measured(folder):
 
 
 def test_what_a_dead_party_had_begun_is_not_its_work_any_more(folder):
-    page = ArbiterPage.create(folder / f"page-{next(NUMBERS)}")
-    recorder = Recorder()
-    accountant = Accountant("d0", page, ANCHOR, 0, recorder, engine_id="e0", leases=[])
+    page, recorder, accountant = make(folder, parties=())
     with OtherParty(page.path, Party.ROLLOUT) as engine:
         engine.do("page.open_span(me, Span.ROLLOUT, 40)")
         accountant.close(LAG_NS + 100)
@@ -140,3 +141,70 @@ def test_every_nanosecond_is_in_exactly_one_slice_and_bucket(folder, work, close
     assert covered == counted == 3001
     for before, after in pairwise(recorder):
         assert before.t1_ns == after.t0_ns
+
+
+class Told(list):
+    def __call__(self, event, *, durable=None):
+        assert durable is False
+        self.append(event)
+
+
+def make_waits():
+    told = Told()
+    # Lease L1 until the third second, then L2.
+    lease_at = lambda at_ns: ("L1", 7) if at_ns < 3 * SECOND else ("L2", 8)  # noqa: E731
+    return Waits("d0", "e0", Anchor(0), told, lease_at), told
+
+
+def waited(kind, start_ns, length_ns, aux=0, latency_ns=0):
+    return SpanRecord(kind, start_ns, start_ns + length_ns, aux, latency_ns)
+
+
+def test_the_yields_of_a_second_are_one_event():
+    waits, told = make_waits()
+    waits.add([waited(Span.YIELD, 100, 30, latency_ns=4), waited(Span.ROLLOUT, 130, 70)])
+    waits.add([waited(Span.YIELD, 200, 50, latency_ns=8), waited(Span.YIELD, SECOND + 5, 10)])
+    waits.tell(SECOND - 1)
+    assert told == []
+    waits.tell(SECOND)
+    (event,) = told
+    assert (event.action, event.lease_id, event.step, event.engine_id) == ("yield", "L1", 7, "e0")
+    assert (event.count, event.duration_ns, event.longest_ns) == (2, 80, 50)
+    assert (event.latency_ns, event.latency_mean_ns) == (8, 6)
+    assert event.at_us == 0
+    waits.tell()
+    assert [event.count for event in told] == [2, 1]
+    waits.tell()
+    assert len(told) == 2
+
+
+def test_holds_are_told_by_reason_and_lease():
+    waits, told = make_waits()
+    waits.add(
+        [
+            waited(Span.HELD, 10, 5, aux=Hold.REGRET),
+            waited(Span.HELD, 20, 6, aux=Hold.REGRET),
+            waited(Span.HELD, 30, 7, aux=Hold.SERVING_STEP),
+            waited(Span.HELD, 40, 8, aux=Hold.NO_LEASE),
+            waited(Span.HELD, 3 * SECOND, 9, aux=Hold.REGRET),
+            waited(Span.HELD, 3 * SECOND, 9, aux=99),
+        ]
+    )
+    waits.tell()
+    assert all(isinstance(event, events.Hold) for event in told)
+    assert [(event.lease_id, event.reason, event.count, event.duration_ns) for event in told] == [
+        (None, "no_lease", 1, 8),
+        ("L1", "regret", 2, 11),
+        ("L1", "serving_step", 1, 7),
+        ("L2", "hold 99", 1, 9),
+        ("L2", "regret", 1, 9),
+    ]
+
+
+def test_a_wait_belongs_to_the_lease_it_began_under_and_the_second_it_ended_in():
+    waits, told = make_waits()
+    waits.add([waited(Span.YIELD, 3 * SECOND - 5, 10)])
+    waits.tell(3 * SECOND)
+    assert told == []
+    waits.tell(4 * SECOND)
+    assert [event.lease_id for event in told] == ["L1"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,29 +20,21 @@ spans = st.lists(
 )
 
 
-def by_bucket(records, t0=0, t1=100):
-    return {name: length for name, length in slice_time(records, t0, t1).by_bucket.items() if length}
-
-
-def test_two_engines_at_work_share_half_each():
-    records = [SpanRecord(Span.SERVING, 0, 60, 0), SpanRecord(Span.ROLLOUT, 40, 100, 0)]
-    assert by_bucket(records) == {"serving": 50, "rollout": 50}
-    assert slice_time(records, 0, 100).overlap_ns == 20
-
-
-def test_an_odd_nanosecond_goes_to_the_first_bucket():
-    records = [SpanRecord(Span.ROLLOUT, 0, 3, 0), SpanRecord(Span.SERVING, 0, 3, 0)]
-    assert by_bucket(records, 0, 3) == {"serving": 2, "rollout": 1}
-
-
-def test_held_time_is_headroom_only_while_nothing_works():
-    records = [SpanRecord(Span.HELD, 0, 50, 0), SpanRecord(Span.SERVING, 20, 60, 0)]
-    assert by_bucket(records) == {"serving": 40, "headroom": 20, "idle": 40}
-
-
-def test_a_yield_is_serving_time_where_serving_worked():
-    records = [SpanRecord(Span.YIELD, 10, 30, 0), SpanRecord(Span.SERVING, 10, 30, 0)]
-    assert by_bucket(records) == {"serving": 20, "idle": 80}
+@pytest.mark.parametrize(
+    ("stretches", "expected", "overlap_ns"),
+    [
+        ([(Span.SERVING, 0, 60), (Span.ROLLOUT, 40, 100)], {"serving": 50, "rollout": 50}, 20),
+        # An odd nanosecond goes to the first bucket.
+        ([(Span.ROLLOUT, 0, 3), (Span.SERVING, 0, 3)], {"serving": 2, "rollout": 1, "idle": 97}, 3),
+        # Held time is headroom only while nothing works.
+        ([(Span.HELD, 0, 50), (Span.SERVING, 20, 60)], {"serving": 40, "headroom": 20, "idle": 40}, 0),
+        ([(Span.YIELD, 10, 30), (Span.SERVING, 10, 30)], {"serving": 20, "idle": 80}, 0),
+    ],
+)
+def test_time_is_split_between_those_who_work(stretches, expected, overlap_ns):
+    part = slice_time([SpanRecord(*stretch) for stretch in stretches], 0, 100)
+    assert {name: length for name, length in part.by_bucket.items() if length} == expected
+    assert part.overlap_ns == overlap_ns
 
 
 @given(spans, st.integers(0, 1000), st.integers(0, 500))

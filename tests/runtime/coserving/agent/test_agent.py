@@ -1,6 +1,3 @@
-"""A device's agent: real page, real ledger, a gateway over HTTP, a serving engine's section in another process. The
-rollout engine is a small server."""
-
 from __future__ import annotations
 
 import itertools
@@ -10,54 +7,27 @@ import time
 
 import pytest
 
-from rose import config
-from rose.clock import Anchor, monotonic_ns
-from rose.ledger import catalog
+from rose.clock import monotonic_ns
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import rollout_engine
-from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.agent.agent import DeviceAgent
 from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.policy.lease import DRAINED, WITHHELD
-from rose.runtime.policy.slack import Budgets, LeaseTerms
+from rose.runtime.policy.slack import LeaseTerms
+from tests.runtime.coserving.agent_of_engine import SECOND, agent_spec
+from tests.runtime.coserving.agents_in_turn import Recording, until
+from tests.runtime.coserving.lending import cut_record
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
 
-SECOND = 1_000_000_000
 
-
-def until(condition, seconds=30.0, every_s=0.005):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(every_s)
-
-
-class Device:
-    """Everything around one agent; `serve` attaches a serving engine. `engine` False: it is to have none itself."""
-
+class Device(Recording):
     def __init__(self, folder, gateway, pool="serving", engine=True, **coserving):
-        self.folder, self.gateway = folder, gateway
-        usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0, "meter_s": 0}
-        self.spec = AgentSpec(
-            device=config.DeviceConfig(id="d0", pool=pool, device_class="cpu-core", cores=[0], kv_bytes=1000),
-            coserving=config.CoservingConfig(**{**usual, **coserving}),
-            budgets=Budgets(SECOND, SECOND),
-            max_prompt_tokens=10,
-            run_id="run",
-            anchor=Anchor.take(),
-            page=folder / "page",
-            staging=folder / "staging",
-            rollout=stand_in_spec(folder) if engine else None,
-            rollout_capacity=4,
-            rollout_kv_bytes_per_token=2,
-            serving_engine_id="s0",
-            serving_model="m",
-            serving_kv_bytes_per_token=4,
-            gateway_url=gateway.url,
-        )
-        self.writer = LedgerWriter.open(folder / "ledger", "agent-d0", "run", flush_interval_s=0.02)
+        self.ledger = folder / "ledger"
+        own = {"kv_bytes": 1000, "lease_ttl_s": 0.8, **coserving}
+        self.spec = agent_spec(folder, gateway.url, stand_in_spec(folder) if engine else None, pool=pool, **own)
+        self.writer = LedgerWriter.open(self.ledger, "agent-d0", "run", flush_interval_s=0.02)
         self.agent = DeviceAgent(self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine)
         self.page = ArbiterPage(self.spec.page)
         self.serving = None
@@ -67,6 +37,11 @@ class Device:
         self.serving.do("page.set_load(load)")
         self.serving.do("describe(path, Attachment(role='serving', pid=page.get(me, Field.PID), model='m'))")
         return self.serving
+
+    def lend(self, gateway, step=None):
+        """Have rollouts want its engine until a lease is in force."""
+        gateway.want(step=step, r0=10 * SECOND)
+        until(self.lent)
 
     def lent(self):
         return self.page.lease().expires_ns > monotonic_ns()
@@ -80,16 +55,6 @@ class Device:
         self.writer.close()
         if self.serving is not None:
             self.serving.kill()
-
-    def rows(self, sql):
-        with catalog.connect(self.folder / "ledger") as connection:
-            return connection.execute(sql).fetchall()
-
-
-@pytest.fixture
-def gateway():
-    with ScriptedGateway() as running:
-        yield running
 
 
 @pytest.fixture
@@ -118,8 +83,7 @@ LEASES = "SELECT lease_id, closed_by, close_reason FROM lease ORDER BY granted_a
 def test_demand_lends_and_its_end_gives_back(start, gateway):
     device = start()
     assert not device.lent()
-    gateway.want(step=5, r0=10 * SECOND)
-    until(device.lent)
+    device.lend(gateway, step=5)
     terms = device.page.lease()
     assert (terms.number, terms.kv_budget_tokens, terms.compute_share, terms.regret_share) == (1, 400, 1.0, 0.05)
     gateway.wait(lambda: gateway.heard[-1].engines[0].lease_id == "run-d0-1")
@@ -159,8 +123,7 @@ def test_nothing_is_lent_without_a_serving_engine_and_what_is_ends_with_it(start
 
 def test_a_gateway_that_is_gone_leaves_nothing_lent(start, gateway):
     device = start()
-    gateway.want(r0=SECOND)
-    until(device.lent)
+    device.lend(gateway)
     gateway.close()
     until(lambda: device.page.lease() == LeaseTerms())
     time.sleep(0.3)
@@ -173,8 +136,7 @@ def test_a_gateway_that_is_gone_leaves_nothing_lent(start, gateway):
 
 def test_lateness_by_lending_takes_back_step_by_step(start, gateway):
     device = start(lease_ttl_s=30.0)
-    gateway.want(r0=SECOND)
-    until(device.lent)
+    device.lend(gateway)
     for late, condition in (
         (1, lambda: device.page.lease().compute_share == 0.5),
         (2, lambda: device.page.lease().kv_budget_tokens == 200),
@@ -203,10 +165,8 @@ def test_cuts_yields_and_holds_of_the_engine_are_in_the_ledger(start, gateway):
             f"[page.write_span(me, SpanRecord(Span.YIELD, {now} + i, {now} + i + 10, 3, 7)) for i in range(0, 50, 10)]"
         )
         engine.do(f"page.write_span(me, SpanRecord(Span.HELD, {now} + 50, {now} + 80, Hold.REGRET))")
-        engine.do(
-            f"page.set_cut(CutRecord(count=1, lease_number=1, at_ns={now}, tokens_before=400, tokens_after=200, "
-            "requests=2, tokens_kept=30, took_ns=500, bytes_returned=64))"
-        )
+        cut = cut_record(at_ns=now, tokens_before=400, tokens_after=200, requests=2, tokens_kept=30)
+        engine.do(f"page.set_cut({cut!r})")
         until(lambda: device.page.lease().frozen)
         assert device.page.lease().kv_budget_tokens == 200
         device.close()
@@ -214,7 +174,7 @@ def test_cuts_yields_and_holds_of_the_engine_are_in_the_ledger(start, gateway):
         "SELECT action, count, duration_ns, longest_ns, latency_ns, requests, tokens_kept, kv_budget_bytes_before, "
         "kv_budget_bytes_after, returned_bytes, lease_id FROM preemption ORDER BY action"
     )
-    assert cut == ("cut", None, 500, None, None, 2, 30, 800, 400, 64, "run-d0-1")
+    assert cut == ("cut", None, 900, None, None, 2, 30, 800, 400, 4096, "run-d0-1")
     assert yields == ("yield", 5, 50, 10, 7, None, None, None, None, None, "run-d0-1")
     assert device.rows("SELECT reason, count, duration_ns, lease_id FROM hold") == [("regret", 1, 30, "run-d0-1")]
 
@@ -293,8 +253,7 @@ def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_befor
 def test_what_the_controller_says_of_a_device_is_kept_to_and_its_fault_is_reported(start, gateway):
     device = start()
     gateway.train_run_id = "trains"
-    gateway.want(r0=10 * SECOND)
-    until(device.lent)
+    device.lend(gateway)
     gateway.drained = True
     gateway.want(r0=10 * SECOND)
     until(lambda: not device.lent())

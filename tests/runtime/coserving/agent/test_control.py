@@ -3,8 +3,6 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import pytest
-
 from rose.clock import Anchor, monotonic_ns
 from rose.runtime.coserving.agent import control
 from rose.runtime.coserving.agent.control import Control
@@ -32,12 +30,6 @@ class Agent:
     def wait(self, condition):
         with self.came:
             assert self.came.wait_for(condition, 20)
-
-
-@pytest.fixture
-def gateway():
-    with ScriptedGateway() as running:
-        yield running
 
 
 def test_news_is_heard_while_a_heartbeat_is_held(gateway):

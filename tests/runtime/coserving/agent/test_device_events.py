@@ -1,5 +1,3 @@
-"""The serving engine of somebody else, as the ledger is told of it: a real page and another process."""
-
 from __future__ import annotations
 
 import os
@@ -60,12 +58,8 @@ def test_an_engine_comes_says_what_it_is_and_leaves(device):
     device.watch.look()
     device.watch.look()
     attached, detached = device.told
-    assert (attached.action, attached.engine_id, attached.role, attached.pid) == (
-        "attached",
-        "s0",
-        "serving",
-        serving.pid,
-    )
+    assert (attached.action, attached.engine_id, attached.role) == ("attached", "s0", "serving")
+    assert attached.pid == serving.pid
     assert (attached.model, attached.kv_bytes, attached.compute_mechanism) == ("m", 100, "exclusive")
     assert (detached.action, detached.reason) == ("detached", None)
     assert device.watch.fault is not None
@@ -97,20 +91,14 @@ def test_nothing_is_lent_beside_one_on_other_cores(device):
 
 def test_one_that_cannot_be_attached_is_recorded_once_with_the_reason(device):
     """It never takes the page: what it says lies beside it."""
+    why = "serving runs with --tp-size 2"
     for _ in range(2):
-        describe(
-            device.page.path, Attachment(role="serving", pid=7, model="m", refused="serving runs with --tp-size 2")
-        )
+        describe(device.page.path, Attachment(role="serving", pid=7, model="m", refused=why))
         device.watch.look()
     (refused,) = device.told
-    assert (refused.action, refused.engine_id, refused.pid, refused.model, refused.reason) == (
-        "refused",
-        "s0",
-        7,
-        "m",
-        "serving runs with --tp-size 2",
-    )
-    assert device.watch.fault == "nothing is lent beside the serving engine, pid 7: serving runs with --tp-size 2"
+    assert (refused.action, refused.engine_id, refused.reason) == ("refused", "s0", why)
+    assert (refused.pid, refused.model) == (7, "m")
+    assert device.watch.fault == f"nothing is lent beside the serving engine, pid 7: {why}"
     with device.attach():
         device.watch.look()
         assert device.watch.fault is None, "another one that can"

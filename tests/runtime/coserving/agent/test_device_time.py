@@ -1,5 +1,3 @@
-"""Device time where a host's wall clock is set: real agents and a real ledger, over a wall clock that is given."""
-
 from __future__ import annotations
 
 import time
@@ -11,25 +9,22 @@ import pytest
 
 import sql
 from rose.clock import Anchor, monotonic_ns
-from rose.events import Device, DeviceSlice, Lease
+from rose.events import Device, DeviceSlice
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.host_agent import HostAgent
 from rose.runtime.coserving.agent.succession import kept_anchor, predecessor, same_anchor
 from rose.runtime.coserving.page import Party
-from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
+from tests.runtime.coserving.agents_in_turn import SECOND, Host, Recording, idle_slice, lease_event, until
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
 HOUR = 3_600_000_000_000
-BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "overlap")
 
 
-class Trainer:
-    """A host with one device that no engine is on, and its agents one after another."""
-
+class Trainer(Recording):
     def __init__(self, folder, monkeypatch):
-        self._folder, self._ledger, self._patch = folder, folder / "ledger", monkeypatch
+        self._folder, self.ledger, self._patch = folder, folder / "ledger", monkeypatch
         self._true_ns, self._boots = time.time_ns, 0
         self._agent = self._writer = None
         monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
@@ -38,11 +33,9 @@ class Trainer:
         self.forget()
 
     def set_wall(self, ahead_ns):
-        """The wall clock, against the true time."""
         self._patch.setattr(time, "time_ns", lambda: self._true_ns() + ahead_ns)
 
     def forget(self):
-        """As `rose down` does on the host."""
         for path in self._folder.glob("page*"):
             path.unlink()
 
@@ -55,7 +48,7 @@ class Trainer:
 
     def agent(self, *, leave):
         """The life of one agent: until it has recorded a slice, and then `leave` the device to the next one."""
-        self._writer = LedgerWriter.open(self._ledger, "agent", "fleet", flush_interval_s=0.05)
+        self._writer = LedgerWriter.open(self.ledger, "agent", "fleet", flush_interval_s=0.05)
         recorded, record = [], self._writer.record
 
         def record_and_keep(event, **options):
@@ -74,13 +67,8 @@ class Trainer:
             self._writer.close()
             self._agent = None
 
-    def rows(self, text):
-        with catalog.connect(self._ledger) as connection:
-            return connection.execute(text).fetchall()
-
     def check(self, *, tenures):
-        """Slices fill the time for which the device was there, once."""
-        with catalog.connect(self._ledger) as connection:
+        with catalog.connect(self.ledger) as connection:
             connection.execute("SET VARIABLE run_id = 'fleet'")
             assert connection.execute(sql.read("charges/slice_faults.sql")).fetchall() == []
         stays = self.rows("SELECT joined_ns, left_ns FROM tenure ORDER BY joined_ns")
@@ -119,6 +107,7 @@ def test_time_of_a_device_never_goes_back_whatever_its_clock_does(trainer):
 def test_what_an_agent_records_is_by_the_clock_of_its_slices(tmp_path, monkeypatch):
     """The wall clock is set ahead once the agents have their anchor; the second agent goes on after the first."""
     read = time.time_ns
+    monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 5)
     with ScriptedGateway() as gateway:
         host = Host(tmp_path, gateway)
         anchor = host.spec.anchor
@@ -183,30 +172,10 @@ def test_device_time_begins_after_all_that_is_known_of_the_device_at_each_boot(t
         )
         assert t_ns <= boot("the second") < t_ns + HOUR // 2
         end_ns = t_ns + HOUR
-        writer.record(
-            DeviceSlice(
-                at_us=end_ns // 1000,
-                device_id="d0",
-                t0_ns=t_ns,
-                t1_ns=end_ns,
-                idle_ns=HOUR,
-                **{f"{name}_ns": 0 for name in BUCKETS},
-            ),
-            durable=True,
-        )
+        writer.record(idle_slice(t_ns, end_ns), durable=True)
         assert end_ns <= boot("the third") < end_ns + HOUR // 2
         # A power cut came before the next slice.
         end_us = end_ns // 1000 + 2_000_000
-        writer.record(
-            Lease(
-                at_us=end_us,
-                device_id="d0",
-                lease_id="l",
-                action="granted",
-                kv_budget_bytes=1,
-                compute_share=1.0,
-                expires_at_us=end_us,
-            )
-        )
+        writer.record(lease_event("l", "granted", end_us))
         assert 1000 * end_us <= boot("the fourth") < end_ns + HOUR // 2
         assert begin("another", 8) == Anchor(8), "it is another fleet's"

@@ -1,16 +1,15 @@
-"""A host's agent with several devices: real pages, a real ledger, a gateway over HTTP; engines are small servers."""
-
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.ledger import catalog, layout
+from rose.ledger import layout
 from rose.ledger.hosts import spool
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import host_agent, rollout_engine
@@ -19,20 +18,12 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.sglang import EngineError
-from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
-from tests.runtime.coserving.lasting_engine import LastingEngine
+from tests.runtime.coserving.agents_in_turn import SECOND, Host, Recording, until
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
-from tests.runtime.coserving.stand_in_engine import stand_in_spec
+from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
 
 
-@pytest.fixture
-def gateway():
-    with ScriptedGateway() as running:
-        yield running
-
-
-class TwoDevices:
+class TwoDevices(Recording):
     """Devices d0 and d1 without serving engines; `agents` one after another, each with a writer of its own."""
 
     def __init__(self, folder, gateway):
@@ -51,6 +42,21 @@ class TwoDevices:
         self.agent = HostAgent(self.writer, self.specs, make_engine=LastingEngine)
         self.agent.start()
 
+    def only_one_that_is_lent(self, gateway):
+        """Have d0 alone, in the serving pool, which rollouts want; returns its spec."""
+        spec = self.specs[0]
+        self.specs = [replace(spec, device=spec.device.model_copy(update={"pool": "serving"}))]
+        gateway.want(**{"d0-rollout": 600 * SECOND})
+        return self.specs[0]
+
+    def lend(self):
+        """Attach serving to d0 and return it once a lease is in force."""
+        serving = OtherParty(self.specs[0].page, Party.SERVING)
+        serving.do("page.set_load(load)")
+        with closing(ArbiterPage(self.specs[0].page)) as page:
+            until(lambda: page.lease().expires_ns > monotonic_ns())
+        return serving
+
     def stop(self, **how):
         self.agent.stop(**how)
         self.writer.close()
@@ -58,10 +64,6 @@ class TwoDevices:
     def engine_pid(self, number):
         record = EngineRecord.read(self.specs[number].page)
         return None if record is None else record.pid
-
-    def rows(self, sql):
-        with catalog.connect(self.ledger) as connection:
-            return connection.execute(sql).fetchall()
 
 
 @pytest.fixture
@@ -92,32 +94,22 @@ def test_a_device_that_cannot_be_had_is_none_of_the_others_and_is_had_when_it_ca
 
 def test_a_device_whose_page_was_removed_gets_another_and_is_lent_again(devices, gateway, monkeypatch):
     monkeypatch.setattr("rose.runtime.coserving.agent.agent.SLICE_NS", SECOND // 10)
-    spec = devices.specs[0]
-    spec = replace(spec, device=spec.device.model_copy(update={"pool": "serving"}))
-    devices.specs = [spec]
-    gateway.want(**{"d0-rollout": 600 * SECOND})
+    spec = devices.only_one_that_is_lent(gateway)
 
     def agent_after(former):
         until(lambda: devices.agent.agent("d0") not in (former, None))
         return devices.agent.agent("d0")
 
-    def lend():
-        serving = OtherParty(spec.page, Party.SERVING)
-        serving.do("page.set_load(load)")
-        page = ArbiterPage(spec.page)
-        until(lambda: page.lease().expires_ns > monotonic_ns())
-        return serving
-
     devices.start()
     first = agent_after(None)
-    with lend():
+    with devices.lend():
         pid = devices.engine_pid(0)
         # As systemd-logind does when the last session of a user who is none of the system's ends.
         shutil.rmtree(spec.page.parent)
         second = agent_after(first)
     with pytest.raises(EngineError, match=f"its page {spec.page} was removed"):
         first.check()
-    with lend():
+    with devices.lend():
         assert devices.engine_pid(0) not in (pid, None)
         assert devices.agent.agent("d0") is second
         devices.stop()
@@ -131,21 +123,15 @@ def test_a_device_whose_page_was_removed_gets_another_and_is_lent_again(devices,
 def test_a_host_whose_disk_is_new_names_no_lease_as_it_did_before(devices, gateway):
     """Its ledger, a spool, is all that it knows its leases by, and the fleet's has them too, of a writer of another
     name."""
-    spec = devices.specs[0]
-    devices.specs = [replace(spec, device=spec.device.model_copy(update={"pool": "serving"}))]
-    gateway.want(**{"d0-rollout": 600 * SECOND})
+    spec = devices.only_one_that_is_lent(gateway)
 
     def granted():
         layout.create(devices.ledger)
         spool.make(devices.ledger)
         devices.start()
         until(lambda: devices.agent.agent("d0") is not None)
-        with OtherParty(spec.page, Party.SERVING) as serving:
-            serving.do("page.set_load(load)")
-            page = ArbiterPage(spec.page)
-            until(lambda: page.lease().expires_ns > monotonic_ns())
+        with devices.lend():
             devices.stop()
-            page.close()
         ids = devices.rows("SELECT lease_id FROM lease ORDER BY granted_at")
         numbers = [int(lease_id.removeprefix("fleet-d0-")) for (lease_id,) in ids]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -1,5 +1,3 @@
-"""An engine that is kept running: real processes that die."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -19,11 +17,10 @@ from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.engines.adoption import EngineRecord
-from tests.runtime.coserving.agent_of_engine import spec_of
+from tests.runtime.coserving.agent_of_engine import agent_spec
 from tests.runtime.coserving.agents_in_turn import until
-from tests.runtime.coserving.lasting_engine import LastingEngine
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec, taken
+from tests.runtime.coserving.stand_in_engine import LastingEngine, StandInEngine, broken, stand_in_spec, taken
 
 
 class Kept:
@@ -35,7 +32,7 @@ class Kept:
         self.told, self.pids, self.changes = [], [], 0
         accountant = Accountant("d0", self.page, Anchor(0), monotonic_ns(), self.record, engine_id="r0", leases=[])
         self.engine = RolloutEngine(
-            spec_of(self.spec, self.page.path, folder / "staging"),
+            agent_spec(folder, "http://127.0.0.1:1", self.spec),
             self.page,
             accountant,
             self.record,
@@ -57,7 +54,6 @@ class Kept:
         return self
 
     def started(self, count=1):
-        """Returns the pid of the engine that was started for the `count`th time."""
         until(lambda: self.told.count("started") >= count)
         return [pid for pid, what in zip(self.pids, self.told, strict=True) if what == "started"][count - 1]
 
@@ -132,8 +128,6 @@ def test_an_engine_whose_scheduler_is_gone_is_dead_and_known_to_be_before_it_is_
 
 
 class DiesAsItIsSettled(StandInEngine):
-    """Between its first answer and what comes next."""
-
     def settle(self):
         os.kill(self.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,6 +1,3 @@
-"""An agent that is killed, and the next one: real processes, a real page and ledger. Engines are small servers, but in
-the live test."""
-
 from __future__ import annotations
 
 import os
@@ -12,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from rose.clock import Anchor, monotonic_ns
-from rose.events import Device, DeviceSlice, Lease
+from rose.events import Device
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.agent.succession import Predecessor, predecessor
@@ -26,17 +23,9 @@ from rose.runtime.training.policy_model import Policy
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.coserving.agents_in_turn import SECOND, SLICE_NS, Host, until
-from tests.runtime.coserving.lasting_engine import LastingEngine
+from tests.runtime.coserving.agents_in_turn import SECOND, SLICE_NS, Host, idle_slice, lease_event, until
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.scripted_gateway import ScriptedGateway
-from tests.runtime.coserving.stand_in_engine import stand_in_spec
-
-
-@pytest.fixture
-def gateway():
-    with ScriptedGateway() as running:
-        yield running
+from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
 
 
 @pytest.fixture
@@ -252,16 +241,7 @@ def test_how_far_a_device_is_accounted_for_and_the_leases_since_then_are_what_th
         return Device(device_id="d0", action=action, t_ns=anchor.utc_ns(at_ns), pool="serving", device_class="cpu-core")
 
     def lease(name, action, after_ms):
-        at_us = anchor.utc_us(now_ns + after_ms * milliseconds)
-        return Lease(
-            at_us=at_us,
-            device_id="d0",
-            lease_id=name,
-            action=action,
-            kv_budget_bytes=1,
-            compute_share=1.0,
-            expires_at_us=at_us,
-        )
+        return lease_event(name, action, anchor.utc_us(now_ns + after_ms * milliseconds))
 
     def found():
         writer.flush()
@@ -271,19 +251,9 @@ def test_how_far_a_device_is_accounted_for_and_the_leases_since_then_are_what_th
         assert found() is None
         writer.record(device("joined", now_ns))
         assert found() == Predecessor(now_ns)
-        buckets = ("serving", "rollout", "train", "sync", "activation", "headroom", "overlap")
-        t0_ns = anchor.utc_ns(now_ns)
         for begins, ends, run_id in ((0, 4, "trained"), (4, 10, None)):
-            writer.record(
-                DeviceSlice(
-                    device_id="d0",
-                    t0_ns=t0_ns + begins * milliseconds,
-                    t1_ns=t0_ns + ends * milliseconds,
-                    idle_ns=(ends - begins) * milliseconds,
-                    train_run_id=run_id,
-                    **{f"{name}_ns": 0 for name in buckets},
-                )
-            )
+            t0_ns, t1_ns = (anchor.utc_ns(now_ns + after_ms * milliseconds) for after_ms in (begins, ends))
+            writer.record(idle_slice(t0_ns, t1_ns, train_run_id=run_id))
         for name, granted, ended in (("before", 1, 5), ("across", 6, 12), ("after", 13, 14), ("open", 15, None)):
             writer.record(lease(name, "granted", granted))
             if ended is not None:

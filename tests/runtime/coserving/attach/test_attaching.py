@@ -1,5 +1,3 @@
-"""What is asked of an owner's engine, and what its owner is told when it cannot be."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""`rose attach` and `rose detach` on SGLang that was started as an owner starts it, with nothing said of ROSE."""
-
 from __future__ import annotations
 
 import json
@@ -13,7 +11,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,22 +24,14 @@ from rose.runtime.engines import cpu
 from rose.runtime.engines.forkserver import fork_engine
 from rose.runtime.engines.ports import free_port
 from tests.runtime.conftest import ENVIRONMENT
-from tests.runtime.coserving.agent.test_agent import LEASES, SECOND, Device, until
+from tests.runtime.coserving.agent.test_agent import LEASES, Device
+from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
 ROOT = Path(__file__).parents[4]
 START_TIMEOUT_S = 280.0
-
-_AGENT = """
-import sys
-from pathlib import Path
-from rose.runtime.coserving.page import ArbiterPage
-page = ArbiterPage.create(Path(sys.argv[1]))
-print("made", flush=True)
-sys.stdin.read()
-"""
 
 
 def rose(*arguments):
@@ -63,7 +52,6 @@ def fails(*arguments):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where pages of this test are looked for."""
     monkeypatch.setattr(attaching, "FOLDERS", (tmp_path,))
     private_files.make(tmp_path / "rose-run")
     return tmp_path
@@ -74,9 +62,6 @@ def page(folder):
     page = ArbiterPage.create(folder / "rose-run" / "gpu-0" / "page")
     yield page
     page.close()
-
-
-# ---------------------------------------------------------------------- what needs no engine
 
 
 def test_pages_of_this_host_are_listed(folder):
@@ -104,9 +89,6 @@ def test_a_server_whose_key_says_nothing_is_still_let_go(page):
         assert succeeds("detach", "--url", url, "--token", "b") == f"detached {url}\n"
 
 
-# ---------------------------------------------------------------------- real engines
-
-
 def started_as(model, *extra, **environment):
     """(URL, arguments, environment) of an owner's server: it is told nothing of ROSE."""
     port = free_port()
@@ -118,7 +100,6 @@ def started_as(model, *extra, **environment):
 
 
 def start_server(model, log):
-    """As an owner does, in a process group of its own; returns (process, URL) at once."""
     url, arguments, environment = started_as(model)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.runtime.owner_server", *arguments],
@@ -161,7 +142,6 @@ def wait_well(process, url, log):
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory, tiny_policy, fork_server):
-    """The URLs of an owner's two servers: one of one rank, one of two."""
     folder = tmp_path_factory.mktemp("owner")
     started = [
         start_server(tiny_policy, folder / "one"),
@@ -184,14 +164,11 @@ def servers(tmp_path_factory, tiny_policy, fork_server):
 
 @pytest.fixture
 def server(servers):
-    """The URL of the one of one rank; it has no page when a test begins."""
     succeeds("detach", "--url", servers[0])
     return servers[0]
 
 
 class Traffic:
-    """One request after another, and a look at the server's health beside each."""
-
     def __init__(self, url):
         self.answered, self.failed = 0, []
         self._url, self._stop = url, threading.Event()
@@ -212,7 +189,6 @@ class Traffic:
                 self.failed.append(repr(error))
 
     def goes_on(self):
-        """Until more requests were answered, none of which failed."""
         before = self.answered
         until(lambda: self.answered >= before + 3 or self.failed, seconds=90)
         assert self.failed == []
@@ -226,22 +202,6 @@ class Traffic:
         self._thread.join()
 
 
-@contextmanager
-def agent(path):
-    """An agent's process, which has the page until it is killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _AGENT, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "made\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
-
-
 def engine_state(url):
     return attaching.OwnedEngine(url).state()
 
@@ -251,7 +211,7 @@ def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
     path = folder / "rose-run" / "gpu-0" / "page"
     with Traffic(server) as traffic:
         traffic.goes_on()
-        with agent(path):
+        with OtherParty(path, Party.AGENT):
             succeeds("attach", "--url", server, "--page", path)
             page = ArbiterPage(path)
             assert page.alive(Party.SERVING)
@@ -266,7 +226,7 @@ def test_an_agent_comes_and_goes_and_no_request_fails(server, folder):
         # It was killed. One that comes after it finds the engine where it was.
         assert page.alive(Party.SERVING)
         traffic.goes_on()
-        with agent(path):
+        with OtherParty(path, Party.AGENT):
             assert page.alive(Party.SERVING)
             traffic.goes_on()
         page.close()
@@ -307,8 +267,7 @@ def test_detaching_takes_back_at_once_what_was_lent(server, tmp_path):
         device.agent.start()
         try:
             succeeds("attach", "--url", server, "--page", device.spec.page)
-            gateway.want(step=1, r0=10 * SECOND)
-            until(device.lent)
+            device.lend(gateway, step=1)
             succeeds("detach", "--url", server)
             assert device.page.serving_wants(), "a rollout step that runs has to give way"
             until(lambda: not device.lent())
@@ -326,7 +285,6 @@ def test_detaching_takes_back_at_once_what_was_lent(server, tmp_path):
 
 @pytest.mark.live
 def test_the_documented_commands_run(server, page):
-    """In the order in which they are shown."""
     text = (ROOT / "docs" / "coserving.md").read_text(encoding="utf-8")
     lines = re.findall(r"^rose (?:attach|detach).*$", text, re.MULTILINE)
     assert len(lines) >= 3

@@ -1,5 +1,3 @@
-"""The gate inside a rollout engine, on a real page, with serving's side written by the test."""
-
 from __future__ import annotations
 
 import threading
@@ -12,28 +10,21 @@ import torch
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks import gate as gates
-from rose.runtime.coserving.hooks import telemetry as telemetries
 from rose.runtime.coserving.hooks.gate import RolloutGate, add_layer_hooks
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.policy.kv import KvMemory
-from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
+from tests.runtime.coserving.lending import MEMORY, lease
 from tests.runtime.coserving.made_scheduler import Batch, Request, Scheduler
 from tests.runtime.loads import IDLE
 
 MS = 1_000_000
 LOAD = replace(IDLE, finished=1)
-MEMORY = KvMemory(
-    device_bytes=4000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
-)
 
 
 class View(SchedulerView):
-    """Ends requests as SGLang would, without what only SGLang has."""
-
     def __init__(self, scheduler):
         super().__init__(scheduler)
         self.ended = []
@@ -51,18 +42,8 @@ class View(SchedulerView):
         pass
 
 
-@pytest.fixture
-def device(tmp_path):
-    """A page with serving on it, and a gated engine with two running requests."""
-    page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(Budgets(1000 * MS, 1000 * MS), 64, MEMORY)
-    serving = ArbiterPage.attach(page.path, Party.SERVING)
-    serving.set_load(LOAD)
-    engine = ArbiterPage.attach(page.path, Party.ROLLOUT)
-    scheduler = Scheduler(running_batch=Batch([Request("r0"), Request("r1")], "decode"))
-    view = View(scheduler)
-    telemetry = RolloutTelemetry(view, engine)
-    gate = RolloutGate(
+def gate_of(engine, view, telemetry, run_ahead):
+    return RolloutGate(
         engine,
         view,
         telemetry,
@@ -70,34 +51,40 @@ def device(tmp_path):
         chunk_tokens=512,
         set_chunk_tokens=lambda tokens: None,
         layers=4,
-        run_ahead=None,
+        run_ahead=run_ahead,
         on_preemptible=lambda: None,
     )
+
+
+@pytest.fixture
+def device(tmp_path):
+    """A page with serving on it, and a gated engine with two running requests."""
+    page = ArbiterPage.create(tmp_path / "page")
+    page.set_terms(Budgets(1000 * MS, 1000 * MS), 64, replace(MEMORY, device_bytes=4000))
+    serving = ArbiterPage.attach(page.path, Party.SERVING)
+    serving.set_load(LOAD)
+    engine = ArbiterPage.attach(page.path, Party.ROLLOUT)
+    scheduler = Scheduler(running_batch=Batch([Request("r0"), Request("r1")], "decode"))
+    view = View(scheduler)
+    telemetry = RolloutTelemetry(view, engine)
+    gate = gate_of(engine, view, telemetry, None)
     return SimpleNamespace(page=page, serving=serving, scheduler=scheduler, view=view, telemetry=telemetry, gate=gate)
 
 
 def lend(device, *, seconds=60.0, policy="rose", kv=4000):
-    device.page.set_lease(
-        LeaseTerms(
-            number=1,
-            expires_ns=monotonic_ns() + int(seconds * 1e9),
-            compute_share=1.0,
-            kv_budget_tokens=kv,
-            regret_share=0.05,
-            policy=NAMES.index(policy),
-        )
-    )
+    device.page.set_lease(lease(kv, seconds=seconds, policy=policy))
 
 
 def asks(device, control=lambda: None, paused=lambda: False):
     device.gate.before_step(paused, control)
 
 
-def in_step(device):
-    """Begin a step as the plugin does; returns its number."""
+def in_lent_step(device, **terms):
+    """Lend, and begin a step as the plugin does."""
+    lend(device, **terms)
+    asks(device)
     device.telemetry.begin(1)
     device.gate.step_begins()
-    return monotonic_ns()
 
 
 def spans(device, kind):
@@ -129,7 +116,6 @@ def test_a_held_step_serves_control_and_says_why_for_how_long(device):
 
 
 def test_a_request_that_was_given_up_while_held_goes_at_once(device):
-    """Its engine must not hold its memory until some later step that may never be admitted."""
     lend(device)
     device.serving.set_load(replace(LOAD, wanted=True))
 
@@ -154,9 +140,7 @@ def test_nothing_runs_beside_serving_that_is_gone(device, how, monkeypatch):
 
 
 def test_a_running_step_gives_way_between_layers_and_goes_on(device):
-    lend(device)
-    asks(device)
-    in_step(device)
+    in_lent_step(device)
     device.gate.between_layers(4)
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     threading.Timer(0.05, lambda: device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)).start()
@@ -176,12 +160,13 @@ def test_a_running_step_gives_way_between_layers_and_goes_on(device):
         (lambda device: device.page.set_lease(LeaseTerms(number=1)), "the lease ended"),
         (lambda device: device.serving.close(), "serving is gone"),
         (lambda device: device.serving.set(Party.SERVING, Field.KV_TOKENS_USED, 3900), "serving needs the memory"),
+        (lambda device: None, "serving kept the device"),
     ],
 )
-def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, change, why):
-    lend(device)
-    asks(device)
-    in_step(device)
+def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, change, why, monkeypatch):
+    if why == "serving kept the device":
+        monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
+    in_lent_step(device)
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     threading.Timer(0.03, change, [device]).start()
     with pytest.raises(StepAbandonedError, match=why):
@@ -190,9 +175,7 @@ def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, 
 
 def test_a_step_whose_memory_serving_needs_does_not_wait_to_be_given_up(device, monkeypatch):
     """Serving waits for the memory with the device idle: each sleep here is one more of its own."""
-    lend(device)
-    asks(device)
-    in_step(device)
+    in_lent_step(device)
     device.serving.set(Party.SERVING, Field.KV_TOKENS_USED, 3900)
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     monkeypatch.setattr(gates.time, "sleep", lambda _: pytest.fail("it sleeps first"))
@@ -200,20 +183,8 @@ def test_a_step_whose_memory_serving_needs_does_not_wait_to_be_given_up(device, 
         device.gate.between_layers(3)
 
 
-def test_a_step_stuck_behind_serving_is_given_up(device, monkeypatch):
-    monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
-    lend(device)
-    asks(device)
-    in_step(device)
-    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
-    with pytest.raises(StepAbandonedError, match="serving kept the device"):
-        device.gate.between_layers(3)
-
-
 def test_a_policy_that_does_not_yield_runs_on(device):
-    lend(device, policy="share_all")
-    asks(device)
-    in_step(device)
+    in_lent_step(device, policy="share_all")
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     device.gate.between_layers(3)
     assert spans(device, Span.YIELD) == []
@@ -222,9 +193,7 @@ def test_a_policy_that_does_not_yield_runs_on(device):
 
 def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):
     """Serving computed beside the layer and is done: what the step computed meanwhile is known, and it goes on."""
-    lend(device)
-    asks(device)
-    in_step(device)
+    in_lent_step(device)
     # At once after the gate's look at the clocks: whatever takes the test's core from here on comes after the wish.
     device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, device.page.get(Party.ROLLOUT, Field.LOOKED_NS) + 1)
     time.sleep(0.05)
@@ -239,10 +208,8 @@ def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):
 
 def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device):
     """A sleep stands for the core being taken: the clocks differ as they would."""
-    lend(device)
-    asks(device)
+    in_lent_step(device)
     device.page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
-    in_step(device)
     device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, monotonic_ns())
     time.sleep(0.05)
     device.gate.between_layers(3)
@@ -252,20 +219,9 @@ def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device)
     assert device.telemetry.waited_ns == taken.end_ns - taken.start_ns
 
 
-def gpu_gate(device, *, ahead=2, layers=4):
-    """A gate with a stand-in for a GPU's queue, which is always empty."""
+def gpu_gate(device, *, ahead=2):
     queue = SimpleNamespace(layers=ahead, before_layer=lambda: None, drain=lambda: None)
-    return RolloutGate(
-        device.gate._page,
-        device.view,
-        device.telemetry,
-        KvGuard(device.gate._page, device.view, None),
-        chunk_tokens=512,
-        set_chunk_tokens=lambda tokens: None,
-        layers=layers,
-        run_ahead=queue,
-        on_preemptible=lambda: None,
-    )
+    return gate_of(device.gate._page, device.view, device.telemetry, queue)
 
 
 def gpu_steps(device, gate, clock, *, layer_ns, rest_ns, count=10):
@@ -281,15 +237,6 @@ def gpu_steps(device, gate, clock, *, layer_ns, rest_ns, count=10):
         clock.now_ns += rest_ns
         gate.step_ended(clock.now_ns)
         device.telemetry.end(1, device.scheduler.running_batch)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only where a test says so."""
-    made = SimpleNamespace(now_ns=monotonic_ns())
-    for module in (gates, telemetries):
-        monkeypatch.setattr(module, "monotonic_ns", lambda: made.now_ns)
-    return made
 
 
 @pytest.mark.parametrize("layers", [1, 2])

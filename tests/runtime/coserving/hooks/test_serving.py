@@ -1,28 +1,22 @@
-"""The plugin inside a serving engine, driven by a made-up scheduler: what it says, and that it harms nobody."""
-
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 import zmq
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attach.attachment import EngineState, described, is_detached
-from rose.runtime.coserving.hooks import telemetry
+from rose.runtime.coserving.attach.attachment import EngineState, described, detached_note
 from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.kv import memory
-from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party, Span
-from rose.runtime.policy.kv import KvMemory
-from rose.runtime.policy.policies import NAMES
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.coserving.lending import MEMORY, cut_record, lease
 from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
 
-MEMORY = KvMemory(
-    device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10, headroom=0.2, high_watermark=0.5
-)
+SHARED = replace(MEMORY, device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10)
 LEASE_NS = 60_000_000_000
 MS = 1_000_000
 
@@ -30,20 +24,18 @@ MS = 1_000_000
 @pytest.fixture
 def page(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(Budgets(10**9, 10**9), 64, MEMORY)
+    page.set_terms(Budgets(10**9, 10**9), 64, SHARED)
     return page
 
 
 def lend(page, regret_share=0.5, policy="rose"):
-    page.set_lease(
-        LeaseTerms(
-            number=1,
-            expires_ns=monotonic_ns() + LEASE_NS,
-            compute_share=1.0,
-            regret_share=regret_share,
-            policy=NAMES.index(policy),
-        )
-    )
+    page.set_lease(lease(seconds=60.0, regret_share=regret_share, policy=policy))
+
+
+def attached(page, scheduler=None):
+    plugin = ServingPlugin(scheduler or Scheduler(), page.path, None)
+    plugin.received()
+    return plugin
 
 
 def looks_now(plugin):
@@ -51,18 +43,9 @@ def looks_now(plugin):
     plugin.received()
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only where a test says so."""
-    made = SimpleNamespace(now_ns=monotonic_ns())
-    monkeypatch.setattr(telemetry, "monotonic_ns", lambda: made.now_ns)
-    return made
-
-
 def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.sleep(0.001), new_tokens=4):
-    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin = attached(page, scheduler)
     loop = Loop(scheduler, plugin, overlap=overlap, work=work)
-    plugin.received()
     scheduler.waiting_queue = [Request(f"r{index}", new_tokens=new_tokens) for index in range(requests)]
     wanted = []
     for _ in range(turns):
@@ -105,7 +88,6 @@ def test_steps_that_rollouts_shared_for_more_than_half_teach_nothing(page, clock
 
 
 def test_a_step_that_was_launched_ahead_is_charged_with_what_rollouts_took_of_its_own_time(page, clock):
-    """Not with what they took of the one before it, from which its time is reckoned on."""
     lend(page)
 
     def work():
@@ -136,8 +118,7 @@ def test_the_device_is_wanted_before_a_request_is_unpacked(page):
     """Unpickling a request and making SGLang's own of it takes longer than a layer on a GPU."""
     lend(page)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     with zmq.Context() as context, context.socket(zmq.PAIR) as server, context.socket(zmq.PAIR) as socket:
         server.bind("inproc://server")
         socket.connect("inproc://server")
@@ -160,9 +141,8 @@ def arrivals(page):
 def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
     lend(page)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin = attached(page, scheduler)
     loop = Loop(scheduler, plugin, overlap=False)
-    plugin.received()
     first, second = Request("r0"), Request("r1")
     received_s = monotonic_ns() / 1e9 - 0.050
     for request in (first, second):
@@ -188,8 +168,7 @@ def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
 def test_a_request_waits_from_when_the_server_received_it(page):
     lend(page)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     request = Request("r")
     request.time_stats.created_time = (monotonic_ns() - 50_000_000) / 1e9
     scheduler.waiting_queue = [request]
@@ -205,7 +184,7 @@ def test_a_request_waits_from_when_the_server_received_it(page):
 @pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (200, 400, (0, 1))])
 def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, lent_ms, late):
     """A prefill of some 5 ms: what rollouts took meanwhile is told apart from what serving took itself."""
-    page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, MEMORY)
+    page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, SHARED)
     lend(page)
 
     def work():
@@ -220,8 +199,7 @@ def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, le
 def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
     lend(page, regret_share=0.5)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     loop = Loop(scheduler, plugin, overlap=False, work=lambda: time.sleep(0.01))
     scheduler.waiting_queue = [Request("r", new_tokens=100)]
     loop.turn()
@@ -238,8 +216,7 @@ def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_
 def test_what_fails_in_the_plugin_ends_the_lending_and_not_the_serving(page):
     lend(page)
     scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     assert page.alive(Party.SERVING)
     loop = Loop(scheduler, plugin, overlap=False)
     scheduler.waiting_queue = [request := Request("r")]
@@ -268,15 +245,14 @@ def test_a_page_that_comes_later_is_found_and_one_that_is_replaced_is_left(tmp_p
 
 def test_that_its_owner_let_go_of_the_page_is_left_beside_it_until_an_engine_takes_it(page):
     for number, detached in ((RELEASE, False), (DETACH, True)):
-        plugin = ServingPlugin(Scheduler(), page.path, None)
-        plugin.received()
+        plugin = attached(page)
         assert page.alive(Party.SERVING)
         plugin.attach(number)
         assert not page.alive(Party.SERVING)
-        assert is_detached(page.path) is detached
+        assert detached_note(page.path).exists() is detached
     # One whose owner names the page in its unit file.
-    ServingPlugin(Scheduler(), page.path, None).received()
-    assert not is_detached(page.path)
+    attached(page)
+    assert not detached_note(page.path).exists()
 
 
 def test_it_says_how_it_is(page, monkeypatch, tmp_path):
@@ -295,14 +271,13 @@ def test_it_says_how_it_is(page, monkeypatch, tmp_path):
     assert not plugin.state.detached
     plugin.attach(DETACH)
     assert plugin.state.detached
-    assert EngineState.from_message(plugin.state.to_message()) == plugin.state
+    assert EngineState.from_message(asdict(plugin.state)) == plugin.state
 
 
 def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
     note = page.path.with_name("page.serving.partial")
     note.mkdir()
-    plugin = ServingPlugin(Scheduler(), page.path, None)
-    plugin.received()
+    plugin = attached(page)
     assert not page.alive(Party.SERVING)
     assert "page.serving.partial" in plugin.state.reason
     note.rmdir()
@@ -311,9 +286,7 @@ def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
 
 
 def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(page):
-    scheduler = Scheduler()
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page)
     plugin.begin()
     assert page.open(Party.SERVING, monotonic_ns()) is not None
     plugin.attach(DETACH)
@@ -321,13 +294,10 @@ def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(pag
     assert len(page.drain(Party.SERVING, 0)[0]) == 1
 
 
-# ------------------------------------------------------------------ memory that rollouts hold
-
-
 @pytest.fixture
 def shared(page):
     """A page with rollouts that hold 500 slots of the 1,000 there are, 100 of which are not to be used."""
-    page.set_terms(Budgets(10**9, 10**9), 64, replace(MEMORY, device_bytes=10_000, headroom=0.2))
+    page.set_terms(Budgets(10**9, 10**9), 64, replace(SHARED, device_bytes=10_000))
     rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
     rollout.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 500)
     rollout.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
@@ -335,25 +305,8 @@ def shared(page):
     return rollout
 
 
-def cut_made(page, lease_number=1):
-    page.set_cut(
-        CutRecord(
-            count=1,
-            lease_number=lease_number,
-            at_ns=monotonic_ns(),
-            tokens_before=500,
-            tokens_after=250,
-            requests=0,
-            tokens_kept=0,
-            took_ns=1,
-            bytes_returned=0,
-        )
-    )
-
-
 def presses(page, scheduler, prompt=450):
-    plugin = ServingPlugin(scheduler, page.path, None)
-    plugin.received()
+    plugin = attached(page, scheduler)
     scheduler.waiting_queue = [Request("large", prompt)]
     plugin.received()
     return plugin
@@ -377,7 +330,7 @@ def test_memory_is_pressed_from_the_arrival_of_a_prompt_on(page, shared, monkeyp
 
 def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared, monkeypatch):
     monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
-    monkeypatch.setattr(memory.time, "sleep", lambda _: cut_made(shared))
+    monkeypatch.setattr(memory.time, "sleep", lambda _: shared.set_cut(cut_record()))
     plugin = presses(page, Scheduler())
     waited = page.get(Party.SERVING, Field.CUT_WAIT_NS)
     assert 0 < waited <= monotonic_ns()
@@ -389,13 +342,12 @@ def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared,
     "case", ["fits", "not lent", "cut before", "rollouts gone", "nothing held", "no guard", "own cores"]
 )
 def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkeypatch):
-    """A wait here would last for ever."""
     monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
     match case:
         case "not lent":
             page.set_lease(LeaseTerms(number=1))
         case "cut before":
-            cut_made(shared)
+            shared.set_cut(cut_record())
         case "rollouts gone":
             shared.close()
         case "nothing held":

@@ -1,5 +1,3 @@
-"""When a rollout engine's memory is on its device: a real page, and a saver that keeps account of what it was told."""
-
 from __future__ import annotations
 
 import sys
@@ -15,16 +13,12 @@ from rose.runtime.coserving.kv import activation as activations
 from rose.runtime.coserving.kv.activation import Activation, Move, SavedMemory
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.coserving.lending import MEMORY, lease
 
 ROSE = POLICIES["rose"]
-HOUR_NS = 3_600_000_000_000
 SIZES = {"weights": 500, "kv_cache": 300}
-MEMORY = KvMemory(
-    device_bytes=1000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
-)
 
 
 class Saver:
@@ -57,8 +51,6 @@ class Saver:
 
 
 class View:
-    """An engine without requests."""
-
     kv_tokens_total = 1000
     has_work = False
     waiting = running = ()
@@ -89,12 +81,7 @@ class Engine:
         self.guard = KvGuard(self.page, self.view, None, self.activation)
 
     def turn(self, number=0):
-        lease = LeaseTerms()
-        if number:
-            lease = LeaseTerms(
-                number=number, expires_ns=monotonic_ns() + HOUR_NS, compute_share=1.0, kv_budget_tokens=100
-            )
-        return self.guard.enforce(lease, ROSE, monotonic_ns())
+        return self.guard.enforce(lease(100, number) if number else LeaseTerms(), ROSE, monotonic_ns())
 
     @property
     def moves(self):

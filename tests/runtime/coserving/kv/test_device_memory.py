@@ -1,6 +1,7 @@
-"""Pieces behind addresses that stay: on the host's memory, and on a CUDA device where there is one."""
-
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.runtime.coserving.kv.activation import NoRoomError
-from rose.runtime.coserving.kv.device_memory import CudaMemory, Reservation
+from rose.runtime.coserving.kv.device_memory import CudaMemory, DriverError, Reservation
 from rose.runtime.coserving.kv.host_memory import HostMemory
 
 PIECES = 12
@@ -113,3 +114,25 @@ def test_the_driver_has_what_is_unmapped_and_graphs_go_on():
     torch.cuda.synchronize()
     assert bool((tensor[0] == 2).all())
     reservation.close()
+
+
+PIECE_BYTES = 256 * HostMemory.granularity
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_is_unmapped_is_no_longer_this_process_s():
+    reservation = Reservation(HostMemory(), 16, PIECE_BYTES)
+    reservation.map(0, 16)
+    reservation.tensor((reservation.size_bytes,), torch.uint8).fill_(7)
+    before = resident_bytes()
+    reservation.unmap(4, 12)
+    assert before - resident_bytes() >= 8 * PIECE_BYTES * 0.9
+    reservation.close()
+
+
+def test_a_call_that_fails_is_named():
+    with pytest.raises(DriverError, match="munmap"):
+        HostMemory().unreserve(1, PIECE_BYTES)

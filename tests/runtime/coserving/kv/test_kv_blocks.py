@@ -1,5 +1,3 @@
-"""Slots, blocks and bytes of a pool of which parts come and go."""
-
 from __future__ import annotations
 
 from itertools import pairwise
@@ -13,7 +11,6 @@ from rose.runtime.coserving.kv.kv_blocks import Blocks, block_slots, runs
 
 @st.composite
 def pools(draw):
-    """A pool, which of its blocks are mapped, and which of the slots that have memory are free."""
     blocks = Blocks(draw(st.integers(1, 300)), draw(st.integers(1, 40)))
     blocks.mapped = {0, *draw(st.sets(st.integers(0, blocks.count - 1)))}
     mapped = blocks.slots_within(sorted(blocks.mapped))

@@ -1,5 +1,3 @@
-"""The KV guard, and the pages behind a pool: real memory of this process, given back to the system."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -13,15 +11,11 @@ from hypothesis import strategies as st
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.kv.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.policy.kv import HeldKv, KvMemory
+from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.slack import LeaseTerms
+from tests.runtime.coserving.lending import MEMORY, lease
 
-#: A device of 1,000 slots of each model, 200 of them headroom: half of those used is pressure.
-MEMORY = KvMemory(
-    device_bytes=1000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
-)
-HOUR_NS = 3_600_000_000_000
 ROSE = POLICIES["rose"]
 
 
@@ -73,12 +67,6 @@ def page(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
     page.set_terms(SimpleNamespace(ttft_ns=1, tpot_ns=1), 1, MEMORY)
     return page
-
-
-def lease(budget, number=1, frozen=False):
-    return LeaseTerms(
-        number=number, expires_ns=monotonic_ns() + HOUR_NS, compute_share=1.0, kv_budget_tokens=budget, frozen=frozen
-    )
 
 
 def say(page, *, serving, view):

@@ -1,5 +1,3 @@
-"""A rollout engine's pool that comes and goes, on memory of the host."""
-
 from __future__ import annotations
 
 import os
@@ -19,14 +17,13 @@ from rose.runtime.coserving.kv.host_memory import HostMemory
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.kv.remap import KvBuffers, RemappedPages, create_buffers
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.slack import LeaseTerms
+from tests.runtime.coserving.lending import MEMORY, lease
 
 SLOTS, LAYERS, HEADS, DIM = 300, 2, 2, 32
 #: A slot's keys are 256 bytes: 16 of them are a page.
 BLOCK = 16
-HOUR_NS = 3_600_000_000_000
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,8 +80,6 @@ class TokenToKVPoolAllocator:
 
 
 class MHATokenToKVPool(SimpleNamespace):
-    """What of SGLang's pool is asked for."""
-
     def __init__(self, **changes):
         usual = {"page_size": 1, "kv_cache_layout": "nhd", "enable_custom_mem_pool": False, "device": "cpu"}
         super().__init__(**{**usual, **changes}, memory_saver_adapter=SimpleNamespace(enabled=False))
@@ -95,8 +90,6 @@ class MHATokenToKVPool(SimpleNamespace):
 
 
 class Engine:
-    """A pool whose memory can go, and its allocator."""
-
     def __init__(self, limit_bytes=None):
         self.memory, self.pool = HostMemory(limit_bytes), MHATokenToKVPool()
         with pytest.MonkeyPatch.context() as patched:
@@ -237,8 +230,6 @@ def test_no_order_of_acts_loses_a_slot_or_the_bytes_of_one_in_use(acts):
 
 
 class View:
-    """An engine's scheduler as a guard sees it: one request that holds `used`."""
-
     kv_tokens_total = SLOTS
     waiting: tuple[object, ...] = ()
 
@@ -260,18 +251,9 @@ class View:
             self.engine.tree_cache.evict(SimpleNamespace(num_tokens=tokens))
 
 
-def lease(budget, number=1):
-    return LeaseTerms(
-        number=number, expires_ns=monotonic_ns() + HOUR_NS, compute_share=1.0, kv_budget_tokens=budget, frozen=False
-    )
-
-
 def test_a_guard_takes_what_a_lease_lends_and_gives_it_back_on_a_cut_and_at_its_end(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
-    memory = KvMemory(
-        device_bytes=1000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
-    )
-    page.set_terms(SimpleNamespace(ttft_ns=1, tpot_ns=1), 1, memory)
+    page.set_terms(SimpleNamespace(ttft_ns=1, tpot_ns=1), 1, MEMORY)
     engine = Engine()
     view = View(engine, has_work=False)
     activation = Activation(page, engine.pages, lambda: False)

@@ -1,5 +1,3 @@
-"""Leases carried out: a real page, and a real ledger where it matters."""
-
 from __future__ import annotations
 
 import shutil
@@ -16,11 +14,12 @@ from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent.succession import last_lease
 from rose.runtime.coserving.leases.leasing import LastLease, Leasing
-from rose.runtime.coserving.page import ArbiterPage, CutRecord
+from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import LeaseTerms
+from tests.runtime.coserving.lending import cut_record
 from tests.runtime.policy.test_lease import IDLE, MEMORY
 
 TTL_NS = 60_000_000_000
@@ -73,7 +72,6 @@ class Borrower:
         return known
 
     def act(self, **changes):
-        """The gateway answers, and the agent looks."""
         self.answered_ns = monotonic_ns()
         self.leasing.act(self.facts(**changes))
 
@@ -123,25 +121,9 @@ def test_a_revocation_clears_the_page_then_tells_the_gateway_then_the_ledger(bor
     assert borrower.page.lease() == LeaseTerms()
 
 
-def cut(borrower, number, before, after, at_ns=5000, count=1):
-    borrower.page.set_cut(
-        CutRecord(
-            count=count,
-            lease_number=number,
-            at_ns=at_ns,
-            tokens_before=before,
-            tokens_after=after,
-            requests=3,
-            tokens_kept=70,
-            took_ns=900,
-            bytes_returned=4096,
-        )
-    )
-
-
 def test_a_cut_of_the_engine_is_on_the_page_and_in_the_ledger(borrower):
     borrower.act()
-    cut(borrower, 1, 200, 100)
+    borrower.page.set_cut(cut_record(tokens_before=200, tokens_after=100))
     borrower.act()
     terms = borrower.page.lease()
     assert (terms.kv_budget_tokens, terms.frozen) == (100, True)
@@ -154,7 +136,7 @@ def test_a_cut_of_the_engine_is_on_the_page_and_in_the_ledger(borrower):
     assert borrower.actions.count("cut") == 1
     # Another engine counts from 1 again; its cut of a lease that is over is told all the same.
     borrower.act(wanted_ns=0)
-    cut(borrower, 1, 100, 50, at_ns=7000)
+    borrower.page.set_cut(cut_record(tokens_before=100, tokens_after=50, at_ns=7000))
     borrower.act(wanted_ns=0)
     assert borrower.actions[-1] == "cut"
 
@@ -237,7 +219,8 @@ def test_granted_is_released_preempted_expired_and_open(tmp_path_factory, moves)
         elif move == "cut" and borrower.leasing.state.in_force and not borrower.leasing.state.frozen:
             cuts += 1
             tokens = borrower.page.lease().kv_budget_tokens
-            cut(borrower, borrower.leasing.state.number, tokens, tokens // 2, at_ns=cuts, count=cuts)
+            cut = cut_record(borrower.leasing.state.number, tokens_before=tokens, tokens_after=tokens // 2)
+            borrower.page.set_cut(replace(cut, at_ns=cuts, count=cuts))
             borrower.act()
         else:
             late += move == "late"
@@ -256,7 +239,6 @@ def test_granted_is_released_preempted_expired_and_open(tmp_path_factory, moves)
 
 
 def test_a_ledger_that_cannot_be_written_stops_lending_and_hears_of_it_later(tmp_path):
-    """A real writer whose folder is gone for a while."""
     ledger, away = tmp_path / "ledger", tmp_path / "away"
     with LedgerWriter.open(ledger, "w", "run", flush_interval_s=0.02) as writer:
         borrower = Borrower(tmp_path, writer.record)

@@ -1,13 +1,10 @@
-"""The meter as an agent runs it, in a thread of its own."""
-
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,38 +13,22 @@ import pytest
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
-from rose.events import NOT_MEASURED, Event, Power
+from rose.events import NOT_MEASURED, Power
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.meter import meter as meter_module
 from rose.runtime.coserving.meter.meter import CoresInstrument, DeviceMeter
 from rose.runtime.coserving.meter.meter_gpu import UnreadableError
-from tests.runtime.coserving.nvml_library import Card, installed
+from tests.runtime.coserving.agents_in_turn import until
+from tests.runtime.coserving.meter.nvml_library import Card, installed
 
 CORE = max(os.sched_getaffinity(0))
 PERIOD_S = 0.02
 ANCHOR = Anchor.take()
 
 
-class Recorded:
-    """Where events go."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def __call__(self, event: Event, *, durable: bool | None = None) -> object:
-        self.events.append(event)
-        return None
-
-    @property
-    def power(self) -> list[Power]:
-        return [event for event in self.events if isinstance(event, Power)]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "nothing came"
-        time.sleep(0.005)
+class Recorded(list[Power]):
+    def __call__(self, event: Any, *, durable: bool | None = None) -> None:
+        self.append(event)
 
 
 def device(device_id: str = "d", gpu: int | None = None, **fields: Any) -> DeviceConfig:
@@ -68,15 +49,15 @@ def test_readings_follow_one_another_and_their_energy_is_the_counters() -> None:
     with installed(card) as library:
         meter = DeviceMeter(device(gpu=0), record, ANCHOR, PERIOD_S)
         meter.start()
-        until(lambda: len(record.power) >= 2)
+        until(lambda: len(record) >= 2)
         card.energy_mj = 75
-        until(lambda: sum(reading.energy_mj or 0 for reading in record.power) == 5)
+        until(lambda: sum(reading.energy_mj or 0 for reading in record) == 5)
         meter.stop()
         meter.stop()
         assert library.references == 0
-    assert_follow_one_another(record.power)
-    assert {(reading.source, reading.device_id) for reading in record.power} == {("nvml-energy", "d")}
-    assert all(abs(reading.t1_ns // 1000 - reading.at_us) <= 1 for reading in record.power)
+    assert_follow_one_another(record)
+    assert {(reading.source, reading.device_id) for reading in record} == {("nvml-energy", "d")}
+    assert all(abs(reading.t1_ns // 1000 - reading.at_us) <= 1 for reading in record)
 
 
 def test_a_lost_card_is_said_once_and_read_again_when_it_is_back() -> None:
@@ -84,24 +65,24 @@ def test_a_lost_card_is_said_once_and_read_again_when_it_is_back() -> None:
     with installed(card) as library:
         meter = DeviceMeter(device(gpu=0), record, ANCHOR, PERIOD_S)
         meter.start()
-        until(lambda: record.power)
+        until(lambda: record)
         card.error = pynvml.NVML_ERROR_GPU_IS_LOST
-        until(lambda: record.power[-1].source == NOT_MEASURED)
+        until(lambda: record[-1].source == NOT_MEASURED)
         calls = library.calls
         # It is tried several times over, and nothing more is said of it.
         until(lambda: library.calls > calls + 6)
-        gone = [reading for reading in record.power if reading.source == NOT_MEASURED]
+        gone = [reading for reading in record if reading.source == NOT_MEASURED]
         assert [reading.reason for reading in gone] == ["GPU 0: GPU is lost"]
         # The driver was loaded anew with it: its counter begins at 0.
         card.energy_mj, card.error = 3, None
-        until(lambda: record.power[-1].source == "nvml-energy")
+        until(lambda: record[-1].source == "nvml-energy")
         meter.stop()
         assert library.references == 0
-    assert_follow_one_another(record.power)
-    back = [reading for reading in record.power if reading.source == NOT_MEASURED][1]
-    assert "GPU is lost" not in str(record.power[-1].reason)
+    assert_follow_one_another(record)
+    back = [reading for reading in record if reading.source == NOT_MEASURED][1]
+    assert "GPU is lost" not in str(record[-1].reason)
     assert str(back.reason).endswith("; it can be read again")
-    assert sum(reading.energy_mj or 0 for reading in record.power) == 0, "what it drew while lost is not made up"
+    assert sum(reading.energy_mj or 0 for reading in record) == 0, "what it drew while lost is not made up"
 
 
 class Scripted:
@@ -139,21 +120,21 @@ def test_a_driver_that_hangs_does_not_keep_the_agent(monkeypatch: pytest.MonkeyP
     meter.stop()
     instrument.hang.set()
     until(lambda: instrument.closed)
-    assert not record.power, "nothing is recorded after the end"
+    assert not record, "nothing is recorded after the end"
 
 
 def test_a_ledger_that_cannot_be_written_does_not_end_the_meter() -> None:
     recorded = Recorded()
     failures = [LedgerError("the disk is full")] * 3
 
-    def record(event: Event, *, durable: bool | None = None) -> object:
+    def record(event: Any, *, durable: bool | None = None) -> None:
         if failures:
             raise failures.pop()
-        return recorded(event)
+        recorded(event)
 
     meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, Scripted())
     meter.start()
-    until(lambda: recorded.power)
+    until(lambda: recorded)
     meter.stop()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rose.runtime.coserving.meter import meter_gpu
 from rose.runtime.coserving.meter.meter_gpu import GpuInstrument, UnreadableError, clock_reasons
-from tests.runtime.coserving.nvml_library import Card, installed
+from tests.runtime.coserving.meter.nvml_library import Card, installed
 
 ROOT = Path(__file__).parents[4]
 

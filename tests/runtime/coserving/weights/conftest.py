@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from rose.runtime.coserving.weights import relays
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine
 
 
@@ -11,3 +12,9 @@ def engines_closed(tmp_path):
     yield
     while HandMadeEngine.open:
         HandMadeEngine.open.pop().close()
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """All that is published is on another host, as far as relays know."""
+    monkeypatch.setattr(relays, "is_here", lambda _url: False)

@@ -1,102 +1,59 @@
 from __future__ import annotations
 
-import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rose.runtime.coserving.weights.background import Background, GivenUpError
+from tests.runtime.coserving.hand_made_engine import LentDevice
 
 LIMIT_S = 10
-CORE = min(os.sched_getaffinity(0))
-
-
-class Device:
-    """A device that is open to work, or not, and the spans of the work that was done on it."""
-
-    def __init__(self):
-        self.open = threading.Event()
-        self.open.set()
-        self.waits = 0
-        self.spans = []
-
-    def wait(self):
-        self.waits += 1
-        assert self.open.wait(LIMIT_S)
-
-    def record(self, start_ns, end_ns):
-        self.spans.append((start_ns, end_ns))
-
-
-@pytest.fixture
-def device():
-    return Device()
-
-
-@pytest.fixture
-def made(device):
-    return Background(device.wait, (), device.record)
 
 
 class Job:
-    """`portions` turns, perhaps in several threads; `ended` is set if it came to its end."""
+    """`portions` turns; `ended` is set if it came to its end."""
 
-    def __init__(self, portions=1, threads=1):
-        self.portions, self.threads = portions, threads
+    def __init__(self, portions=1):
+        self.portions = portions
         self.began, self.in_portion, self.ended = threading.Event(), threading.Event(), threading.Event()
-        self.go_on = threading.Event()
-        self.go_on.set()
-        self.given_up = threading.Event()
+        self.go_on, self.given_up = threading.Event(), threading.Event()
 
     def __call__(self, turn):
-        def portion(_):
-            with turn():
-                self.in_portion.set()
-                assert self.go_on.wait(LIMIT_S)
-
         self.began.set()
         try:
-            with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(portion, range(self.portions)))
+            for _ in range(self.portions):
+                with turn():
+                    self.in_portion.set()
+                    assert self.go_on.wait(LIMIT_S)
         except GivenUpError:
             self.given_up.set()
             raise
         return self.ended.set
 
 
-def test_a_job_waits_for_the_device_before_each_portion_and_its_portions_are_recorded(made, device):
-    job = Job(portions=3)
-    made.start(job)
+def test_a_job_waits_for_the_device_before_each_portion_and_its_portions_are_recorded():
+    device, job = LentDevice(), Job(portions=3)
+    background = Background(device.wait, (), device.record)
+    job.go_on.set()
+    background.start(job)
     assert job.ended.wait(LIMIT_S)
-    assert device.waits == 3
-    assert len(device.spans) == 3
+    assert (device.waits, len(device.spans), background.busy) == (3, 3, False)
     flat = [at for span in device.spans for at in span]
     assert flat == sorted(flat)
-    assert not made.busy
 
 
-def test_nobody_waits_for_a_job_that_is_given_up_and_the_next_one_begins_when_it_has_ended(made, device):
-    first, second = Job(portions=2), Job()
-    first.go_on.clear()
-    made.start(first)
+@pytest.mark.parametrize("portions", [1, 2], ids=["in its last portion", "before its last portion"])
+def test_nobody_waits_for_a_job_that_is_given_up_which_does_not_end_as_if_it_were_not(portions):
+    first, second = Job(portions), Job()
+    background = Background(lambda: None, (), None)
+    background.start(first)
     assert first.in_portion.wait(LIMIT_S)
-    made.start(second)
-    assert not second.began.wait(0.05)
+    background.give_up()
+    assert not background.busy
+    second.go_on.set()
+    background.start(second)
+    assert not second.began.wait(0.05), "it begins when the one before has ended"
     first.go_on.set()
     assert second.ended.wait(LIMIT_S)
-    assert first.given_up.is_set()
-    assert not first.ended.is_set()
-
-
-def test_a_job_that_was_given_up_in_its_last_portion_does_not_end_as_if_it_were_not(made):
-    first, second = Job(), Job()
-    first.go_on.clear()
-    made.start(first)
-    assert first.in_portion.wait(LIMIT_S)
-    made.give_up()
-    assert not made.busy
-    first.go_on.set()
-    made.start(second)
-    assert second.ended.wait(LIMIT_S)
+    assert first.given_up.is_set() is (portions == 2)
     assert not first.ended.is_set()

@@ -1,6 +1,3 @@
-"""What an engine holds is fetched elsewhere than it came from: by the next agent, another relay, at another address.
-Real stores, relays and updaters, and the threads of a real agent."""
-
 from __future__ import annotations
 
 import json
@@ -12,13 +9,19 @@ from rose.events import Sync
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.coserving.weights import relays
 from rose.runtime.coserving.weights.relays import Relays
-from rose.runtime.coserving.weights.sync import EngineSync, Target, from_anywhere, straight
-from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.coserving.weights.sync import Target, from_anywhere, straight
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.agent_of_engine import agent_of
 from tests.runtime.coserving.agents_in_turn import until
-from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+from tests.runtime.coserving.hand_made_engine import (
+    HandMadeEngine,
+    corrupt,
+    published,
+    random_weights,
+    stepped,
+    sync_of,
+)
 
 FIRST = random_weights()
 SECOND = stepped(FIRST, 1)
@@ -70,10 +73,7 @@ class TakenUp:
 
 @pytest.fixture
 def store(tmp_path):
-    made = VersionStore(tmp_path / "store", run_id="a", model=shape())
-    made.publish(0, FIRST)
-    made.publish(1, SECOND)
-    return made
+    return published(tmp_path / "store", [FIRST, SECOND], run_id="a")
 
 
 @pytest.fixture
@@ -102,8 +102,7 @@ def take_up(engine, tmp_path):
 
 @pytest.fixture
 def held(engine, server):
-    """Version 1, which an agent before brought in."""
-    sync = EngineSync(engine, engine.staging, device_id="d0")
+    sync = sync_of(engine)
     assert sync.bring(Target("a", 1, server.url)).ok
 
 
@@ -138,9 +137,7 @@ def test_the_audits_of_the_next_agent_keep_what_leads_on_from_what_its_engine_ho
 
 
 @pytest.fixture
-def one_relay(tmp_path, monkeypatch):
-    """A host's relays, of which there is one at a time, and all that is published is on another host."""
-    monkeypatch.setattr(relays, "is_here", lambda _url: False)
+def one_relay(tmp_path, monkeypatch, elsewhere):
     monkeypatch.setattr(relays, "RELAYS_MAX", 1)
     made = Relays(tmp_path / "relays", 1 << 24, lambda _url: "intra-zone", ANYWHERE)
     yield made
@@ -166,7 +163,7 @@ def test_where_there_is_no_way_from_this_host_the_reason_is_told_and_another_att
             raise OSError("no room")
         return from_anywhere(target)
 
-    sync = EngineSync(engine, engine.staging, device_id="d0", via=via)
+    sync = sync_of(engine, via=via)
     target = Target("a", 1, server.url)
     event = sync.bring(target)
     assert (event.ok, event.reason, event.wire_bytes) == (False, "OSError: no room", 0)

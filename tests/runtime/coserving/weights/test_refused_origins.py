@@ -1,5 +1,3 @@
-"""URLs that must not be fetched from, and origins that answer something else: the agent's threads outlive them all."""
-
 from __future__ import annotations
 
 import sys
@@ -11,17 +9,16 @@ import pytest
 import torch
 from aiohttp import web
 
-from rose.runtime.coserving.weights import relays, weight_keeper
+from rose.runtime.coserving.weights import weight_keeper
 from rose.runtime.coserving.weights.relays import Relays
-from rose.runtime.coserving.weights.sync import EngineSync, Target
+from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.coserving.weights.weight_keeper import WeightKeeper
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import open_origin
 from rose.runtime.transfer.wire.origin_rules import STRICT
 from rose.runtime.transfer.wire.server import Server, StoreServer
 from tests.runtime.coserving.agents_in_turn import until
-from tests.runtime.coserving.hand_made_engine import HandMadeEngine, random_weights, shape, stepped
+from tests.runtime.coserving.hand_made_engine import HandMadeEngine, published, random_weights, stepped, sync_of
 
 FIRST = random_weights()
 HERE = replace(STRICT, client="127.0.0.1")
@@ -62,15 +59,9 @@ def made(tmp_path):
 
 
 @pytest.fixture
-def elsewhere(monkeypatch):
-    """All that is published is on another host, as far as the relays know."""
-    monkeypatch.setattr(relays, "is_here", lambda _url: False)
-
-
-@pytest.fixture
 def sync(made, tmp_path):
     engine = HandMadeEngine(tmp_path / "engine", FIRST, dtype=torch.bfloat16)
-    return EngineSync(engine, engine.staging, device_id="d0", via=made.via)
+    return sync_of(engine, via=made.via)
 
 
 @pytest.fixture
@@ -86,7 +77,6 @@ def aimed(sync, monkeypatch):
 
 @contextmanager
 def answering(status, text, **headers):
-    """(its URL, the paths it was asked for)"""
     paths = []
 
     async def answer(request):
@@ -112,44 +102,35 @@ def test_the_thread_that_brings_an_engine_to_its_target_outlives_all_of_them(aim
         aimed.aim(Target("a", 1, url))
         until(lambda url=url: aimed.failed is not None and aimed._newest.url == url)
         assert "TransferError" in aimed.failed
-    store = VersionStore(tmp_path / "store", run_id="a", model=shape())
-    store.publish(0, FIRST)
-    store.publish(1, stepped(FIRST, 1))
+    store = published(tmp_path / "store", [FIRST, stepped(FIRST, 1)], run_id="a")
     with StoreServer(store) as server:
         aimed.aim(Target("a", 1, server.url, rules=HERE))
         until(lambda: sync.held == ("a", 1))
     assert aimed.failure is None
 
 
-def test_loopback_of_a_host_is_asked_nothing_that_its_own_client_did_not_publish(made, sync):
+@pytest.mark.parametrize(("name", "by_a_relay"), [("127.0.0.1", False), ("localhost", False), ("localhost", True)])
+def test_loopback_of_a_host_is_asked_nothing_that_its_own_client_did_not_publish(sync, name, by_a_relay, request):
+    """A relay finds out as it connects where the name leads."""
+    rules = replace(STRICT, client="10.0.0.7")
+    if by_a_relay:
+        request.getfixturevalue("elsewhere")
+        rules = STRICT
     with answering(200, "hidden") as (url, paths):
-        for place in (url, url.replace("127.0.0.1", "localhost")):
-            event = sync.bring(Target("a", 1, place, rules=replace(STRICT, client="10.0.0.7")))
-            assert "is loopback" in event.reason
+        assert "is loopback" in sync.bring(Target("a", 1, url.replace("127.0.0.1", name), rules=rules)).reason
         assert paths == []
 
 
-def test_a_name_that_leads_to_loopback_is_found_out_as_a_relay_connects(sync, elsewhere):
-    with answering(200, "hidden") as (url, paths):
-        event = sync.bring(Target("a", 1, url.replace("127.0.0.1", "localhost")))
-        assert "is loopback" in event.reason
-        assert paths == []
-
-
-@pytest.mark.parametrize("status", [401, 404, 409, 500])
-def test_a_reason_says_the_status_of_an_answer_and_nothing_of_what_it_says(sync, status):
+@pytest.mark.parametrize(
+    ("status", "by_a_relay"), [(401, False), (404, False), (409, False), (500, False), (403, True)]
+)
+def test_a_reason_says_the_status_of_an_answer_and_nothing_of_what_it_says(sync, status, by_a_relay, request):
+    if by_a_relay:
+        request.getfixturevalue("elsewhere")
     with answering(status, "hidden-secret") as (url, paths):
         reason = sync.bring(Target("a", 1, url, rules=HERE)).reason
     assert paths
     assert f"{url}/v1/pins answered {status}" in reason
-    assert "hidden" not in reason
-
-
-def test_nor_does_a_relay_pass_it_on_although_it_says_what_failed(sync, elsewhere):
-    with answering(403, "hidden-secret") as (url, paths):
-        reason = sync.bring(Target("a", 1, url, rules=HERE)).reason
-    assert paths
-    assert f"{url}/v1/pins answered 403" in reason
     assert "hidden" not in reason
 
 

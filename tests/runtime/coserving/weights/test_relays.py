@@ -1,5 +1,3 @@
-"""Relays of a host, with origins at several of its addresses."""
-
 from __future__ import annotations
 
 import os
@@ -34,10 +32,8 @@ def origin(tmp_path):
         yield Target("a", 0, server.url, "token-of-the-run")
 
 
-def test_what_is_published_elsewhere_comes_by_one_relay_for_all_with_a_token_of_its_own(
-    made, origin, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(relays, "is_here", lambda _url: False)
+@pytest.mark.usefixtures("elsewhere")
+def test_what_is_published_elsewhere_comes_by_one_relay_for_all_with_a_token_of_its_own(made, origin, tmp_path):
     way = made.via(origin)
     assert made.via(Target("a", 1, origin.url, origin.token)).url == way.url
     assert (way.run_id, way.version, way.source, way.route) == ("a", 0, "relay", f"to {origin.url}")
@@ -55,8 +51,8 @@ def test_what_is_no_url_of_an_origin_is_refused_as_one_that_is_away(made, url):
         made.via(Target("a", 0, url))
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_relays_of_origins_that_nobody_asks_for_any_more_end(made, monkeypatch):
-    monkeypatch.setattr(relays, "is_here", lambda _url: False)
     monkeypatch.setattr(relays, "RELAYS_MAX", 2)
     ways = [made.via(Target("a", 0, f"http://192.0.2.{number}:1")) for number in (1, 2, 1, 3)]
     assert ways[0].url == ways[2].url
@@ -65,15 +61,14 @@ def test_relays_of_origins_that_nobody_asks_for_any_more_end(made, monkeypatch):
 
 
 def left_by_killed(folder, name, at_s):
-    """A relay's folder as a process that was killed leaves it."""
     (folder / name).mkdir(parents=True)
     for file in ("lock", "0" * 64):
         (folder / name / file).touch()
     os.utime(folder / name, (at_s, at_s))
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_what_killed_processes_left_counts_among_the_relays_and_the_oldest_of_it_goes(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(relays, "is_here", lambda _url: False)
     monkeypatch.setattr(relays, "RELAYS_MAX", 2)
     folder = tmp_path / "relays"
     for at_s, name in enumerate(["oldest", "older", "newest", "old"]):
@@ -94,8 +89,8 @@ def fetched(relays, origin, folder):
     return relay.origin.received_bytes
 
 
-def test_what_a_killed_process_had_of_an_origin_is_gone_on_with(made, origin, tmp_path, monkeypatch):
-    monkeypatch.setattr(relays, "is_here", lambda _url: False)
+@pytest.mark.usefixtures("elsewhere")
+def test_what_a_killed_process_had_of_an_origin_is_gone_on_with(made, origin, tmp_path):
     before = Relays(tmp_path / "before", 1 << 24, lambda _url: "", ANYWHERE)
     bytes_before = fetched(before, origin, tmp_path / "one")
     shutil.copytree(tmp_path / "before", tmp_path / "relays")

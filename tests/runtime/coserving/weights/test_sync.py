@@ -11,12 +11,20 @@ import pytest
 import torch
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import Party, Span
-from rose.runtime.coserving.weights.sync import EngineSync, Target
+from rose.runtime.coserving.page import Field, Party, Span
+from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
-from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+from tests.runtime.coserving.hand_made_engine import (
+    HandMadeEngine,
+    corrupt,
+    published,
+    random_weights,
+    shape,
+    stepped,
+    sync_of,
+)
 
 VERSIONS = [random_weights()]
 for seed in (1, 2, 3):
@@ -24,22 +32,15 @@ for seed in (1, 2, 3):
 PHASES = ("encode_ns", "fetch_ns", "verify_ns", "stage_ns", "pause_ns", "acknowledge_ns")
 
 
-def publish(folder, upto, weights=VERSIONS):
-    store = VersionStore(folder, tp=2, model=shape())
-    for version in range(upto + 1):
-        store.publish(version, weights[version])
-    return store
-
-
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    return publish(tmp_path_factory.mktemp("published") / "store", 2).folder
+def three_versions(tmp_path_factory):
+    return published(tmp_path_factory.mktemp("published") / "store", VERSIONS[:3], tp=2).folder
 
 
 @pytest.fixture
-def store(published, tmp_path):
+def store(three_versions, tmp_path):
     """A store of its own for each test, with versions 0, 1 and 2."""
-    return VersionStore(shutil.copytree(published, tmp_path / "store"), tp=2, model=shape())
+    return VersionStore(shutil.copytree(three_versions, tmp_path / "store"), tp=2, model=shape())
 
 
 @pytest.fixture
@@ -50,13 +51,12 @@ def server(store):
 
 @pytest.fixture
 def engine(tmp_path):
-    """An engine of two ranks."""
     return HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=2, dtype=torch.bfloat16)
 
 
 @pytest.fixture
 def sync(engine):
-    return EngineSync(engine, engine.staging, device_id="d0")
+    return sync_of(engine)
 
 
 def acknowledged(store):
@@ -134,7 +134,7 @@ def test_a_version_that_is_not_found_in_the_engine_is_not_acknowledged_and_the_e
 def test_ranks_that_swapped_in_at_different_steps_are_not_trusted(tmp_path, server):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=2)
     engine.schedulers[1].forward_ct += 1
-    sync = EngineSync(engine, engine.staging, device_id="d0")
+    sync = sync_of(engine)
     event = sync.bring(Target("", 1, server.url))
     assert not event.ok
     assert "different steps" in event.reason
@@ -143,7 +143,7 @@ def test_ranks_that_swapped_in_at_different_steps_are_not_trusted(tmp_path, serv
 
 def other_run(folder):
     """A store of another run: its version 1 has the number, not the weights."""
-    return publish(folder / "other", 1, [VERSIONS[0], VERSIONS[3]])
+    return published(folder / "other", [VERSIONS[0], VERSIONS[3]], tp=2)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_ba
 @pytest.mark.parametrize("refused", [False, True])
 def test_what_the_origin_could_not_be_told_is_told_before_the_next_sync(tmp_path, store, refused):
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
-    sync = EngineSync(engine, engine.staging, device_id="d0")
+    sync = sync_of(engine)
     first = StoreServer(store).start()
     engine.before["commit"] = first.stop
     event = sync.bring(Target("", 1, first.url))
@@ -228,15 +228,11 @@ def test_a_drift_is_found_told_and_undone(engine, sync, server):
     assert sync.bring_back() is None
 
 
-def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine, sync, server, store, tmp_path):
+def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine, sync, server, handed_over):
     sync.bring(Target("", 1, server.url))
-    server.stop()
-    other = publish(tmp_path / "other", 1, [VERSIONS[0], VERSIONS[3]])
-    with StoreServer(other, port=int(server.url.rpartition(":")[2])) as again:
-        event = sync.audit()
-        assert event.reason.startswith("drift: version 1 is ")
-        assert sync.bring_back().ok
-        assert again.url == server.url
+    handed_over()
+    assert sync.audit().reason.startswith("drift: version 1 is ")
+    assert sync.bring_back().ok
     assert engine.holds(VERSIONS[3], torch.bfloat16)
 
 
@@ -258,6 +254,8 @@ def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought
     assert engine.holds(VERSIONS[1], torch.bfloat16)
     spans, _, _ = page.drain(Party.ROLLOUT, 0)
     assert [span.kind for span in spans] == [Span.HELD, Span.SYNC] * 2
+    assert (spans[1].aux, page.get(Party.ROLLOUT, Field.POLICY_VERSION)) == (1, 1)
+    assert event.pause_ns >= spans[1].end_ns - spans[1].start_ns > 0, "the longest of two ranks"
     assert page.open(Party.ROLLOUT, monotonic_ns()).kind is Span.HELD
 
 
@@ -273,7 +271,7 @@ def test_a_sync_of_an_engine_without_a_lease_goes_on_between_the_steps_of_servin
             time.sleep(0.001)
 
     engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16, wait_for_device=between_steps)
-    sync = EngineSync(engine, engine.staging, device_id="d0")
+    sync = sync_of(engine)
     end = engine.wait_as_gated()
     events = []
     syncing = threading.Thread(target=lambda: events.append(sync.bring(Target("", 1, server.url))))

@@ -1,5 +1,3 @@
-"""An engine and the weights of several runs, and of agents that come one after another: real stores and updaters."""
-
 from __future__ import annotations
 
 import http.client
@@ -11,11 +9,17 @@ import torch
 from rose.runtime.coserving.agent.succession import recorded_run
 from rose.runtime.coserving.hooks.asking import asked
 from rose.runtime.coserving.page import Field, Party
-from rose.runtime.coserving.weights.sync import EngineSync, Target
-from rose.runtime.transfer.store.store import VersionStore
+from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
-from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+from tests.runtime.coserving.hand_made_engine import (
+    HandMadeEngine,
+    corrupt,
+    published,
+    random_weights,
+    stepped,
+    sync_of,
+)
 
 FIRST = random_weights()
 #: By run, its versions 0 and 1: the same numbers, and the same weights to begin with.
@@ -26,10 +30,7 @@ VERSIONS = {name: [FIRST, stepped(FIRST, seed)] for name, seed in (("one", 1), (
 def urls(tmp_path_factory):
     servers = {}
     for name, versions in VERSIONS.items():
-        store = VersionStore(tmp_path_factory.mktemp(name), run_id=name, model=shape())
-        for number, weights in enumerate(versions):
-            store.publish(number, weights)
-        servers[name] = StoreServer(store).start()
+        servers[name] = StoreServer(published(tmp_path_factory.mktemp(name), versions, run_id=name)).start()
     yield {name: server.url for name, server in servers.items()}
     for server in servers.values():
         server.stop()
@@ -41,10 +42,6 @@ def engine(tmp_path):
     made.names = []
     made.schedulers[0].record_weight_version_change = lambda new_version: made.names.append(new_version)
     return made
-
-
-def sync_of(engine):
-    return EngineSync(engine, engine.staging, device_id="d0")
 
 
 def swaps(engine):

@@ -1,20 +1,18 @@
-"""The thread that keeps an engine at its target: engines that are there, are not, refuse, and drift."""
-
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 import torch
 
 from rose.clock import monotonic_ns
-from rose.events import Sync
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.weights import weight_keeper
-from rose.runtime.coserving.weights.sync import EngineSync, Target
+from rose.runtime.coserving.weights.sync import Target
 from rose.runtime.coserving.weights.weight_keeper import WeightKeeper
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy.drift import RETRY_NS, Standing
@@ -23,7 +21,15 @@ from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.coserving.agent_of_engine import agent_of
 from tests.runtime.coserving.agents_in_turn import until
-from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+from tests.runtime.coserving.hand_made_engine import (
+    HandMadeEngine,
+    corrupt,
+    published,
+    random_weights,
+    shape,
+    stepped,
+    sync_of,
+)
 from tests.runtime.scheduling.stand_ins import reported
 
 
@@ -47,18 +53,7 @@ class Engine:
         reason = self.refused.get(wanted.version)
         if reason is None:
             self.held = (wanted.run_id, wanted.version)
-        return Sync(
-            policy_version=wanted.version,
-            ok=reason is None,
-            base_version=None,
-            encoding="dense",
-            wire_bytes=0,
-            dense_bytes=0,
-            total_ns=1,
-            source="trainer",
-            route="loopback",
-            reason=reason,
-        )
+        return SimpleNamespace(ok=reason is None, reason=reason, source="trainer", base_version=None)
 
     def locate(self, target):
         self.located.append(target)
@@ -149,8 +144,6 @@ def test_the_engine_is_told_where_its_target_is_fetched_and_told_again_when_that
     assert kept.engine.asked == []
 
 
-# ---------------------------------------------------------------------- what an engine holds
-
 V0 = random_weights()
 V1 = stepped(V0, 1)
 AUDIT_S = 100.0
@@ -159,10 +152,7 @@ LATER_NS = int(2 * AUDIT_S * 1e9)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    store = VersionStore(tmp_path_factory.mktemp("store"), tp=2, model=shape())
-    store.publish(0, V0)
-    store.publish(1, V1)
-    with StoreServer(store) as running:
+    with StoreServer(published(tmp_path_factory.mktemp("store"), [V0, V1], tp=2)) as running:
         yield running
 
 
@@ -173,8 +163,7 @@ def made(tmp_path):
 
 @pytest.fixture
 def guarded(server, made):
-    """An engine at version 1, whose keeper is asked to look."""
-    sync = EngineSync(made, made.staging, device_id="d0")
+    sync = sync_of(made)
     assert sync.bring(Target("", 1, server.url)).ok
     return Kept(sync, AUDIT_S)
 

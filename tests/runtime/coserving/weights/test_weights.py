@@ -6,19 +6,23 @@ import errno
 import json
 import os
 import shutil
-import threading
 import time
 
 import pytest
 import torch
 
 from rose.runtime.coserving.hooks.asking import question, refusal
-from rose.runtime.coserving.page import Field, Party, Span
 from rose.runtime.transfer.apply import aside, audit
-from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
-from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+from tests.runtime.coserving.hand_made_engine import (
+    HandMadeEngine,
+    LentDevice,
+    corrupt,
+    published,
+    random_weights,
+    stepped,
+)
 
 V0 = random_weights()
 V1 = stepped(V0, 1)
@@ -26,22 +30,18 @@ V1 = stepped(V0, 1)
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory):
-    store = VersionStore(tmp_path_factory.mktemp("store"), tp=2, model=shape())
-    store.publish(0, V0)
-    store.publish(1, V1)
+    store = published(tmp_path_factory.mktemp("store"), [V0, V1], tp=2)
     with StoreServer(store) as server:
         yield server.url
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request):
-    """Where the parameters are."""
     return request.param
 
 
 @pytest.fixture
 def engine(request, device, tmp_path):
-    """Parameters as published, or with `in_both_types` also wider ones."""
     dtype = getattr(request, "param", torch.bfloat16)
     made = HandMadeEngine(tmp_path, V0, tp=2, dtype=dtype, device=device)
     made.dtype = dtype
@@ -57,6 +57,10 @@ def stage(engine, origin, base=0):
     staged = Receiver(origin, None, engine.staging).fetch(1, base)
     (engine.staging / "v1").symlink_to(staged.folder.name)
     return staged
+
+
+def held_to(engine, staged):
+    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
 
 
 def ask(engine, verb, version=1):
@@ -89,19 +93,6 @@ def test_each_rank_swaps_its_part_in_when_told_to_and_not_before(engine, origin)
     assert {report["sha256"] for report in committed} == {staged.manifests[-1].weights_sha256}
 
 
-def test_the_pause_is_accounted_for_and_the_version_announced(engine, origin):
-    stage(engine, origin)
-    page = engine.updaters[0]._page
-    page.open_span(Party.ROLLOUT, Span.HELD, 5)
-    ask(engine, "prepare")
-    _, reports = ask(engine, "commit")
-    (held, sync), _, _ = page.drain(Party.ROLLOUT, 0)
-    assert (held.kind, sync.kind, sync.aux) == (Span.HELD, Span.SYNC, 1)
-    assert sync.end_ns - sync.start_ns == reports[0]["pause_ns"]
-    assert page.open(Party.ROLLOUT, sync.end_ns + 1).kind is Span.HELD
-    assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
-
-
 def test_no_rank_swaps_in_what_another_has_not_prepared(engine, origin):
     stage(engine, origin)
     engine.reached = [0]
@@ -122,8 +113,7 @@ def test_a_rank_that_is_not_at_the_base_says_so_and_changes_nothing(engine, orig
 
 
 def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
-    staged = stage(engine, origin)
-    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
+    held_to(engine, stage(engine, origin))
     ask(engine, "prepare")
     ask(engine, "commit")
     _, before = ask(engine, "audit")
@@ -140,8 +130,7 @@ def test_what_is_held_is_read_back_once_and_then_known_by_its_fingerprints(engin
     read = []
     find_drift = audit.find_drift
     monkeypatch.setattr(audit, "find_drift", lambda *given: read.append(given[1].version) or find_drift(*given))
-    staged = stage(engine, origin)
-    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
+    held_to(engine, stage(engine, origin))
     (engine.staging / "held-0.json").write_bytes(
         Receiver(origin, None, engine.staging).fetch(0, None).manifests[-1].to_bytes()
     )
@@ -185,36 +174,13 @@ def test_a_report_whose_folder_is_gone_is_logged_and_the_engine_continues(engine
     assert engine.holds(V1, engine.dtype)
 
 
-class Device:
-    """A device that is open to work on weights, or not; `waits` are those that began, `spans` the work that ended."""
-
-    def __init__(self):
-        self.open = threading.Event()
-        self.open.set()
-        self.asked = threading.Event()
-        self.waits, self.spans = 0, []
-
-    def wait(self):
-        self.waits += 1
-        self.asked.set()
-        assert self.open.wait(10)
-
-    def record(self, start_ns, end_ns):
-        self.spans.append((start_ns, end_ns))
-
-
 @pytest.fixture
 def lent(tmp_path, device):
-    """An engine on a device that is lent, and the device."""
-    shared = Device()
+    shared = LentDevice()
     made = HandMadeEngine(
         tmp_path, V0, dtype=torch.float32, device=device, wait_for_device=shared.wait, record_span=shared.record
     )
     return made, shared
-
-
-def held_to(engine, staged):
-    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
 
 
 def test_each_tensor_is_prepared_hashed_and_audited_when_the_device_is_free_and_told_of(lent, origin):
@@ -269,7 +235,7 @@ def test_the_scheduler_waits_for_no_thread_that_waits_for_the_device(lent, origi
 
 def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, origin):
     core = max(os.sched_getaffinity(0))
-    shared, places = Device(), []
+    shared, places = LentDevice(), []
     engine = HandMadeEngine(
         tmp_path,
         V0,

@@ -56,7 +56,6 @@ class Library:
         return call
 
     def handle(self, card: int, instance: int = 0) -> int:
-        """A handle's address: the card, and the MIG instance from 1."""
         return 16 * (card + 1) + instance
 
 
@@ -69,21 +68,13 @@ def _point(into: Any, address: int) -> None:
     into._obj.contents = ctypes.cast(address, pynvml.c_nvmlDevice_t).contents
 
 
-def _shutdown(library: Library) -> None:
-    library.references -= 1
-
-
-def _count(library: Library, into: Any) -> None:
-    into._obj.value = len(library.cards)
-
-
 def _by_index(library: Library, index: Any, into: Any) -> int | None:
     if index.value >= len(library.cards):
         return int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-    if (error := library.cards[index.value].error) is not None:
-        return error
-    _point(into, library.handle(index.value))
-    return None
+    error = library.cards[index.value].error
+    if error is None:
+        _point(into, library.handle(index.value))
+    return error
 
 
 def _uuid(library: Library, handle: Any, into: Any, _length: Any) -> int | None:
@@ -96,10 +87,6 @@ def _mig_mode(library: Library, handle: Any, current: Any, pending: Any) -> int 
     card, _ = _resolve(library, handle)
     current._obj.value = pending._obj.value = card.mig is not None
     return card.error
-
-
-def _mig_most(library: Library, handle: Any, into: Any) -> None:
-    into._obj.value = 7
 
 
 def _mig_by_index(library: Library, handle: Any, index: Any, into: Any) -> int | None:
@@ -142,12 +129,12 @@ def _number(name: str) -> Callable[..., int | None]:
 
 _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlInitWithFlags": lambda library: None,
-    "nvmlShutdown": _shutdown,
-    "nvmlDeviceGetCount_v2": _count,
+    "nvmlShutdown": lambda library: setattr(library, "references", library.references - 1),
+    "nvmlDeviceGetCount_v2": lambda library, into: setattr(into._obj, "value", len(library.cards)),
     "nvmlDeviceGetHandleByIndex_v2": _by_index,
     "nvmlDeviceGetUUID": _uuid,
     "nvmlDeviceGetMigMode": _mig_mode,
-    "nvmlDeviceGetMaxMigDeviceCount": _mig_most,
+    "nvmlDeviceGetMaxMigDeviceCount": lambda library, handle, into: setattr(into._obj, "value", 7),
     "nvmlDeviceGetMigDeviceHandleByIndex": _mig_by_index,
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetUtilizationRates": _utilization,

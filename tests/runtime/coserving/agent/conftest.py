@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+
+
+@pytest.fixture
+def gateway():
+    with ScriptedGateway() as running:
+        yield running

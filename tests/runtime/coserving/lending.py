@@ -1,0 +1,26 @@
+"""What is lent of a device, for tests to vary."""
+
+from __future__ import annotations
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import CutRecord
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import NAMES
+from rose.runtime.policy.slack import LeaseTerms
+
+#: A device of 1,000 slots of each model, 200 of them headroom: half of those used is pressure.
+MEMORY = KvMemory(
+    device_bytes=1000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
+)
+
+
+def lease(kv_tokens=0, number=1, *, seconds=3600.0, policy="rose", **terms):
+    """The terms of a lease that has begun."""
+    expires_ns, policy_number = monotonic_ns() + int(seconds * 1e9), NAMES.index(policy)
+    usual = {"compute_share": 1.0, "regret_share": 0.05, "policy": policy_number, **terms}
+    return LeaseTerms(number=number, expires_ns=expires_ns, kv_budget_tokens=kv_tokens, **usual)
+
+
+def cut_record(lease_number=1, **changes):
+    usual = {"count": 1, "at_ns": 5000, "tokens_before": 500, "tokens_after": 250, "requests": 3, "tokens_kept": 70}
+    return CutRecord(lease_number=lease_number, took_ns=900, bytes_returned=4096, **{**usual, **changes})
