@@ -23,7 +23,12 @@ CHOICES = ("period", "view", "run", "team", "provenance")
 RUNS_MAX = 200
 _LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
 _WIDTH_PX = 190
-_PERIODS: dict[str | None, str] = {"this-month": "this month", "last-month": "last month", "7d": "last 7 days", "30d": "last 30 days"}
+_PERIODS: dict[str | None, str] = {
+    "this-month": "this month",
+    "last-month": "last month",
+    "7d": "last 7 days",
+    "30d": "last 30 days",
+}
 _VIEWS: Mapping[str | None, str] = {link.AMORTIZED: "amortized", link.FULLY_LOADED: "fully loaded"}
 
 
