@@ -1,7 +1,7 @@
 """A fleet on two hosts of this machine, each with a core that serves and is lent, and its trainers.
 
-Each host is a set of namespaces (`tests/runtime/hosts.py`). This module starts and restarts what a service manager
-does there: Ray's nodes, `rose up --stay`, and a trainer. Serving has users on its host.
+Each host is a set of namespaces (`tests/runtime/hosts.py`). This module does the service manager's work: it starts and
+restarts Ray's nodes, `rose up --stay`, trainers, and the users of each host's serving.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.runtime.hosts import Host, Network, clock_library, missing
 
 _DISK_BYTES = 256 << 20
 _START_TIMEOUT_S, _STOP_TIMEOUT_S, _CALL_TIMEOUT_S = 600.0, 240.0, 600.0
-#: Seconds that the second host's monotonic clock is ahead.
+#: Lead of the second host's monotonic clock.
 _AHEAD_S = 50_000
 #: Titles of the processes of each part.
 _TITLES = {
@@ -58,7 +58,7 @@ while fleet.goes_on():
     time.sleep(1.0)
 """
 _FILL = """
-import os, sys, time
+import os, sys
 space = os.statvfs(sys.argv[1])
 file = os.open(sys.argv[1] + "/ballast", os.O_CREAT | os.O_WRONLY)
 os.posix_fallocate(file, 0, space.f_bavail * space.f_frsize)
@@ -67,7 +67,7 @@ os.posix_fallocate(file, 0, space.f_bavail * space.f_frsize)
 
 @dataclass(slots=True)
 class Heard:
-    """The lines that `benchmarks.faults.users` printed, with the host."""
+    """The lines of `benchmarks.faults.users` with their host."""
 
     served: list[dict[str, Any]] = field(default_factory=list)
     health: list[dict[str, Any]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Heard:
 
 
 class Fleet:
-    """A context that ends everything with it. `folder` holds the hosts' disks; `ray` are more settings of Ray.
+    """A fleet that runs inside its context. `folder` holds the hosts' disks, and `ray` more settings of Ray.
 
     Raises FleetError.
     """
@@ -138,7 +138,6 @@ class Fleet:
             watch.start()
 
     def _start_ray(self, name: HostName) -> None:
-        """Start a host's Ray node."""
         head = ("--head", f"--port={setting.RAY_PORT}", "--include-dashboard=false")
         self._program(
             name,
@@ -181,12 +180,12 @@ class Fleet:
     def train(self, team: Team, steps: int, *, resume: bool = False, again: bool = False) -> Program:
         """Start `rose train` of a team; its lines are its steps."""
         options = ["--url", URL, "--config", FILE, "--json", "--team", team.name, "--name", team.name]
-        options += ["--checkpoint", team.checkpoint, "--steps", str(steps), *(["--resume"] if resume else [])]
-        options += [] if team.device is None else ["--device", team.device]
+        options += ["--checkpoint", f"/srv/checkpoint-{team.name}", "--steps", str(steps)]
+        options += [*(["--resume"] if resume else []), *(["--device", team.device] if team.device else [])]
         return self.start(team.host, f"train-{team.name}", *_ROSE, "train", *options, again=again, ROSE_TOKEN=TOKEN)
 
     def lose(self, name: HostName) -> None:
-        """Cut a host's power, and end its users: its serving engine is another when it is back."""
+        """Cut a host's power, and end its users; the host comes back with another serving engine."""
         host = self.hosts[name]
         for program in [one for one in self._users() if one.host is host]:
             self.programs.remove(program)
@@ -194,14 +193,14 @@ class Fleet:
         host.kill()
 
     def boot(self, name: HostName, ahead_s: int) -> None:
-        """Start a lost host again, with another clock; its users come when it serves."""
+        """Start a lost host again with another clock, and its users once it serves."""
         host = self.hosts[name]
         host.clock_ahead_s = ahead_s
         host.boot()
         threading.Thread(target=self._attend, args=[name], daemon=True).start()
 
     def stop(self) -> None:
-        """End trainers and fleet as `rose down` does. Raises FleetError if it does not end."""
+        """End the trainers, and run `rose down`. Raises FleetError if that fails."""
         self._stopped = True
         for program in [*self._users(), *(one for one in self.programs if one.name.startswith("train"))]:
             program.stop()
@@ -215,39 +214,35 @@ class Fleet:
     # ------------------------------------------------------------------ looking
 
     def call(self, name: HostName, *arguments: str, timeout_s: float = _CALL_TIMEOUT_S) -> str:
-        """Return what a Python program prints on a host. Raises FleetError with its errors."""
+        """Return the output of a Python program on a host. Raises FleetError with its errors."""
         try:
             return self.hosts[name].call(_PYTHON, *arguments, timeout_s=timeout_s)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             raise FleetError(str(error)) from None
 
     def rose(self, *arguments: str) -> str:
-        """Return what a command prints on the first host. Raises FleetError with its errors."""
+        """Return the output of a command on the first host. Raises FleetError with its errors."""
         return self.call("one", *_ROSE, *arguments)
 
     def inside(self, name: HostName, path: str) -> Path:
-        """Return a path of a host as it is seen from outside."""
+        """Return a host's path as seen from outside."""
         return Path(f"/proc/{self.hosts[name].first_pid}/root{path}")
 
     def serving_url(self, name: HostName) -> str | None:
         if self.setting.made:
             return setting.SERVING_URL if self.hosts[name].up else None
-        record = self._owner(name)
-        return None if record is None else record["urls"].get(DEVICES[name])
+        with suppress(OSError, ValueError):
+            record = self.inside(name, f"{DISK}/state/{NAME}/{name}/serving.json")
+            # A record from before the host's boot is of an engine that is gone.
+            if record.stat().st_mtime >= (self.hosts[name].disk / ".booted").stat().st_mtime:
+                url: str | None = json.loads(record.read_text())["urls"].get(DEVICES[name])
+                return url
+        return None
 
     def serving_pid(self, name: HostName) -> int | None:
-        """Return the number of the host's serving scheduler there."""
+        """Return the number of the serving scheduler on its host."""
         page = self.watches[name].page
         return page.get(Party.SERVING, Field.PID) if page is not None and page.alive(Party.SERVING) else None
-
-    def _owner(self, name: HostName) -> dict[str, Any] | None:
-        """Return the record of the owner process of a host's serving; None without one since the host booted."""
-        with suppress(OSError, ValueError):
-            path = self.inside(name, f"{DISK}/state/{NAME}/{name}/serving.json")
-            if path.stat().st_mtime >= (self.hosts[name].disk / ".booted").stat().st_mtime:
-                record: dict[str, Any] = json.loads(path.read_text())
-                return record
-        return None
 
     def _process(self, name: HostName, number: int) -> psutil.Process | None:
         with suppress(psutil.Error):
@@ -255,7 +250,7 @@ class Fleet:
         return None
 
     def find(self, victim: Victim, name: HostName) -> Sequence[psutil.Process]:
-        """Return the processes that are this part now; none while it is being started again."""
+        """Return the part's current processes; none during its restart."""
         host = self.hosts[name]
         with suppress(psutil.NoSuchProcess):
             if victim in (Victim.HEAD, Victim.NODE):
@@ -267,7 +262,7 @@ class Fleet:
                     return []
                 scheduler = numbered(host, page.get(Party.ROLLOUT, Field.PID))
                 if scheduler is None or victim is Victim.SCHEDULER or self.setting.made:
-                    # A stand-in is one process, which nobody but the host's first one is the parent of.
+                    # A stand-in is one process, a child of the host's first.
                     return [] if scheduler is None else [scheduler]
                 return [scheduler.parent() or scheduler]
             title = _TITLES[victim]
@@ -279,7 +274,7 @@ class Fleet:
         return []
 
     def check(self) -> None:
-        """Raises FleetError if the first host is lost."""
+        """Raise FleetError if the first host is lost."""
         if not self.hosts["one"].up:
             raise FleetError("the first host ended by itself")
 
@@ -290,7 +285,7 @@ class Fleet:
 
     def _page(self, name: HostName) -> tuple[Path, int]:
         plan = HostPlan(config=self._config, host=name, run_id="", controller_url="")
-        # The link is the host's, and leads to a path of the host.
+        # The link leads to a path of the host.
         memory = self.inside(name, str(plan.state / "memory")).readlink()
         return self.inside(name, str(memory / DEVICES[name] / "page")), self._ahead_ns(name)
 
@@ -301,12 +296,10 @@ class Fleet:
 
         until(f"{what} (logs: {self.hosts['one'].disk})", met_or_over, _START_TIMEOUT_S)
 
+    def fill(self) -> None:
+        """Leave no byte on the file system of the first host's ledger."""
+        self.hosts["one"].python(_FILL, DISK)
 
-def fill(fleet: Fleet) -> None:
-    """Leave no byte on the file system of the first host's ledger."""
-    fleet.hosts["one"].python(_FILL, DISK)
-
-
-def empty(fleet: Fleet) -> None:
-    """Give the room back that `fill` took."""
-    fleet.hosts["one"].call("rm", "-f", f"{DISK}/ballast")
+    def empty(self) -> None:
+        """Free the bytes that `fill` took."""
+        self.hosts["one"].call("rm", "-f", f"{DISK}/ballast")

@@ -1,6 +1,6 @@
 """`python -m benchmarks.faults.runs`: two RL runs of two teams on two hosts, one killed and resumed.
 
-The claims are about the ledger of the stopped fleet: no step or turn is lost or counted twice, and each nanosecond of a
+The claims are about the stopped fleet's ledger: no step or turn is lost or counted twice, and each nanosecond of a
 device and each nano-dollar is accounted for. `--minutes` lets the runs continue for that long, to watch memory.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import signal
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -30,7 +29,7 @@ STEPS, QUICK_STEPS = 6, 2
 _ENDLESS = 1_000_000
 _STEP_TIMEOUT_S, _READY_S, _END_S = 600.0, 300.0, 120.0
 _PROGRESS_S = 30.0
-#: No host is lost here: Ray must not give up a host that a busy machine keeps from answering.
+#: No host is lost here: Ray must not give up a host that a busy machine delays.
 _PATIENT = {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_threshold": "20"}
 
 
@@ -41,8 +40,8 @@ def main() -> None:
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and generates")
     given = parser.parse_args()
     report = Report("fleet", given.quick)
-    with measured(report, given.json), tempfile.TemporaryDirectory(prefix="fleet-benchmark-") as folder:
-        measure(report, Path(folder), Setting(given.engines), given.minutes)
+    with measured(report, given.json) as folder:
+        measure(report, folder, Setting(given.engines), given.minutes)
 
 
 def measure(report: Report, folder: Path, setting: Setting, minutes: float | None = None) -> None:
@@ -65,7 +64,7 @@ class Round:
 
     def play(self) -> RunsSeen:
         fleet, seen = self._fleet, self._seen
-        watch = Watch(fleet.hosts, self._turns, 5.0 if self._minutes else 0.5, seen.samples)
+        watch = Watch(fleet.hosts, 5.0 if self._minutes else 0.5, seen.samples)
         with phase("both trainers begin"):
             for team in TEAMS:
                 self._train(team)
@@ -84,7 +83,11 @@ class Round:
         with phase("runs end"):
             self._interrupt()
             for program in self._newest():
-                self._expect_end(program)
+                try:
+                    if code := program.wait(_STEP_TIMEOUT_S):
+                        seen.clients.append(f"{program.name} ended with exit code {code}:\n{program.tail}")
+                except FleetError as error:
+                    seen.clients.append(str(error))
         watch.stop()
         with phase("rose down"):
             fleet.stop()
@@ -136,7 +139,7 @@ class Round:
             if now - said >= _PROGRESS_S:
                 said = now
                 steps = ", ".join(f"{team.name} {self._done(team)} steps" for team in TEAMS)
-                echo(f"{(until_s - now) / 60:.1f} min to go: {steps}, {self._turns()} turns", err=True)
+                echo(f"{(until_s - now) / 60:.1f} min to go: {steps}", err=True)
             threading.Event().wait(0.5)
 
     def _interrupt(self) -> None:
@@ -148,38 +151,21 @@ class Round:
         for team in TEAMS:
             self._train(team, self._done(team), resume=True)
 
-    def _expect_end(self, program: Program) -> None:
-        try:
-            code = program.wait(_STEP_TIMEOUT_S)
-        except FleetError as error:
-            self._seen.clients.append(str(error))
-            return
-        if code:
-            self._seen.clients.append(f"{program.name} ended with exit code {code}:\n{program.tail}")
-
     # ------------------------------------------------------------------ what is seen
 
-    def _told(self) -> list[dict[str, Any]]:
+    def _statuses(self) -> list[dict[str, Any]]:
         """Return the controller's answers about its runs, in order."""
         return [answer for answer in list(self._fleet.heard.controller) if answer["well"]]
 
     def _run(self, team: Team) -> dict[str, Any]:
-        told = self._told()
-        return next((run for run in told[-1]["runs"] if run["team"] == team.name), {}) if told else {}
-
-    def _turns(self) -> int:
-        """Return the turns of all runs so far; the controller no longer reports a run that has ended."""
-        most: dict[str, int] = {}
-        for answer in self._told():
-            for run in answer["runs"]:
-                most[run["run_id"]] = max(most.get(run["run_id"], 0), run["turns_completed"])
-        return sum(most.values())
+        last = self._statuses()[-1:]
+        return next((run for status in last for run in status["runs"] if run["team"] == team.name), {})
 
     def _note(self) -> None:
-        for answer in self._told():
+        known = self._seen.clock_is_known
+        for answer in self._statuses():
             for device_id, offset_ns in answer["clock_offsets_ns"].items():
-                offsets = self._seen.clock_offsets_ns.setdefault(device_id, [])
-                offsets += [] if offset_ns is None else [offset_ns]
+                known[device_id] = known.get(device_id, False) or offset_ns is not None
             for run in answer["runs"]:
                 team = next(team for team in TEAMS if team.name == run["team"])
                 self._seen.steps_told[run["run_id"]] = self._done(team)

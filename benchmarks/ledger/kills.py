@@ -30,8 +30,8 @@ from rose.terminal import echo
 _DISK_BYTES = 6 * 1024**2
 _LEASE = {"action": "renewed", "kv_budget_bytes": 1, "compute_share": 1.0, "expires_at_us": 1}
 
-#: Records queued events and a durable one for ever, and prints the id of each that was acknowledged as durable.
-#: On a small disk epochs have a few segments, so that most of the time one is begun, merged or removed.
+#: Records queued events and a durable one in a loop, and prints the id of each event acknowledged as durable.
+#: On a small disk epochs have a few segments, so that epochs begin, merge and go often.
 _WRITER = """
 import sys, time
 from contextlib import suppress
@@ -63,7 +63,7 @@ while True:
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Kill a real writer process at random moments of its life, its start among them."""
+    """Kill a real writer process at random moments, its start among them."""
     trials = 5 if report.quick else 200
     root, luck = folder / "ledger", random.Random(3)
     acknowledged: set[str] = set()
@@ -74,13 +74,11 @@ def measure(report: Report, folder: Path) -> None:
             time.sleep(luck.uniform(0, 0.5 if early else 0.15))
             acknowledged.update(first, _killed(process))
     with catalog.connect(root) as connection:
-        seqs = [
-            seq for (seq,) in connection.execute("SELECT seq FROM event WHERE writer = 'w' ORDER BY seq").fetchall()
-        ]
+        seqs = connection.execute("SELECT seq FROM event WHERE writer = 'w' ORDER BY seq").fetchall()
         names = _count(connection)
     report.claim(f"acknowledged events lost in {trials} kill -9", len(acknowledged - set(names)), "events", 0, "lower")
     report.claim("  events that came twice", names.total() - len(names), "events", 0, "lower")
-    report.claim("  gaps in seq", len(seqs) and seqs[-1] + 1 - len(seqs), "events", 0, "lower")
+    report.claim("  gaps in seq", len(seqs) and seqs[-1][0] + 1 - len(seqs), "events", 0, "lower")
     report.claim("  problems that verify finds", len(verify(root).problems), "problems", 0, "lower")
     report.detail["kills"] = {"trials": trials, "acknowledged": len(acknowledged), "events": len(seqs)}
 
@@ -96,14 +94,14 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _killed(process: subprocess.Popen[str]) -> list[str]:
-    """Kill a writer; returns what it printed since. What is in the pipe was acknowledged, a line cut short was not."""
+    """Kill a writer and return the lines left in its pipe; those were acknowledged, a line cut short was not."""
     assert process.stdout is not None
     process.send_signal(signal.SIGKILL)
     return [line.strip() for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def measure_full_disk(report: Report, folder: Path) -> None:
-    """Fill the disk at a random byte and kill the writer at a random moment; 200 times, or 3 with `quick`."""
+    """Fill the disk at a random byte and kill the writer at a random moment: 200 times, or 3 with `quick`."""
     trials = 3 if report.quick else 200
     disk = folder / "disk"
     disk.mkdir()
@@ -135,7 +133,7 @@ def measure_full_disk(report: Report, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run the trials on the file system at `sys.argv[1]`; prints the sums over all of them as JSON."""
+    """Run the trials on the file system at `sys.argv[1]`, and print their sums as JSON."""
     disk, trials = Path(sys.argv[1]), int(sys.argv[2])
     luck = random.Random(15)
     totals: Counter[str] = Counter()
@@ -147,9 +145,9 @@ def main() -> None:
 
 
 def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
-    """One writer's life and what was left of it: how many events of each fate."""
+    """Run one writer, and return how many of its events met each fate."""
     root, ballast = disk / "ledger", disk / "ballast"
-    # Most of what matters happens where the catalog has just room, or just none.
+    # Most faults show where the catalog has just room, or just none.
     free_bytes = luck.choice((luck.randrange(900_000), luck.randrange(600_000), luck.randrange(30_000)))
     merging = luck.random() < 0.3
     early = luck.random() < 0.15
@@ -178,7 +176,7 @@ def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
     with closing(catalog.connect(root)) as connection:
         later = _count(connection)
         events = Counter(
-            row[0] for row in connection.execute("SELECT event_id FROM event WHERE kind = 'lease'").fetchall()
+            id for (id,) in connection.execute("SELECT event_id FROM event WHERE kind = 'lease'").fetchall()
         )
         seqs = connection.execute(
             "SELECT count(*), count(DISTINCT seq), max(seq) + 1 FROM stored_event WHERE writer = 'w'"
@@ -211,7 +209,7 @@ def _fill(disk: Path, ballast: Path, free_bytes: int) -> None:
 
 
 def _seen(root: Path) -> Counter[str]:
-    """Leases in the catalog as it lies there."""
+    """Return the leases that a DuckDB client sees in the catalog file."""
     with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         return _count(client)
 

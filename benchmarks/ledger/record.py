@@ -1,7 +1,6 @@
 """What `record` costs its caller, and how many events a second reach the disk.
 
-Each way is measured in rounds, by turns with the others, and a claim is the median of the rounds: what else the machine
-does then falls on all of them.
+The ways take turns in rounds, so that the machine's other work hits all of them. A claim is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import traffic
+from benchmarks.shared import timed
 from rose.accept.report import Report
 from rose.event_columns import all_columns
 from rose.events import Event, Lease
@@ -27,7 +28,7 @@ from rose.ledger.writer import LedgerWriter
 
 RATE = 2000
 ROUNDS = 5
-#: Events of a batch, after which DuckDB, SQLite and the durable form of the ledger wait for the disk.
+#: Events before DuckDB, SQLite and the durable form of the ledger wait for the disk.
 BATCH = 1000
 #: A host of 8 devices writes 21 events a second, a controller of 200 turns a second some 600.
 EVENTS_PER_S_MIN = 5_000
@@ -36,7 +37,7 @@ Way = Callable[[Sequence[Event]], None]
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Latency of `record`, queued at RATE events a second and durable one by one; SQLite's durable commit beside it."""
+    """Time `record`, queued at RATE events a second and durable one by one, and SQLite's durable commit."""
     seconds, durable = (0.6, 20) if report.quick else (4.0, 200)
     queued: list[Any] = []
     taken: dict[str, list[Any]] = {}
@@ -68,10 +69,7 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def measure_throughput(report: Report, folder: Path) -> None:
-    """Events a second that one writer takes from its process until the last is on disk, and what others take.
-
-    Each way begins with the events as Python objects, which is what the runtime has.
-    """
+    """Count the events a second from Python objects, which is what the runtime has, until the last is on disk."""
     seconds = 60 if report.quick else 900
     events = traffic.Fleet(16, seconds).batch(0, 0, seconds)
     taken: dict[str, list[float]] = {}
@@ -84,16 +82,9 @@ def measure_throughput(report: Report, folder: Path) -> None:
         }
         for _ in range(ROUNDS):
             for name, way in ways.items():
-                began_s = time.perf_counter()
-                way(events)
-                taken.setdefault(name, []).append(len(events) / (time.perf_counter() - began_s))
+                taken.setdefault(name, []).append(len(events) / timed(partial(way, events))[1])
     rates = {name: float(np.median(rounds)) for name, rounds in taken.items()}
-    report.detail["throughput"] = {
-        "events": len(events),
-        "batch": BATCH,
-        "events_per_s": {name: round(rate) for name, rate in rates.items()},
-        "rounds": {name: [round(rate) for rate in rounds] for name, rounds in taken.items()},
-    }
+    report.detail["throughput"] = {"events": len(events), "batch": BATCH, "events_per_s": taken}
     report.claim("events/s of one writer, until on disk", rates["ledger"], "events/s", EVENTS_PER_S_MIN, "higher")
     durable = rates["ledger, each batch durable"]
     for other, text in (("duckdb INSERT", "DuckDB's INSERT from Arrow"), ("sqlite WAL", "SQLite's WAL")):
@@ -101,7 +92,7 @@ def measure_throughput(report: Report, folder: Path) -> None:
 
 
 def paced(writer: LedgerWriter, seconds: float) -> Any:
-    """Nanoseconds that each `record` took at RATE events a second, int64[events]."""
+    """Return the nanoseconds of each `record` at RATE events a second, int64[events]."""
     count = int(RATE * seconds)
     taken = np.zeros(count, dtype=np.int64)
     began = time.perf_counter_ns()
@@ -109,7 +100,7 @@ def paced(writer: LedgerWriter, seconds: float) -> Any:
         event = traffic.turn(number)
         due = began + number * 1_000_000_000 // RATE
         while (now := time.perf_counter_ns()) < due:
-            # Sleep through the longer waits, so that other threads find the interpreter free as they would.
+            # Sleeping through the longer waits leaves the interpreter to other threads, as the runtime does.
             if due - now > 300_000:
                 time.sleep(0.0001)
         before = time.perf_counter_ns()
@@ -131,7 +122,7 @@ def _lease(number: int) -> Lease:
 
 
 def _p(point: float, rounds: list[Any]) -> float:
-    """The median over the rounds of a percentile of each, nanoseconds."""
+    """Return the median over the rounds of a percentile of each, nanoseconds."""
     return float(np.median([np.percentile(one, point) for one in rounds]))
 
 
@@ -161,15 +152,12 @@ def _record(writer: LedgerWriter, parts: Sequence[Sequence[Event]]) -> None:
 
 
 def _rows(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The events as the columns of the ledger have them; shorter names of them are of their class."""
-    return [
-        {
-            "kind": event.kind,
-            "provenance": "simulated",
-            **{field.name: getattr(event, field.name) for field in dataclasses.fields(event)},
-        }
-        for event in events
-    ]
+    """Return the events as rows of the ledger's columns."""
+    rows = []
+    for event in events:
+        values = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+        rows.append({"kind": event.kind, "provenance": "simulated", **values})
+    return rows
 
 
 def _duckdb_way(path: Path) -> Way:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.shared import answer
+from benchmarks.shared import output
 from rose.accept.report import ROOT
 
 
@@ -34,7 +34,9 @@ def main() -> None:
 
 def rates_on(cores: Sequence[int], elements: int, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     """Return `codec.rates` of a process that has only these cores from its start."""
-    rates: dict[str, dict[str, dict[str, float]]] = answer("transfer.child", list(cores), "speed", elements, rounds)
+    rates: dict[str, dict[str, dict[str, float]]] = json.loads(
+        output("benchmarks.transfer.child", list(cores), "speed", elements, rounds)
+    )
     return rates
 
 
