@@ -51,11 +51,9 @@ PROJECT = (
     "sample_traces/README.md",
     "sample_traces/bursty.csv",
 )
-_LEFT_OUT = ("__pycache__", "*.pyc", "results")
 #: The newest glibc that a wheel may need.
 _GLIBC_MINOR = 34
 _ARCHIVE, _MODEL = "rose-gpu-kit.tar.xz", "models/llama-8b"
-_STRIPPED_AT_ONCE = 20
 
 _ACCEPT = f"""#!/bin/sh
 # Unpacks the kit, once, and proves ROSE on this host's GPU: sh accept.sh [--quick] [--only STAGE] [--json FILE]
@@ -124,7 +122,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def platforms(machine: str) -> list[str]:
-    """Return the tags of wheels for this machine, newest first."""
     newest = [f"manylinux_2_{minor}_{machine}" for minor in range(_GLIBC_MINOR, 4, -1)]
     return [*newest, *(f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux"))]
 
@@ -174,7 +171,6 @@ def unpack(wheel: Path, site: Path) -> None:
 
 
 def drop(site: Path) -> None:
-    """Remove the DROPPED files."""
     for path in sorted(site.rglob("*")):  # A folder comes before its files.
         name = path.relative_to(site).as_posix()
         if path.exists() and any(fnmatch(name, pattern) for pattern in DROPPED):
@@ -190,9 +186,8 @@ def strip(site: Path) -> None:
     if program is None:
         return
     shared = [path for path in sorted(site.rglob("*.so*")) if path.is_file()]
-    for start in range(0, len(shared), _STRIPPED_AT_ONCE):
-        some = shared[start : start + _STRIPPED_AT_ONCE]
-        subprocess.run([program, "--strip-unneeded", *some], check=False, stderr=subprocess.DEVNULL)
+    if shared:
+        subprocess.run([program, "--strip-unneeded", *shared], check=False, stderr=subprocess.DEVNULL)
 
 
 def add_project(folder: Path) -> None:
@@ -200,7 +195,7 @@ def add_project(folder: Path) -> None:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "results"))
         else:
             shutil.copy2(source, target)
     (folder / COMMIT).write_text(f"{commit()}\n")

@@ -16,7 +16,6 @@ TOKENS: Entry = ("tokens", {"input_usd_per_million": 1, "output_usd_per_million"
 
 
 def electricity(usd_per_kwh: str, pue: str = "1") -> Entry:
-    """Return an electricity tariff."""
     return "electricity", {"usd_per_kwh": Decimal(usd_per_kwh), "pue": Decimal(pue)}
 
 

@@ -26,7 +26,6 @@ T = TypeVar("T")
 GROWTH_MAX = 1.05
 _INTERRUPTED = 130
 
-#: Measures one part in a folder of its own.
 Part = Callable[[Report, Path], None]
 
 
@@ -81,7 +80,6 @@ def at_least_one(text: str) -> int:
 
 
 def timed(act: Callable[[], T]) -> tuple[T, float]:
-    """Return what `act` returns, and the seconds it took."""
     began_s = time.perf_counter()
     result = act()
     return result, time.perf_counter() - began_s

@@ -1,8 +1,6 @@
 """A made-up fleet whose events add up: every second of every device is reported once, and tokens have a history.
 
-Each host writes the events of its own devices. Serving devices are lent for minutes at a time; trajectories have turns
-on lent and on rollout devices, and a few turns are cut and continue elsewhere. The fleet runs through a midnight at
-which the example price book changes a price.
+It runs through a midnight at which the example price book changes a price.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ JITTER_NS = 40_000_000
 #: Events between two flushes: fewer than a writer's queue holds, so that none is dropped.
 BATCH = 20_000
 _TASKS = np.array(["maze", "sums"], dtype=object)
-#: Events of each kind for one slice.
 _RATE = {kind: share / MIX["device_slice"] for kind, share in MIX.items()}
 _RENEWED_EACH = round((LENT_S / CYCLE_S) * 0.75 / (_RATE["lease"] - 2 * 0.75 / CYCLE_S))
 
@@ -67,11 +64,9 @@ class Fleet:
 
     @property
     def events(self) -> int:
-        """The approximate number of events."""
         return round(self.devices * self.seconds * sum(_RATE.values()))
 
     def first(self) -> Iterator[Event]:
-        """Yield the events that the run begins with: itself and its devices."""
         at_us = self.start_ns // 1000
         yield Run(at_us=at_us, action="started", name="made up", tags_json='{"team": "research"}')
         for number in range(self.devices):
@@ -136,7 +131,6 @@ def record(writer: LedgerWriter, events: Iterable[Event]) -> int:
 
 @contextmanager
 def writers(root: Path) -> Iterator[list[LedgerWriter]]:
-    """Yield the open writers of the hosts."""
     with ExitStack() as stack:
         yield [stack.enter_context(_writer(root, host)) for host in range(HOSTS)]
 
@@ -155,7 +149,6 @@ def _writer(root: Path, host: int) -> LedgerWriter:
 
 
 def turn(number: int) -> Turn:
-    """Return a turn as the runtime records it."""
     return Turn(
         device_id=f"gpu{number % 16:03d}",
         engine_id=f"gpu{number % 16:03d}-rollout",
@@ -195,7 +188,6 @@ class Slots:
     last_s: int
 
     def all(self, devices: Ints) -> tuple[Ints, Ints]:
-        """Return every pair (device, second)."""
         seconds = np.arange(self.first_s, self.last_s)
         return np.repeat(devices, len(seconds)), np.tile(seconds, len(devices))
 
@@ -364,14 +356,9 @@ def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
     group_name = np.array([f"g{slots.devices[0]}-{slots.first_s}-{k}" for k in range(n // 8 + 1)], dtype=object)[group]
     version, ended = begin // STEP_S, begin + 2 * turns
     lost = rng.random(n) < 0.01
-    made, output_tokens = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
-    made["trajectory_id"], made["group_id"], made["step"] = (
-        name[made["of"]],
-        group_name[made["of"]],
-        version[made["of"]],
-    )
-    made["policy_version"] = version[made["of"]]
-    of = made.pop("of")
+    of, made = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
+    made |= {"trajectory_id": name[of], "group_id": group_name[of], "step": version[of], "policy_version": version[of]}
+    output_tokens = made["output_tokens"]
     total = np.bincount(of, output_tokens, minlength=n).astype(np.int64)
     at_us = slots.at_us(ended, rng)
     judged = ~lost & (rng.random(n) < 0.98)
@@ -406,11 +393,10 @@ def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
 
 
 def _counted(turns: Ints) -> Ints:
-    """Return 0, 1, 2, ... within each trajectory."""
     return np.arange(int(turns.sum())) - np.repeat(np.cumsum(turns) - turns, turns)
 
 
-def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[Columns, Ints]:
+def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[Ints, Columns]:
     """Return an attempt at each turn, two seconds after the one before; of a few also a part cut on another device."""
     second = begin[of] + 2 * turn + 1
     cut = rng.random(len(of)) < 0.03
@@ -424,7 +410,6 @@ def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: 
     n, tokens = len(of), rng.integers(20, 60, len(of))
     prompt = rng.integers(180, 330, n)
     columns = {
-        "of": of,
         "at_us": slots.at_us(second, rng),
         "device_id": _names(device),
         "lease_id": _lease_ids(device, second),
@@ -439,4 +424,4 @@ def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: 
         "queue_ns": rng.integers(1_000_000, 6_000_000, n),
         "duration_ns": rng.integers(300_000_000, 1_200_000_000, n),
     }
-    return columns, tokens
+    return of, columns

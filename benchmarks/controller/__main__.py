@@ -32,7 +32,6 @@ ORDER BY arrived_us
 
 #: Turns a second for which the target holds.
 RATE = 200.0
-CPU_SHARE_MAX = 0.10
 RECORDED, EVEN = "as a live run sent them", "evenly spaced"
 WAYS = ("bare proxy", "controller")
 
@@ -76,7 +75,6 @@ def even(rate: float, seconds: float) -> list[float]:
 
 
 def main() -> None:
-    """Measure; the exit code is 0 when the measuring itself worked."""
     parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, help="of load for each figure; 30, or 5 with --quick")
     parser.add_argument("--rate", type=float, default=RATE, help="turns a second")
@@ -88,7 +86,6 @@ def main() -> None:
 
 
 def measure(report: Report, load: Load, seconds: float, rate: float, folder: Path) -> None:
-    """Send the load both ways."""
     figures: dict[str, dict[str, Any]] = {}
     # Reading arrivals keeps a core busy, so it comes before the measuring.
     warm_up, arrivals = even(rate, min(2.0, seconds)), (recorded if load.arrivals == RECORDED else even)(rate, seconds)
@@ -100,7 +97,7 @@ def measure(report: Report, load: Load, seconds: float, rate: float, folder: Pat
     report.detail[str(load)] = figures
     if load in LOADS[:2]:
         name = f"CPU of the controller at {rate:g} turns a second, {load}"
-        report.claim(name, figures["controller"]["cpu_share"], "of a core", CPU_SHARE_MAX, "lower")
+        report.claim(name, figures["controller"]["cpu_share"], "of a core", 0.10, "lower")
         report.claim(f"turns that failed, {load}", figures["controller"]["failed"], "turns", 0, "lower")
     shares = ", ".join(f"{way} {figures[way]['cpu_share']:.1%}" for way in WAYS)
     echo(f"of a core at {rate:g} turns a second, {load}: {shares}", err=True)

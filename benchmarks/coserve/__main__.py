@@ -33,12 +33,10 @@ _SHARED_MEMORY = Path("/dev/shm")
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
 #: 99th percentiles of the lengths, prompt and output, for a GPU that runs a model of 8 billion parameters.
 _GPU_TOKENS_MAX = (2048, 48)
-#: Rollout turns that are kept in flight.
 _TURNS = 32
 
 
 def main() -> None:
-    """Measure; the exit code is 0 when the measuring itself worked."""
     given = _arguments()
     report = Report("coserve", given.quick)
     home = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
@@ -47,7 +45,6 @@ def main() -> None:
 
 
 def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
-    """Start the engines, play the rounds, and stop everything."""
     echo(f"serving's arrivals are of {given.trace.name}", err=True)
     gpu = None if given.gpu is None else Gpu(given.gpu)
     models = None if given.model is None else Models(given.model, given.model)

@@ -82,12 +82,9 @@ def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
 class Arrival:
     """A serving request that found serving at rest and a rollout step on the device; nanoseconds of one clock.
 
-    The server hands the request to its scheduler, and serving wants the device `wish_ns` later. After `given_ns` more
-    no rollout step is on the device; rollouts compute for `computed_ns` of that time, less where the kernel lets
-    serving compute on the same core beside an unfinished layer.
-
-    Where the kernel takes the core from rollouts for any other thread, `given_ns` is 0, and `wish_ns` is the wait of
-    serving's thread for the core and for the message.
+    Serving wants the device `wish_ns` after its scheduler got the request. After `given_ns` more no rollout step is on
+    the device; rollouts compute for `computed_ns` of that time, less where the kernel lets serving compute on the same
+    core. Where the kernel preempts rollouts for any thread, `given_ns` is 0, and `wish_ns` is the wait for the core.
     """
 
     wish_ns: int
@@ -106,7 +103,6 @@ class Arrival:
 
 
 def arrivals(one: Round) -> list[Arrival]:
-    """Return the arrivals of a round that met a rollout step."""
     rollout = sorted((span for span in one.spans if span.kind is Span.ROLLOUT), key=lambda span: span.start_ns)
     starts = [span.start_ns for span in rollout]
     met = []
@@ -131,9 +127,6 @@ def _overlap(interval: tuple[int, int], others: Sequence[tuple[int, int]]) -> in
         total += max(0, min(end, others[at][1]) - max(start, others[at][0]))
         at += 1
     return total
-
-
-# ------------------------------------------------------------------ statistics
 
 
 def ratios(rounds: dict[str, list[Round]], policy: str, base: str, figure: Callable[[Round], float]) -> list[float]:

@@ -23,7 +23,6 @@ _YIELD_MARGIN_MS = 2.0
 
 
 def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seconds: float, layers: int) -> None:
-    """Make the claims that the played rounds allow, and keep every round in the detail."""
     report.detail["policies"] = {name: POLICIES[name].about for name in rounds}
     report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
     report.detail["rounds"] = [figures.round_figures(one, budgets) for each in rounds.values() for one in each]
@@ -87,7 +86,6 @@ def _claim_given(report: Report, rounds: dict[str, list[Round]], seconds: float,
 
 
 def _given(rounds: list[Round], layers: int) -> dict[str, Any]:
-    """Return how soon rollouts were off the device."""
     arrivals = [arrival for one in rounds for arrival in account.arrivals(one)]
     steps = sum(one.device["rollout_steps"] for one in rounds)
     step_ms = sum(one.device["rollout_ns"] for one in rounds) / max(1, steps) / 1e6

@@ -1,8 +1,8 @@
 """Time from serving growing past the watermark until memory is free: cuts under full load, and the memory given back.
 
-Each trial is a lease of its own. Rollouts fill their budget, then serving gets a prompt that leaves less of the
-headroom free than the watermark wants, and the rollout engine cuts itself. A cut lasts from when serving's scheduler
-knew of the prompt until the system has the pages, by the clock that both processes share.
+In each trial rollouts fill their budget, then serving gets a prompt that leaves less headroom than the watermark wants,
+and the rollout engine cuts itself. A cut lasts from serving's scheduler knowing of the prompt until the system has the
+pages, by the clock that both processes share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.coserve import account
 from rose.accept.coserve import figures
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
 from rose.accept.coserve.keeper import POLICIES, ROSE, TTL_NS
@@ -65,15 +64,13 @@ def claim(report: Report, cuts: list[dict[str, Any]], trials: int) -> None:
     report.detail["memory"] = {
         "trials": trials,
         "took_ms": {f"p{share * 100:g}": figures.quantile(took_ms, share) for share in figures.QUANTILES},
-        "serving_waited_ms": account.summary([cut["serving_waited_ms"] for cut in cuts]),
         "given_back_bytes_median": statistics.median(given_back) if given_back else None,
         "cuts": cuts,
     }
     if not report.quick:
         report.claim("high watermark to memory available, p99", figures.quantile(took_ms, 0.99), "ms", 50, "lower")
-    report.claim(
-        "cuts after which less is resident", sum(size > 0 for size in given_back) / trials, "share", 1, "higher"
-    )
+    smaller = sum(size > 0 for size in given_back) / trials
+    report.claim("cuts after which less is resident", smaller, "share", 1, "higher")
 
 
 def _trial(host: Host, trial: int) -> dict[str, Any] | None:
@@ -88,7 +85,6 @@ def _trial(host: Host, trial: int) -> dict[str, Any] | None:
     room_bytes = _PROMPT_TOKENS * roomy.serving_bytes_per_token * 99 // 100
     assert room_bytes > _BUDGET_TOKENS * roomy.rollout_bytes_per_token, "the prompt is what presses"
     device_bytes = int(room_bytes / (1 - roomy.headroom * (1 - roomy.high_watermark)))
-    waited_ns = page.get(Party.SERVING, Field.CUT_WAIT_NS)
     with _sampled(host) as resident:
         page.set_terms(_BUDGETS, 64, replace(roomy, device_bytes=device_bytes))
         _serve(host, trial, _PROMPT_TOKENS, _NEW_TOKENS)
@@ -97,12 +93,6 @@ def _trial(host: Host, trial: int) -> dict[str, Any] | None:
             return None
     return {
         "took_ms": cut.took_ns / 1e6,
-        "serving_waited_ms": (page.get(Party.SERVING, Field.CUT_WAIT_NS) - waited_ns) / 1e6,
-        "tokens_before": cut.tokens_before,
-        "tokens_after": cut.tokens_after,
-        "requests": cut.requests,
-        "tokens_kept": cut.tokens_kept,
-        "bytes_returned": cut.bytes_returned,
         "resident_before_bytes": [size for at_ns, size in resident if at_ns <= cut.at_ns - cut.took_ns][-1],
         "resident_after_bytes": next(size for at_ns, size in resident if at_ns >= cut.at_ns),
     }

@@ -1,7 +1,4 @@
-"""`python -m benchmarks.coverage`: the share of simulated ledgers whose 95% interval covers the known truth.
-
-Covers every interval that the product shows, and the cases in which no interval would be honest.
-"""
+"""`python -m benchmarks.coverage`: the share of simulated ledgers whose 95% interval covers the known truth."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ QUICK_LEDGERS = 12
 
 
 def main(given: list[str] | None = None) -> None:
-    """Simulate, count and report; the exit code is 0 when the simulation itself worked."""
     parser = arguments(__doc__, only=list(CASES))
     parser.add_argument(
         "--ledgers", type=at_least_one, metavar="N", help="ledgers a case; a claim about coverage takes 300"

@@ -16,16 +16,13 @@ FIRST = date(2026, 3, 2)
 USD = 10**9
 
 
-def weekday_cost(days: int) -> Floats:
-    """Return daily costs of which a weekend day is 40% of a working day."""
-    return np.where(np.arange(days) % 7 >= 5, 40.0, 100.0)
-
-
 #: Daily costs around 100 of some days; in AR(0.7) a day carries 0.7 of its deviation over to the next.
 PROCESSES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "independent days": lambda random, days: 100 + 20 * random.standard_normal(days),
     "AR(0.7)": lambda random, days: 100 + 15 * wandering(random, days, 0.7),
-    "weekdays, AR(0.7)": lambda random, days: weekday_cost(days) * np.exp(0.2 * wandering(random, days, 0.7)),
+    "weekdays, AR(0.7)": lambda random, days: (
+        np.where(np.arange(days) % 7 >= 5, 40.0, 100.0) * np.exp(0.2 * wandering(random, days, 0.7))
+    ),
     "2% growth a day": lambda random, days: 100 * 1.02 ** np.arange(days) * np.exp(0.15 * random.standard_normal(days)),
     "runs on some days": lambda random, days: np.where(
         random.random(days) < 0.4, 100 * np.exp(0.5 * random.standard_normal(days)), 0

@@ -1,7 +1,4 @@
-"""Simulated runs: groups of trajectories on borrowed and dedicated devices whose speed wanders, and their costs.
-
-The truth is the same figure of a run of very many groups.
-"""
+"""Simulated runs on borrowed and dedicated devices whose speed wanders; the truth is that of very many groups."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ PROMPT, CACHED, CACHED_ALONE, CACHED_LENT = 100, 60, 0.9, 0.7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """How devices serve and are lent. `slower` is the share by which a request takes longer under lending. A revoked
-    lease is granted again after `away_s`, and lending's effect lasts `lasts_s` longer than the lease."""
+    """How devices serve and are lent. `slower` is the share by which a request takes longer under lending, whose effect
+    outlasts the lease by `lasts_s`. A revoked lease is granted again after `away_s`."""
 
     hours: int = 24
     devices: int = 1
@@ -74,7 +74,6 @@ def cost_nano(share: Floats) -> Ints:
 
 
 def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
-    """Simulate one device for the fleet's hours."""
     seconds = fleet.hours * 3600
     load = np.repeat(wandering(random, seconds // 60, 0.9), 60)
     withheld = np.repeat(random.random(seconds // WINDOW_S + 1) < USUAL.holdout_share, WINDOW_S)[:seconds]

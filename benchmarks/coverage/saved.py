@@ -54,7 +54,6 @@ def bought(name: str, usd: float, idle_share: float) -> Bought:
 
 
 def ways(run: Run, idle_share: float) -> list[Alternative]:
-    """Return the alternatives of one run."""
     usd = {place: run.ns[place] * price for place, price in groups.USD_PER_NS.items()}
     there = SCALE * usd["dedicated"] * run.tokens["borrowed"].useful / run.tokens["dedicated"].useful
     return [

@@ -47,12 +47,8 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
         events = fleet.fill(ledger)
         close_epochs(ledger)
         compact(ledger, grace_s=0)
-        # As the ledger's nightly job does.
         roll_up(ledger)
-    with (
-        browser.served(ledger, folder, ROSE_PRICE_BOOK="example") as (url, _),
-        browser.chromium(Screen()) as driver,
-    ):
+    with browser.served(ledger, folder, ROSE_PRICE_BOOK="example") as (url, _), browser.chromium(Screen()) as driver:
         with phase(f"{name}: the first reader of a ledger that nobody has priced"):
             nobody = _open(driver, f"{url}/")
         addresses = browser.pages(driver, url)
@@ -88,7 +84,6 @@ def measure(report: Report, name: str, fleet: Fleet, first_max_s: float, folder:
 
 
 def _open(driver: Any, address: str) -> dict[str, float]:
-    """Return the seconds until the first figure, and until the whole page."""
     driver.get("about:blank")
     began = time.perf_counter()
     driver.get(address)

@@ -35,8 +35,6 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A window, in pixels, and the theme that the reader prefers."""
-
     width: int = 1400
     height: int = 1000
     dark: bool = False
@@ -99,7 +97,6 @@ def resize(driver: Any, screen: Screen) -> None:
 
 
 def pages(driver: Any, url: str) -> dict[str, str]:
-    """Return the addresses of the pages in the menu, by title."""
     driver.get(url)
     return dict(wait_for("the menu", lambda: driver.execute_script(_LINKS)))
 
@@ -110,7 +107,6 @@ def settled(driver: Any) -> bool:
 
 
 def height(driver: Any) -> int:
-    """Return the height of the whole page in pixels."""
     return int(driver.execute_script(_HEIGHT))
 
 

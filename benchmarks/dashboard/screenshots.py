@@ -24,7 +24,6 @@ _QUALITY = 82
 
 
 def main() -> None:
-    """Write `PAGE-light.webp` for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ledger", type=Path, default=ROOT / "sample_traces" / "ledger")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images")
@@ -48,13 +47,11 @@ def main() -> None:
 
 
 def take(driver: Any, address: str, screen: Screen, file: Path) -> None:
-    """Save a picture of a page, up to HEIGHT_MAX_PX."""
     browser.resize(driver, screen)
     driver.get(address)
     browser.wait_for(address, lambda: browser.settled(driver))
     tall = Screen(screen.width, min(HEIGHT_MAX_PX, browser.height(driver)), screen.dark)
     browser.resize(driver, tall)
-    # Charts are drawn again after a change of size.
     driver.execute_async_script("setTimeout(arguments[0], 1500)")
     Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB").save(file, quality=_QUALITY, method=6)
 

@@ -19,14 +19,11 @@ WAIT_S = 60
 
 @dataclass
 class Screen:
-    """The elements that one run of the script shows."""
-
     texts: list[str] = field(default_factory=list)
     #: Ids of buttons by their labels.
     buttons: dict[str, str] = field(default_factory=dict)
     #: Ids of files to download, by the labels of their buttons.
     downloads: dict[str, str] = field(default_factory=dict)
-    #: Titles of the pages in the menu.
     menu: list[str] = field(default_factory=list)
     redirect: str = ""
     session: str = ""
@@ -37,8 +34,6 @@ class Screen:
 
 
 class Visitor:
-    """One browser with its cookies."""
-
     def __init__(self, url: str) -> None:
         self.url = url
         self.http = httpx.Client(base_url=url, follow_redirects=False, timeout=WAIT_S)
@@ -48,7 +43,6 @@ class Visitor:
             return _run(socket, _rerun(page, query))
 
     def click(self, label: str, page: str = "") -> Screen:
-        """Return a page after a click on its button."""
         with self._connected() as socket:
             button = _run(socket, _rerun(page, "")).buttons[label]
             message = _rerun(page, "")

@@ -42,12 +42,10 @@ def main() -> None:
             measure(report, folder, given)
         finally:
             if given.keep is not None:
-                # Logs of all parts, and the hosts' disks.
                 shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
 
 
 def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
-    """Start a fleet, strike it repeatedly, end it, and read its ledger."""
     report.detail["engines"] = given.engines
     struck: list[Trial] = []
     with ExitStack() as stack:
@@ -118,7 +116,6 @@ def _end(fleet: Fleet, keep: Path | None) -> Books | None:
 
 
 def _books_now(reader: Reader) -> list[str]:
-    """Return the problems in the ledger so far."""
     try:
         return reader.read(_BOOKS_TIMEOUT_S).now_wrong()
     except (OSError, ValueError) as error:

@@ -124,8 +124,6 @@ Rows = Callable[[str], list[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class LeaseChanged:
-    """A change of a lease in the ledger."""
-
     device_id: str
     number: int
     action: str
@@ -159,13 +157,11 @@ class Gap:
 
 @dataclass(slots=True)
 class Books:
-    """The parts of a ledger that show faults."""
-
     leases: list[LeaseChanged] = field(default_factory=list)
     engines: list[EngineChanged] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     unaccounted_ns: dict[str, int] = field(default_factory=dict)
-    #: Rows of the queries that must return none, as text, by problem.
+    #: Rows that should not exist, by problem.
     wrong: dict[str, list[list[str]]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     #: Sums, for the detail and for claims about runs.
@@ -192,7 +188,6 @@ class Books:
         return "; ".join(traces) or None
 
     def now_wrong(self) -> list[str]:
-        """Return the problems that later events cannot correct."""
         doubled = sum(gap.end_ns < gap.begin_ns for gap in self.gaps)
         return [
             *self.problems,

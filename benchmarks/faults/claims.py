@@ -21,7 +21,6 @@ from rose.runtime.coserving.page import SpanRecord
 WINDOW_NS = 8_000_000_000
 #: Shares of requests and of /health questions by which misses may be more frequent after a fault.
 _LATE_MORE_MAX, _MUTE_MORE_MAX = 0.02, 0.01
-#: Rows of each problem that the detail keeps.
 _ROWS_KEPT = 50
 _ENGINE = frozenset({Victim.SERVER, Victim.SCHEDULER})
 #: The end of these parts ends a lease at once, or changes an engine, so that the ledger always has a trace of it.
@@ -44,8 +43,6 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question to a host's /health, and whether it was answered."""
-
     host: HostName
     at_ns: int
     well: bool
@@ -53,18 +50,14 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """The observations of a run."""
-
     trials: Sequence[Trial]
     leases: dict[HostName, Sequence[LeaseSeen]]
     work: dict[HostName, Sequence[SpanRecord]]
-    #: Processor time of the rollout engines.
     ran: dict[HostName, Sequence[Ran]]
     served: Sequence[Served]
     health: Sequence[Asked]
     ttl_s: float
     planned: int
-    #: Whether the fleet was lost.
     ended: bool = False
 
 
@@ -83,16 +76,11 @@ def _powered(seen: Seen) -> list[Asked]:
     return [one for one in seen.health if not any(host == one.host and a <= one.at_ns <= b for host, a, b in off)]
 
 
-def _follows(one: Asked, trial: Trial) -> bool:
-    return trial.at_ns <= one.at_ns <= trial.at_ns + WINDOW_NS
-
-
 def _mute_share(asked: Sequence[Asked]) -> float:
     return sum(not one.well for one in asked) / len(asked) if asked else 0.0
 
 
 def _late_share(served: Sequence[Served]) -> float:
-    """Return the share of the answered requests that missed a budget."""
     answered = [one for one in served if not one.failed]
     return sum(one.late for one in answered) / len(answered) if answered else 0.0
 
@@ -131,7 +119,8 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     health = [one for one in _powered(seen) if one.at_ns <= until_ns]
     after, otherwise = list[Asked](), list[Asked]()
     for one in health:
-        (after if any(_follows(one, trial) for trial in trials) else otherwise).append(one)
+        follows = any(trial.at_ns <= one.at_ns <= trial.at_ns + WINDOW_NS for trial in trials)
+        (after if follows else otherwise).append(one)
     mute_hit, mute_calm = _mute_share(after), _mute_share(otherwise)
     again = sum(trial.lending_ns is not None for trial in trials)
     wrong = sum(bool(trial.wrong) for trial in trials)
@@ -148,19 +137,20 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     report.claim("trials after which something was wrong in the ledger", wrong, "trials", 0, "lower")
     if books is not None:
         claim_books(report, books, trials)
-    report.detail["serving"] = {
-        "requests": len(seen.served),
-        "touched": len(hit),
-        "over_budget_untouched": _late_share(calm),
-        "over_budget_touched": late_hit,
-        "failed": [one.reason for one in failed],
-    }
+    report.detail["serving"] = {"requests": len(seen.served), "failed": [one.reason for one in failed]}
     report.detail["by_cause"] = by_cause(seen)
-    report.detail["trials"] = [_row(seen, trial, books) for trial in trials]
+    report.detail["trials"] = [
+        {
+            **asdict(trial),
+            **{name: measure(seen, trial) for name, measure in _TIMES.items()},
+            "requests": [asdict(one) for one in touched(seen.served, trial)],
+            "in_ledger": None if books is None else books.trace(trial),
+        }
+        for trial in trials
+    ]
 
 
 def claim_books(report: Report, books: Books, trials: Sequence[Trial] = ()) -> None:
-    """Make the claims about the ledger of a stopped fleet."""
     kills = [trial for trial in trials if trial.fault.stop_s is None and trial.fault.victim in _TRACED]
     missing = [trial.number for trial in kills if books.trace(trial) is None]
     lost_ns = sum(gap.length_ns for gap in books.not_accounted(trials))
@@ -213,7 +203,6 @@ _COLUMNS = ("cause", "trials", "device back", "there again", "lent again", "lost
 
 
 def by_cause(seen: Seen) -> dict[str, dict[str, Any]]:
-    """Return the times and the losses of each kind of fault."""
     rows: dict[str, dict[str, Any]] = {}
     for cause in sorted({trial.fault.cause for trial in seen.trials}):
         trials = [trial for trial in seen.trials if trial.fault.cause == cause]
@@ -227,7 +216,6 @@ def by_cause(seen: Seen) -> dict[str, dict[str, Any]]:
 
 
 def lost(seen: Seen, trial: Trial) -> list[str]:
-    """Return the losses by a fault, as text."""
     failed = sum(one.failed for one in touched(seen.served, trial))
     costs = [f"{failed} serving requests"] if failed else []
     costs += ["lending did not come back"] if trial.lending_ns is None else []
@@ -236,7 +224,6 @@ def lost(seen: Seen, trial: Trial) -> list[str]:
 
 
 def show_causes(seen: Seen) -> None:
-    """Print a table of the kinds of faults."""
     rows = []
     for cause, row in by_cause(seen).items():
         times = ["" if row[n] is None else f"{row[n]['median']:.1f} / {row[n]['worst']:.1f}" for n in _TIMES]
@@ -244,29 +231,9 @@ def show_causes(seen: Seen) -> None:
     show("Faults: median and worst, seconds", _COLUMNS, rows, left=("cause", "lost"))
 
 
-def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
-    requests = touched(seen.served, trial)
-    return {
-        **asdict(trial.fault),
-        "number": trial.number,
-        "cause": trial.fault.cause,
-        **{name: measure(seen, trial) for name, measure in _TIMES.items()},
-        "requests": len(requests),
-        "over_budget": sum(one.late for one in requests),
-        "failed": sum(one.failed for one in requests),
-        "health_failed": sum(not one.well for one in _powered(seen) if _follows(one, trial)),
-        "wrong": trial.wrong,
-        "in_ledger": None if books is None else books.trace(trial),
-    }
-
-
 def line(seen: Seen, trial: Trial) -> str:
-    """Return one trial as a line for the terminal."""
     times = [f"{n} {value:.1f}" for n, measure in _TIMES.items() if (value := measure(seen, trial)) is not None]
     return f"{trial.fault}: {', '.join(times)}; lost: {'; '.join(lost(seen, trial)) or 'nothing'}"
-
-
-# ------------------------------------------------------------------ two runs of two teams
 
 
 @dataclass(slots=True)
@@ -280,11 +247,9 @@ class RunsSeen:
     writers_there: list[dict[str, Any]] = field(default_factory=list)
     costs: dict[str, dict[str, Any]] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
-    #: Errors of trainers that ended with one.
     clients: list[str] = field(default_factory=list)
     #: Fences of the run whose trainer was killed, before the kill and after the resumption.
     fences: tuple[int, int] = (0, 0)
-    #: Steps that the trainer of each run reported.
     steps_told: dict[str, int] = field(default_factory=dict)
     #: Every device of the controller's status, and whether its clock offset was ever known.
     clock_is_known: dict[str, bool] = field(default_factory=dict)

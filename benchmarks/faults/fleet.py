@@ -37,11 +37,7 @@ _START_TIMEOUT_S, _STOP_TIMEOUT_S, _CALL_TIMEOUT_S = 600.0, 240.0, 600.0
 #: Lead of the second host's monotonic clock.
 _AHEAD_S = 50_000
 #: Titles of the processes of each part.
-_TITLES = {
-    Victim.CONTROLLER: "ray::ControllerActor",
-    Victim.AGENT: "ray::HostActor",
-    Victim.TRAINER: "rose.cli train",
-}
+_TITLES = {Victim.CONTROLLER: "ray::ControllerActor", Victim.AGENT: "ray::HostActor", Victim.TRAINER: "rose.cli train"}
 _PYTHON, _ROSE = sys.executable, ("-m", "rose.cli")
 _STAND_INS = ("-m", "tests.runtime.service.players")
 #: `rose up --stay` with stand-ins for engines.
@@ -67,8 +63,6 @@ os.posix_fallocate(file, 0, space.f_bavail * space.f_frsize)
 
 @dataclass(slots=True)
 class Heard:
-    """The lines of `benchmarks.faults.users` with their host."""
-
     served: list[dict[str, Any]] = field(default_factory=list)
     health: list[dict[str, Any]] = field(default_factory=list)
     controller: list[dict[str, Any]] = field(default_factory=list)
@@ -111,8 +105,6 @@ class Fleet:
             program.stop(signal.SIGKILL, 5.0)
         self.network.__exit__()
 
-    # ------------------------------------------------------------------ start and end
-
     def _start(self) -> None:
         for name in HOSTS:
             ahead_s = 0 if name == "one" else _AHEAD_S
@@ -139,32 +131,19 @@ class Fleet:
 
     def _start_ray(self, name: HostName) -> None:
         head = ("--head", f"--port={setting.RAY_PORT}", "--include-dashboard=false")
-        self._program(
-            name,
-            "ray",
-            str(Path(_PYTHON).with_name("ray")),
-            "start",
-            "--block",
-            *(head if name == "one" else (f"--address={RAY_ADDRESS}",)),
-            f"--node-ip-address={self.hosts[name].address}",
-            "--disable-usage-stats",
-            "--num-cpus=2",
-            f"--object-store-memory={128 << 20}",
-            again=True,
-            **self._ray,
-        )
+        options = ["--block", *(head if name == "one" else (f"--address={RAY_ADDRESS}",)), "--disable-usage-stats"]
+        options += [f"--node-ip-address={self.hosts[name].address}", "--num-cpus=2"]
+        options += [f"--object-store-memory={128 << 20}"]
+        ray = str(Path(_PYTHON).with_name("ray"))
+        self.start(name, "ray", "start", *options, command=ray, again=True, **self._ray)
 
-    def start(self, name: HostName, what: str, *arguments: str, **options: Any) -> Program:
-        """Start a Python program on a host; `options` are those of `Program`."""
-        return self._program(name, what, _PYTHON, *arguments, **options)
-
-    def _program(self, name: HostName, what: str, *command: str, **options: Any) -> Program:
-        program = Program(self.hosts[name], what, *command, **options)
+    def start(self, name: HostName, what: str, *arguments: str, command: str = _PYTHON, **options: Any) -> Program:
+        """Start a program on a host; `options` are those of `Program`."""
+        program = Program(self.hosts[name], what, command, *arguments, **options)
         self.programs.append(program)
         return program
 
     def _attend(self, name: HostName) -> None:
-        """Wait for a host's serving engine, and start its users."""
         self._until(f"serving on {name} answers", lambda: self.serving_url(name) is not None)
         patience = 0.0 if self.setting.made else self.setting.patience
         arguments = (self.serving_url(name), self._seed, self._ahead_ns(name), patience)
@@ -211,8 +190,6 @@ class Fleet:
     def _users(self) -> list[Program]:
         return [program for program in self.programs if program.name.startswith("users")]
 
-    # ------------------------------------------------------------------ looking
-
     def call(self, name: HostName, *arguments: str, timeout_s: float = _CALL_TIMEOUT_S) -> str:
         """Return the output of a Python program on a host. Raises FleetError with its errors."""
         try:
@@ -221,11 +198,9 @@ class Fleet:
             raise FleetError(str(error)) from None
 
     def rose(self, *arguments: str) -> str:
-        """Return the output of a command on the first host. Raises FleetError with its errors."""
         return self.call("one", *_ROSE, *arguments)
 
     def inside(self, name: HostName, path: str) -> Path:
-        """Return a host's path as seen from outside."""
         return Path(f"/proc/{self.hosts[name].first_pid}/root{path}")
 
     def serving_url(self, name: HostName) -> str | None:
@@ -278,8 +253,6 @@ class Fleet:
         if not self.hosts["one"].up:
             raise FleetError("the first host ended by itself")
 
-    # ------------------------------------------------------------------ inside
-
     def _ahead_ns(self, name: HostName) -> int:
         return self.hosts[name].clock_ahead_s * 1_000_000_000
 
@@ -301,5 +274,4 @@ class Fleet:
         self.hosts["one"].python(_FILL, DISK)
 
     def empty(self) -> None:
-        """Free the bytes that `fill` took."""
         self.hosts["one"].call("rm", "-f", f"{DISK}/ballast")

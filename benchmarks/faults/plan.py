@@ -20,8 +20,6 @@ _DELAY_MAX_S = 0.05
 
 
 class Victim(StrEnum):
-    """A part of the fleet beside serving."""
-
     CONTROLLER = "controller"
     AGENT = "agents"
     HEAD = "Ray's head"

@@ -44,7 +44,6 @@ class Program:
         **environment: str,
     ) -> None:
         self.host, self.name, self.lines = host, name, list[dict[str, Any]]()
-        #: Exit codes, one for each end.
         self.codes: list[int] = []
         self._arguments, self._environment, self._again = arguments, environment, again
         self._heard = heard or self.lines.append
@@ -60,7 +59,6 @@ class Program:
 
     @property
     def tail(self) -> str:
-        """The end of the log."""
         with suppress(OSError):
             return "\n".join(self._log.read_text().splitlines()[-_TAIL_LINES:])
         return ""
@@ -165,7 +163,6 @@ def _space(pid: int) -> int:
 
 
 def numbered(host: Host, number: int) -> psutil.Process | None:
-    """Return the process with this number on its host."""
     for process in processes_of(host):
         with suppress(OSError):
             for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
@@ -187,19 +184,11 @@ def title_of(process: psutil.Process) -> str:
         return ""
 
 
-# ------------------------------------------------------------------ memory
-
-#: Parts of a fleet by the titles that Ray gives their processes.
-_TITLES = {
-    "ray::ControllerActor": "controller",
-    "ray::HostActor": "host agent",
-}
+_TITLES = {"ray::ControllerActor": "controller", "ray::HostActor": "host agent"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A process's unshared memory at one time."""
-
     at_s: float
     pid: int
     memory_bytes: int
@@ -237,7 +226,6 @@ class Watch:
 
 
 def longest_lived(samples: list[Sample]) -> list[Sample]:
-    """Return the samples of the process that lived longest."""
     lives: dict[int, list[Sample]] = {}
     for sample in samples:
         lives.setdefault(sample.pid, []).append(sample)

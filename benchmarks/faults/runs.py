@@ -6,10 +6,9 @@ device and each nano-dollar is accounted for. `--minutes` lets the runs continue
 
 from __future__ import annotations
 
-import functools
 import json
+import math
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,12 @@ from benchmarks.faults.processes import FleetError, Program, Watch, until
 from benchmarks.faults.setting import ENGINE_KINDS, KILLED, LEDGER, PRICE_BOOK, TEAMS, Setting, Team
 from benchmarks.shared import arguments, measured
 from rose.accept.report import Report, phase
-from rose.terminal import echo
 
 #: Steps before one trainer is killed, and of each run after that unless a time is given.
 KILLED_AFTER = 2
 STEPS, QUICK_STEPS = 6, 2
 _ENDLESS = 1_000_000
 _STEP_TIMEOUT_S, _READY_S, _END_S = 600.0, 300.0, 120.0
-_PROGRESS_S = 30.0
 #: No host is lost here: Ray must not give up a host that a busy machine delays.
 _PATIENT = {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_threshold": "20"}
 
@@ -45,7 +42,6 @@ def main() -> None:
 
 
 def measure(report: Report, folder: Path, setting: Setting, minutes: float | None = None) -> None:
-    """Run everything. Raises FleetError if a part does not start or end."""
     report.detail |= {"engines": setting.engines, "minutes": minutes}
     with Fleet(folder, setting, ray=_PATIENT) as fleet:
         seen = Round(fleet, QUICK_STEPS if report.quick else STEPS, minutes).play()
@@ -55,8 +51,6 @@ def measure(report: Report, folder: Path, setting: Setting, minutes: float | Non
 
 
 class Round:
-    """The trainers of a fleet from start to end, and the end of the fleet."""
-
     def __init__(self, fleet: Fleet, steps: int, minutes: float | None) -> None:
         self._fleet, self._steps, self._minutes = fleet, steps, minutes
         self._seen = RunsSeen()
@@ -69,8 +63,7 @@ class Round:
             for team in TEAMS:
                 self._train(team)
             for team in TEAMS:
-                begun = functools.partial(self._has_done, team, 1)
-                until(f"the first step of {team.name}", begun, _STEP_TIMEOUT_S, *self._newest())
+                self._await_steps(team, 1, *self._newest())
         watch.start()
         began = time.monotonic()
         with phase("one is killed in mid-step and resumed"):
@@ -79,7 +72,8 @@ class Round:
             if self._minutes is None:
                 self._go_on_for_steps()
             else:
-                self._go_on_until(began + self._minutes * 60)
+                end_s = began + self._minutes * 60
+                until("the time of the runs", lambda: time.monotonic() >= end_s, math.inf, *self._newest())
         with phase("runs end"):
             self._interrupt()
             for program in self._newest():
@@ -94,8 +88,6 @@ class Round:
         self._note()
         return seen
 
-    # ------------------------------------------------------------------ trainers
-
     def _train(self, team: Team, steps: int | None = None, *, resume: bool = False) -> Program:
         program = self._fleet.train(team, _ENDLESS if steps is None else steps, resume=resume)
         self._trainers.setdefault(team.name, []).append(program)
@@ -108,13 +100,13 @@ class Round:
         """Return the steps that the team's trainers reported; a resumed trainer may report the last one again."""
         return len({step["step"] for program in self._trainers[team.name] for step in program.lines})
 
-    def _has_done(self, team: Team, steps: int) -> bool:
-        return self._done(team) >= steps
+    def _await_steps(self, team: Team, steps: int, *trainers: Program) -> None:
+        until(f"{steps} steps of {team.name}", lambda: self._done(team) >= steps, _STEP_TIMEOUT_S, *trainers)
 
     def _kill_and_resume(self) -> None:
         team = KILLED
         victim = self._trainers[team.name][-1]
-        until(f"{KILLED_AFTER} steps of {team.name}", lambda: self._done(team) >= KILLED_AFTER, _STEP_TIMEOUT_S, victim)
+        self._await_steps(team, KILLED_AFTER, victim)
         until("turns in flight", lambda: self._run(team).get("turns_in_flight", 0) > 0, _READY_S, victim)
         before = int(self._run(team)["fence"])
         victim.send(signal.SIGKILL)
@@ -124,23 +116,9 @@ class Round:
         self._seen.fences = before, int(self._run(team)["fence"])
 
     def _go_on_for_steps(self) -> None:
-        wanted = {team.name: self._done(team) + self._steps for team in TEAMS}
-        for team in TEAMS:
-            over = functools.partial(self._has_done, team, wanted[team.name])
-            until(f"{wanted[team.name]} steps of {team.name}", over, _STEP_TIMEOUT_S, *self._newest())
-
-    def _go_on_until(self, until_s: float) -> None:
-        """Raises FleetError if a trainer ends before."""
-        said = time.monotonic()
-        while (now := time.monotonic()) < until_s:
-            for program in self._newest():
-                if program.code is not None:
-                    raise FleetError(f"{program.name} ended with exit code {program.code}:\n{program.tail}")
-            if now - said >= _PROGRESS_S:
-                said = now
-                steps = ", ".join(f"{team.name} {self._done(team)} steps" for team in TEAMS)
-                echo(f"{(until_s - now) / 60:.1f} min to go: {steps}", err=True)
-            threading.Event().wait(0.5)
+        wanted = [(team, self._done(team) + self._steps) for team in TEAMS]
+        for team, steps in wanted:
+            self._await_steps(team, steps, *self._newest())
 
     def _interrupt(self) -> None:
         """Interrupt each trainer, which leaves its run to be resumed; then start one that ends the run."""
@@ -151,10 +129,7 @@ class Round:
         for team in TEAMS:
             self._train(team, self._done(team), resume=True)
 
-    # ------------------------------------------------------------------ what is seen
-
     def _statuses(self) -> list[dict[str, Any]]:
-        """Return the controller's answers about its runs, in order."""
         return [answer for answer in list(self._fleet.heard.controller) if answer["well"]]
 
     def _run(self, team: Team) -> dict[str, Any]:
@@ -172,7 +147,6 @@ class Round:
 
 
 def _read_books(fleet: Fleet, seen: RunsSeen) -> None:
-    """Read the ledger on the first host, and the second host's part of it there."""
     books = ("-m", "benchmarks.faults.books", LEDGER)
     seen.books = from_json(fleet.call("one", *books, "priced"))
     seen.writers_there = json.loads(fleet.call("other", *books, "writers"))

@@ -20,7 +20,6 @@ HOSTS: tuple[HostName, HostName] = ("one", "other")
 ADDRESSES: dict[HostName, str] = {"one": "10.77.0.1", "other": "10.77.0.2"}
 RAY_PORT, GATEWAY_PORT = 6379, 30100
 RAY_ADDRESS, URL = f"{ADDRESSES['one']}:{RAY_PORT}", f"http://{ADDRESSES['one']}:{GATEWAY_PORT}"
-#: The lent device of each host, and its engine.
 DEVICES: dict[HostName, str] = {"one": "serving-one", "other": "serving-other"}
 ENGINES: dict[HostName, str] = {host: f"{device}-rollout" for host, device in DEVICES.items()}
 #: The first host also has a device only for rollouts, with a trainer on it.
@@ -67,7 +66,6 @@ class Setting:
 
     @property
     def serving(self) -> dict[str, Any]:
-        """Serving's table of the fleet file."""
         return {"ttft_budget_ms": _TTFT_MS * self.patience, "tpot_budget_ms": _TPOT_MS * self.patience}
 
     def config(self) -> FleetConfig:
@@ -105,7 +103,6 @@ class Setting:
 
 
 def make_models(config: FleetConfig) -> None:
-    """Make the fleet's models in the user's cache, which hosts cannot write."""
     from rose.runtime.engines import models
 
     for name in (config.serving.model, config.rollout.model):

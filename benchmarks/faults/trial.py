@@ -47,7 +47,6 @@ class Trial:
     at_us: int
     #: The lease in force on the struck host's device, as the watch numbers it.
     lease: int
-    #: When the part was started anew, or continued.
     replaced_ns: int | None
     #: When rollouts first worked on the struck host's device after that.
     lending_ns: int | None
@@ -55,13 +54,10 @@ class Trial:
     until_us: int
     #: Hosts that kept their power and whose serving engine was started anew.
     serving_anew: tuple[HostName, ...] = ()
-    #: Problems in the ledger afterwards.
     wrong: tuple[str, ...] = ()
 
 
 class Striker:
-    """Runs trials against a watched fleet."""
-
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self._fleet, self._luck = fleet, random.Random(seed)
         self._recovery_timeout_s = _RECOVERY_TIMEOUT_S * fleet.setting.patience
@@ -122,15 +118,13 @@ class Striker:
             serving_anew=anew,
         )
 
-    # ------------------------------------------------------------------ the fault
-
     def _blow(self, fault: Fault, parts: Sequence[psutil.Process]) -> Callable[[], object] | None:
         """Strike; return the function that ends the fault, or None if the part was gone."""
         fleet, host = self._fleet, self._fleet.hosts[fault.host]
         match fault.victim:
             case Victim.HOST:
                 fleet.lose(fault.host)
-                return self._power_on(fault.host)
+                return lambda: self._power_on(fault.host)
             case Victim.LINE:
                 host.unplug()
                 return host.plug_in
@@ -146,17 +140,12 @@ class Striker:
             return (lambda: None) if kill(parts, signal.SIGKILL) else None
         return (lambda: kill(parts, signal.SIGCONT)) if kill(parts, signal.SIGSTOP) else None
 
-    def _power_on(self, host: HostName) -> Callable[[], None]:
-        def power_on() -> None:
-            self._sleep(_POWER_OFF_S)
-            self._fleet.boot(host, self._luck.randrange(1, _CLOCK_MAX_S))
-
-        return power_on
+    def _power_on(self, host: HostName) -> None:
+        self._sleep(_POWER_OFF_S)
+        self._fleet.boot(host, self._luck.randrange(1, _CLOCK_MAX_S))
 
     def _parts(self, fault: Fault) -> Sequence[psutil.Process]:
         return [] if fault.victim in AWAY | {Victim.HOST} else self._fleet.find(fault.victim, fault.host)
-
-    # ------------------------------------------------------------------ waiting
 
     def _lending(self, host: HostName) -> bool:
         now, watch = monotonic_ns(), self._fleet.watches[host]
@@ -185,7 +174,6 @@ class Striker:
         return monotonic_ns() if self._wait(replaced, self._recovery_timeout_s) else None
 
     def _await_lending(self, host: HostName, since_ns: int) -> int | None:
-        """Return when rollouts first worked again under a lease."""
         watch = self._fleet.watches[host]
         first: list[int] = []
 

@@ -85,7 +85,6 @@ class Users:
 
 
 def _status(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the controller's runs, and the clock offsets of devices."""
     devices = answer["devices"]
     return {
         "runs": [{name: run[name] for name in _RUN} for run in answer["runs"]],

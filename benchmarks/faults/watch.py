@@ -82,7 +82,6 @@ class PageWatch:
         return self._page
 
     def lease(self, now_ns: int) -> LeaseSeen | None:
-        """Return the lease in force, as last seen."""
         last = self.leases[-1]
         return last if last.number and last.expires_ns > now_ns else None
 
@@ -140,7 +139,6 @@ class PageWatch:
         self._engine = (number, process, cpu_ns)
 
     def _find(self) -> None:
-        """Open the current page."""
         before_ns, self._found_ns = self._found_ns, monotonic_ns()
         path, ahead_ns = self._place()
         if self._page is not None and (self._page.path != path or self._page.replaced()):
@@ -170,8 +168,7 @@ def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
 def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_ns: int, next_ns: int) -> int:
     """Return when serving had the device to itself: at the end of the lease, or later if a last step still computed.
 
-    A step that waits for serving takes nothing. The lease was in force in [begin_ns, end_ns), and the next lease began
-    at `next_ns` or later.
+    The lease was in force in [begin_ns, end_ns), and the next lease began at `next_ns` or later.
     """
     last = max((span.end_ns for span in work if begin_ns <= span.start_ns < next_ns), default=0)
     return end_ns if last <= end_ns else end_ns + min(last - end_ns, _ran_ns(ran, end_ns, last))

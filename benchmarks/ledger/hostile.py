@@ -1,7 +1,4 @@
-"""Statements that try to write, to read other files or to bring the host down: each must be refused or stopped.
-
-Each is tried on the ledger's folder and, as a remote reader's query, through the controller.
-"""
+"""Statements that try to write, to read other files or to bring the host down, on the folder and by the controller."""
 
 from __future__ import annotations
 

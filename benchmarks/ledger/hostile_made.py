@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rose.accept.report import ROOT
 
-#: What each tries, and its text.
 MADE: dict[str, str] = {
     "A line end, and a second statement.": "SELECT 1 --\n; DROP VIEW lease",
     "A byte that ends texts in C.": "SELECT 1\0; DROP VIEW lease",

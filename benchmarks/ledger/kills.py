@@ -63,7 +63,6 @@ while True:
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Kill a real writer process at random moments, its start among them."""
     trials = 5 if report.quick else 200
     root, luck = folder / "ledger", random.Random(3)
     acknowledged: set[str] = set()
@@ -118,34 +117,27 @@ def measure_full_disk(report: Report, folder: Path) -> None:
         ["unshare", "-rm", "sh", "-c", inside, "sh", *command], stdout=subprocess.PIPE, text=True, check=True
     )
     totals: dict[str, Any] = json.loads(done.stdout)
-    claims = {
-        "hidden_then": f"acknowledged events not seen on a full disk, {trials} kill -9",
-        "unread_then": "  not read by a connection of ROSE",
-        "hidden_later": "  not seen once there is room",
-        "twice": "  events that came twice",
-        "gaps": "  gaps in seq",
-        "problems": "  problems that verify finds",
-        "not_opened": "  names that could not be opened again once there was room",
-    }
-    for name, text in claims.items():
-        report.claim(text, totals[name], "events", 0, "lower")
-    report.detail["full_disk"] = totals
+    report.detail["full_disk"] = {"trials": trials, **totals}
+    for name, count in totals["claims"].items():
+        report.claim(name.format(trials=trials), count, "events", 0, "lower")
 
 
 def main() -> None:
     """Run the trials on the file system at `sys.argv[1]`, and print their sums as JSON."""
     disk, trials = Path(sys.argv[1]), int(sys.argv[2])
     luck = random.Random(15)
-    totals: Counter[str] = Counter()
+    totals, claims = Counter[str](), Counter[str]()
     for life in range(trials):
-        totals.update(trial(disk, life, luck))
+        counts, failures = trial(disk, life, luck)
+        totals.update(counts)
+        claims.update(failures)
         for path in disk.iterdir():
             subprocess.run(["rm", "-rf", path], check=True)
-    print(json.dumps({"trials": trials, **totals}))
+    print(json.dumps({**totals, "claims": claims}))
 
 
-def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
-    """Run one writer, and return how many of its events met each fate."""
+def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], dict[str, int]]:
+    """Run one writer, and return counts of its life, and of its failures by claim."""
     root, ballast = disk / "ledger", disk / "ballast"
     # Most faults show where the catalog has just room, or just none.
     free_bytes = luck.choice((luck.randrange(900_000), luck.randrange(600_000), luck.randrange(30_000)))
@@ -185,18 +177,16 @@ def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
     problems = verify(root).problems
     for problem in problems:
         echo(f"trial {life}: {problem}", err=True)
-    return {
-        "acknowledged": len(names),
-        "events": count,
-        "trials_with_refusals": refused,
-        "trials_with_compaction": merging,
-        "hidden_then": len(names - set(then)),
-        "unread_then": len(names - set(read)),
-        "hidden_later": len(names - set(later)) + len(names - set(events)),
-        "twice": sum(number - 1 for number in (*then.values(), *later.values(), *events.values())) + count - distinct,
-        "gaps": (end or 0) - distinct,
-        "problems": len(problems),
-        "not_opened": not opened,
+    counts = {"acknowledged": len(names), "events": count, "refusals": refused, "compactions": merging}
+    doubled = sum(number - 1 for number in (*then.values(), *later.values(), *events.values())) + count - distinct
+    return counts, {
+        "acknowledged events not seen on a full disk, {trials} kill -9": len(names - set(then)),
+        "  not read by a connection of ROSE": len(names - set(read)),
+        "  not seen once there is room": len(names - set(later)) + len(names - set(events)),
+        "  events that came twice": doubled,
+        "  gaps in seq": (end or 0) - distinct,
+        "  problems that verify finds": len(problems),
+        "  names that could not be opened again once there was room": not opened,
     }
 
 
@@ -209,7 +199,6 @@ def _fill(disk: Path, ballast: Path, free_bytes: int) -> None:
 
 
 def _seen(root: Path) -> Counter[str]:
-    """Return the leases that a DuckDB client sees in the catalog file."""
     with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         return _count(client)
 

@@ -19,7 +19,6 @@ from rose.ledger.growth.compaction import compact
 from rose.ledger.verify import Report as Verification
 from rose.ledger.verify import verify, verify_changed
 
-#: The dashboard's first queries about a run.
 QUESTIONS = ("devices", "device_states", "leases", "latency", "preemptions")
 #: Ten million events, and with `--quick` a fifth of a million.
 FLEET, FLEET_QUICK = Fleet(128, 30_000), Fleet(16, 5_000)

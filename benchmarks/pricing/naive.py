@@ -41,9 +41,6 @@ _PLACE = ("run_id", "hour", "device_id", "lease_id")
 KEY = (*_PLACE, "kind", "bucket", "policy_version", "task", "fate", "cause", "route")
 AMOUNTS = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 
-_TEXTS = ("lease_id", "task", "fate", "cause", "route")
-_PARTS_OF_HOUR = ("run_id", "device_id", "hour", "bucket")
-
 K = TypeVar("K", bound=Hashable)
 #: (run_id, device_id, hour, lease_id), and the fate of tokens made there: (version, task, fate, cause).
 Place = tuple[str, str, int, str]
@@ -193,7 +190,6 @@ def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _last(read: Callable[[str], pd.DataFrame], view: str, columns: str) -> pd.DataFrame:
-    """Return the last event of a kind for each trajectory."""
     keys, order = ["run_id", "trajectory_id"], ["event_time", "writer", "seq"]
     events = read(f"SELECT {', '.join([*keys, *order])}, {columns} FROM {view} WHERE trajectory_id IS NOT NULL")
     return events.sort_values(order).drop_duplicates(keys, keep="last").drop(columns=order)
@@ -254,7 +250,6 @@ def _capacity(
 
 
 def _cause(stay: dict[Any, Any], lease_id: str, rank: int) -> str:
-    """Return why time was idle."""
     if ALL[rank] != "idle":
         return ""
     if stay["pool"] != "serving":
@@ -323,15 +318,12 @@ def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Pr
             yield (run_id, hour, device_id, "", "energy", "energy", -1, "", "", "", "", 0, 0, 0, mw_ns, cost)
 
 
-# ------------------------------------------------------------------ comparing
-
-
 def of_charges(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the frame of the product's `Charges` in the form of `of_naive`: hours as numbers, "" or -1 if missing."""
     rows = frame.with_columns(
         pl.col("hour").dt.epoch("s") // 3600,
         pl.col("policy_version").fill_null(-1),
-        *(pl.col(name).fill_null("") for name in _TEXTS),
+        *(pl.col(name).fill_null("") for name in ("lease_id", "task", "fate", "cause", "route")),
     )
     return _sorted(rows)
 
@@ -341,9 +333,8 @@ def of_naive(frame: pd.DataFrame) -> pl.DataFrame:
 
 
 def differences(one: pl.DataFrame, other: pl.DataFrame) -> list[str]:
-    """Return at most ten differing rows; empty if every row is equal."""
     faults = []
-    for by in (["kind"], [*_PARTS_OF_HOUR], [*KEY]):
+    for by in (["kind"], ["run_id", "device_id", "hour", "bucket"], [*KEY]):
         sums = [side.group_by(by).agg(pl.col(name).sum() for name in AMOUNTS) for side in (one, other)]
         joined = sums[0].join(sums[1], on=by, how="full", suffix="_other", coalesce=True)
         apart = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in AMOUNTS)

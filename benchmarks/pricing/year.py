@@ -1,7 +1,4 @@
-"""Questions of finance about a closed year of a fleet, asked by the commands, each in a process of its own.
-
-The charges are made up, with as many rows as such a fleet has.
-"""
+"""Questions of finance about a closed year of made-up charges, asked by the commands in processes of their own."""
 
 from __future__ import annotations
 

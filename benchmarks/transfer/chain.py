@@ -1,8 +1,7 @@
 """Bytes of real steps by the project's own trainer, published in bf16.
 
-Steps have two learning rates: the demo's, which is large since its policy is tiny, and a usual one for RL of a large
-model. Each version is compared as one array, and tensor by tensor as it is published: in so small a model the fixed
-bytes of each tensor matter.
+The learning rates are the demo's and a usual one for RL of a large model. Versions are compared as one array, and
+tensor by tensor as they are published: in so small a model the fixed bytes of each tensor matter.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ RATES = {"the demo's rate": TrainingConfig().learning_rate, "a rate of 1e-6": 1e
 
 
 def measure(report: Report, _: Path, scope: Scope) -> None:
-    """Record the chains that the cache lacks, and compare."""
     detail = {}
     for name, rate in RATES.items():
         chain = recorded(rate, scope)
@@ -82,9 +80,6 @@ def _sum(parts: Sequence[Compared]) -> Compared:
     return Compared(elements, changed, sum(part.bound_bytes for part in parts), dict(sent))
 
 
-# ------------------------------------------------------------------ recording, once
-
-
 @dataclass(frozen=True, slots=True)
 class Chain:
     """Versions 0 to `steps`, a row of bf16 bits each, and the sizes of the tensors in a row."""
@@ -93,7 +88,6 @@ class Chain:
     tensors: dict[str, int]
 
     def parts(self, row: Bits) -> Iterator[Bits]:
-        """Yield the tensors of a row, flat."""
         at = 0
         for size in self.tensors.values():
             yield row[at : at + size]

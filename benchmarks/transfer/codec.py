@@ -1,10 +1,8 @@
-"""Bytes of one step of made-up weights by each way, and GiB of checkpoint encoded and applied in a second.
-
-Speed is measured on one core and on all, beside XOR + zstd-1 and a plain copy.
-"""
+"""Bytes of one step of made-up weights by each way, and GiB/s encoded and applied on one core and on all."""
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
@@ -14,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.transfer import child, made_up
+from benchmarks.shared import output
+from benchmarks.transfer import made_up
 from benchmarks.transfer.compare import compare
 from benchmarks.transfer.scope import ORDINARY_SHARES, SHARES, Scope
 from benchmarks.transfer.ways import AUTO, SMALL, XOR
@@ -25,7 +24,6 @@ Rates = dict[str, dict[str, dict[str, float]]]
 
 
 def measure_sizes(report: Report, _: Path, scope: Scope) -> None:
-    """Compare the ways at each share of changed elements."""
     detail = {}
     for share in SHARES:
         compared = compare(*made_up.pair(scope.sizes_elements, share))
@@ -41,7 +39,8 @@ def measure_speed(report: Report, _: Path, scope: Scope) -> None:
     """Measure one core, of a process kept to it from its start, and all cores."""
     one = sorted(os.sched_getaffinity(0))[-1:]
     amount = scope.speed_elements, scope.speed_rounds
-    detail: dict[str, Rates] = {"one core": child.rates_on(one, *amount), "all cores": rates(*amount)}
+    on_one = json.loads(output("benchmarks.transfer.child", one, "speed", *amount))
+    detail: dict[str, Rates] = {"one core": on_one, "all cores": rates(*amount)}
     for share in ORDINARY_SHARES:
         one_core = detail["one core"][f"{share:.0%}"]
         for what, target in (("encode", ENCODE_GIB_PER_S), ("apply", APPLY_GIB_PER_S)):

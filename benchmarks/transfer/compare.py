@@ -25,7 +25,6 @@ class Compared:
     sent_bytes: dict[str, int]
 
     def to_json(self) -> dict[str, object]:
-        """Return the step as the detail keeps it."""
         ways = {
             name: {"bytes": sent, "bits_per_change": round(8 * sent / max(self.changed, 1), 2)}
             for name, sent in self.sent_bytes.items()

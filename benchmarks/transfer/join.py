@@ -69,7 +69,6 @@ def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[i
     """Publish versions 0 to `newest` in three stores; return the tensors of `kept` and of the newest."""
     size = elements // TENSORS
     made = made_up.versions(size, SHARE)
-    # One anchor for all of them.
     store = VersionStore(folder / _COMPOSITES, anchor_every=2 * newest, anchors_kept=1)
     found, chain = {}, []
     for version in range(newest + 1):

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from rose.runtime.transfer.codec.header import Bits
 
 Masters = npt.NDArray[np.float32]
-#: Standard deviation of the weights.
 SCALE = 0.02
 _SAMPLE = 1 << 20
 
@@ -37,7 +36,6 @@ def versions(elements: int, share: float, seed: int = 0) -> Iterator[Bits]:
 
 
 def pair(elements: int, share: float, seed: int = 0) -> tuple[Bits, Bits]:
-    """Return a base, and what a step made of it."""
     made = versions(elements, share, seed)
     return next(made), next(made)
 

@@ -1,8 +1,7 @@
 """How long a live engine stands still for a new version: ours, beside SGLang's own `update_weights_from_disk`.
 
-One real SGLang engine with a small real model gets versions both ways in turn. Ours is the plugin's time between two
-steps of the engine; SGLang's is the time of its HTTP call, during which it holds requests. No request is in flight,
-since SGLang's call would wait for it first.
+Ours is the plugin's time between two steps of a real engine; SGLang's is the time of its HTTP call, during which it
+holds requests. No request is in flight, since SGLang's call would wait for it first.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _UPDATE_TIMEOUT_S = 300.0
 
 
 def measure(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure, unless the scope has no rounds."""
     if not scope.pause_rounds:
         skipped = "skipped by --quick: an engine takes half a minute to start"
         echo(skipped, err=True)
@@ -74,7 +72,6 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
 
 
 def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> list[dict[str, float]]:
-    """Return the times of each round, without the first."""
     weights = load_file(model / _WEIGHTS)
     store = VersionStore(folder / "store")
     store.publish(0, weights)

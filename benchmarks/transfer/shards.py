@@ -1,7 +1,6 @@
 """Trainers of n ranks that publish by parts, engines of m ranks that each fetch only what they hold.
 
-The bytes of a rank's fetch are compared with a delta of exactly its own slices. The manifest, which every rank reads
-whole, counts apart, since it does not grow with the tensors.
+The bytes of a rank's fetch are compared with a delta of its own slices. The manifest, read whole, counts apart.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ _Tensors = dict[str, torch.Tensor]
 
 
 def measure(report: Report, folder: Path, scope: Scope) -> None:
-    """Measure every number of trainer ranks with every number of engine ranks."""
     model, counts = _model(scope.shards_width, scope.shards_vocabulary), scope.shards_ranks
     base, new = _weights(model)
     receivers = {(m, rank): receiver_regions(model, m, rank) for m in counts for rank in range(m)}

@@ -1,7 +1,4 @@
-"""The compared ways of bringing new weights to a receiver: the codec's, XOR with zstd, and a dense copy.
-
-Like the codec, XOR compresses an array in blocks, with as many threads as cores.
-"""
+"""Ways of bringing new weights to a receiver: the codec's, XOR with zstd in blocks and threads, and a dense copy."""
 
 from __future__ import annotations
 
