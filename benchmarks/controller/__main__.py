@@ -91,7 +91,7 @@ def measure(report: Report, load: Load, seconds: float, rate: float, folder: Pat
     warm_up, arrivals = even(rate, min(2.0, seconds)), (recorded if load.arrivals == RECORDED else even)(rate, seconds)
     for way in WAYS:
         with phase(f"{way}, {load}"):
-            figures[way] = _measure(way, load, warm_up, arrivals, folder / f"{way}, {load}")
+            figures[way] = _measure(way, load, warm_up, arrivals, folder / f"load-{LOADS.index(load)}")
         # A host that is too busy to send turns at the rate does not make them cheaper.
         figures[way]["cpu_share"] = figures[way]["cpu_s"] / max(1, figures[way]["turns"]) * rate
     report.detail[str(load)] = figures
