@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gpu_kit`: what a GPU host with no network needs beside its own CUDA torch, in one folder.
+"""`python -m benchmarks.gpu_kit`: a folder for a GPU host that has CUDA torch and no network.
 
-The wheels are those of `requirements/gpu-native.txt`, without the parts that are never imported; ROSE itself, its tests
-and a model's shape go along. `accept.sh` in the folder unpacks it there and proves ROSE on that host.
+It has the wheels of `requirements/gpu-native.txt` without the parts that are never imported, ROSE, its tests and a
+model's shape. Its `accept.sh` unpacks it and proves ROSE on that host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rose.terminal import echo
 
 REQUIREMENTS = ROOT / "requirements" / "gpu-native.txt"
 LIMIT_BYTES = 60_000_000
-#: Never imported by an engine or an acceptance stage; patterns of paths below the folder of packages.
+#: Paths below the folder of packages that no engine or acceptance stage imports.
 DROPPED = (
     "sglang/multimodal_gen",
     "sglang/test",
@@ -38,7 +38,7 @@ DROPPED = (
     "tests",
     "*/tests",
 )
-#: Of ROSE: what runs there, what its tests read, and the serving traffic that engines get.
+#: Parts of the checkout that run there or that tests read, and serving traffic.
 PROJECT = (
     "rose",
     "benchmarks",
@@ -51,12 +51,9 @@ PROJECT = (
     "sample_traces/README.md",
     "sample_traces/bursty.csv",
 )
-_LEFT_OUT = ("__pycache__", "*.pyc", "results")
-#: The newest glibc that a wheel may ask for; older ones do.
+#: The newest glibc that a wheel may need.
 _GLIBC_MINOR = 34
 _ARCHIVE, _MODEL = "rose-gpu-kit.tar.xz", "models/llama-8b"
-_STRIPPED_AT_ONCE = 20
-_ELF = b"\x7fELF"
 
 _ACCEPT = f"""#!/bin/sh
 # Unpacks the kit, once, and proves ROSE on this host's GPU: sh accept.sh [--quick] [--only STAGE] [--json FILE]
@@ -103,13 +100,15 @@ Two engines that share the card for longer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 gathered, 1 if it is larger than it may be, or pip failed."""
+    """Return 0, or 1 if pip failed or the folder is larger than LIMIT_BYTES."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-kit", metavar="FOLDER")
     parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the GPU host; 3.12 if left out")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels that are there already: none is fetched")
     given = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="rose-gpu-kit-", dir=_scratch(given.out)) as scratch:
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    # There is room for the unpacked files beside the result.
+    with tempfile.TemporaryDirectory(prefix="rose-gpu-kit-", dir=given.out.parent) as scratch:
         wheels = given.wheels or Path(scratch) / "wheels"
         if given.wheels is None:
             with phase(f"wheels for Python {given.python}"):
@@ -123,13 +122,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def platforms(machine: str) -> list[str]:
-    """The tags of wheels that a host of this machine runs, newest first."""
     newest = [f"manylinux_2_{minor}_{machine}" for minor in range(_GLIBC_MINOR, 4, -1)]
     return [*newest, *(f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux"))]
 
 
 def download(folder: Path, python: str) -> int:
-    """Fetch the wheels from the package index that pip is set up with; returns pip's exit code."""
+    """Fetch the wheels from pip's package index; return pip's exit code."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += [f"--python-version={python}", f"--dest={folder}", f"--requirement={REQUIREMENTS}"]
     command += [f"--platform={tag}" for tag in platforms(platform.machine())]
@@ -137,7 +135,7 @@ def download(folder: Path, python: str) -> int:
 
 
 def gather(wheels: Sequence[Path], stage: Path, out: Path, python: str) -> int:
-    """Put `wheels` and ROSE together in `stage`, pack them into `out`, and return its size in bytes."""
+    """Gather `wheels` and ROSE in `stage`, pack them into `out`, and return its size in bytes."""
     site = stage / "site"
     with phase(f"unpacking {len(wheels)} wheels"):
         for wheel in wheels:
@@ -158,7 +156,7 @@ def gather(wheels: Sequence[Path], stage: Path, out: Path, python: str) -> int:
 
 
 def unpack(wheel: Path, site: Path) -> None:
-    """A wheel's files where an installer would put them: packages in `site`, programs in its `bin`."""
+    """Unpack a wheel as an installer does: packages to `site`, programs to its `bin`."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     for data in site.glob("*.data"):
@@ -172,15 +170,10 @@ def unpack(wheel: Path, site: Path) -> None:
         program.chmod(0o755)
 
 
-def is_dropped(path: str) -> bool:
-    """Whether a file or folder, named below the folder of packages, is left out."""
-    return any(fnmatch(path, pattern) for pattern in DROPPED)
-
-
 def drop(site: Path) -> None:
-    """Remove what is never imported."""
-    for path in sorted(site.rglob("*")):  # A folder comes before what is in it.
-        if path.exists() and is_dropped(path.relative_to(site).as_posix()):
+    for path in sorted(site.rglob("*")):  # A folder comes before its files.
+        name = path.relative_to(site).as_posix()
+        if path.exists() and any(fnmatch(name, pattern) for pattern in DROPPED):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -188,31 +181,28 @@ def drop(site: Path) -> None:
 
 
 def strip(site: Path) -> None:
-    """Take the symbols that nothing resolves out of shared objects, where this host has the program for it."""
+    """Remove unneeded symbols from shared objects, where this host has `strip`, which leaves other files alone."""
     program = shutil.which("strip")
     if program is None:
         return
-    shared = [path for path in sorted(site.rglob("*.so*")) if path.is_file() and _is_elf(path)]
-    for start in range(0, len(shared), _STRIPPED_AT_ONCE):
-        # One that it cannot read stays as it is.
-        some = shared[start : start + _STRIPPED_AT_ONCE]
-        subprocess.run([program, "--strip-unneeded", *some], check=False, stderr=subprocess.DEVNULL)
+    shared = [path for path in sorted(site.rglob("*.so*")) if path.is_file()]
+    if shared:
+        subprocess.run([program, "--strip-unneeded", *shared], check=False, stderr=subprocess.DEVNULL)
 
 
 def add_project(folder: Path) -> None:
-    """ROSE as the checkout has it."""
     for name in PROJECT:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "results"))
         else:
             shutil.copy2(source, target)
     (folder / COMMIT).write_text(f"{commit()}\n")
 
 
 def describe_project(site: Path) -> None:
-    """What says to SGLang that ROSE is installed: its name and its entry points."""
+    """Write ROSE's metadata, by which SGLang finds its entry points."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     name, version = project["name"], project["version"]
     folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -229,17 +219,6 @@ def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     return member
-
-
-def _is_elf(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_ELF)) == _ELF
-
-
-def _scratch(out: Path) -> Path:
-    """Where there is room for what is unpacked: beside the result."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return out.parent
 
 
 if __name__ == "__main__":

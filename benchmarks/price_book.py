@@ -1,4 +1,4 @@
-"""Price books as TOML text, for tests and benchmarks whose prices one can work out in the head."""
+"""Price books as TOML text for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -7,34 +7,26 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-#: A table of the file, and the fields of one entry of it.
+#: A table of the file, and the fields of one entry.
 Entry = tuple[str, Mapping[str, Any]]
 
-LENDING: Entry = (
-    "lending",
-    {
-        "idle_anyway": True,
-        "scheduler_usd_per_lease_s": 0,
-        "kv_recompute_usd_per_million_tokens": 0,
-        "violation_usd": 0,
-    },
-)
+_FREE = ("scheduler_usd_per_lease_s", "kv_recompute_usd_per_million_tokens", "violation_usd")
+LENDING: Entry = ("lending", {"idle_anyway": True, **dict.fromkeys(_FREE, 0)})
 TOKENS: Entry = ("tokens", {"input_usd_per_million": 1, "output_usd_per_million": 3})
 
 
 def electricity(usd_per_kwh: str, pue: str = "1") -> Entry:
-    """A tariff, USD for a kWh."""
     return "electricity", {"usd_per_kwh": Decimal(usd_per_kwh), "pue": Decimal(pue)}
 
 
 def device(device_class: str, usd_per_hour: str, **fields: Any) -> Entry:
-    """What an hour of a device costs, USD, from 2020 on unless `fields` say otherwise."""
+    """Return a device price from 2020 on, unless `fields` say otherwise."""
     plain = {"commitment": "reserved", "valid_from": date(2020, 1, 1)}
     return "device", {"class": device_class, "usd_per_hour": Decimal(usd_per_hour), **plain, **fields}
 
 
 def toml(name: str, *entries: Entry) -> str:
-    """Version 1 of a price book; an entry that names no source is by hand, of 2026-01-01."""
+    """Return version 1 of a price book; the source of an entry is "by hand" of 2026-01-01 unless it names one."""
     text = _lines({"name": name, "version": "1", "currency": "USD"})
     for table, fields in entries:
         cited = {"source": "by hand", "source_date": date(2026, 1, 1)} if "source" not in fields else {}

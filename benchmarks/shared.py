@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import statistics
 import subprocess
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.table import Table
 
@@ -27,7 +26,6 @@ T = TypeVar("T")
 GROWTH_MAX = 1.05
 _INTERRUPTED = 130
 
-#: Measures one part in a folder of its own.
 Part = Callable[[Report, Path], None]
 
 
@@ -44,15 +42,16 @@ def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = 
 
 
 @contextmanager
-def measured(report: Report, file: Path | None) -> Iterator[None]:
-    """Print the report and write it to `file` at the end of the block, also if a part failed.
+def measured(report: Report, file: Path | None, home: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary folder under `home`; at the end print the report and write it to `file`, even after a failure.
 
     Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C does: what was started is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does.
     code = 0
     try:
-        yield
+        with tempfile.TemporaryDirectory(prefix=f"{report.benchmark}-benchmark-", dir=home) as folder:
+            yield Path(folder)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except UserError as error:
@@ -64,58 +63,41 @@ def measured(report: Report, file: Path | None) -> Iterator[None]:
         sys.exit(code)
 
 
-def measure_parts(report: Report, parts: Mapping[str, Part], home: Path, only: Sequence[str] | None = None) -> None:
-    """Measure every part, or `only` some, in folders below one that is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix=f"{report.benchmark}-benchmark-", dir=home) as folder:
-        for name, part in parts.items():
-            if not only or name in only:
-                own = Path(folder) / name
-                own.mkdir()
-                with phase(name):
-                    part(report, own)
+def measure_parts(report: Report, parts: Mapping[str, Part], folder: Path, only: Sequence[str] | None = None) -> None:
+    """Measure every part, or `only` some, each in a folder of its own below `folder`."""
+    for name, part in parts.items():
+        if not only or name in only:
+            own = folder / name
+            own.mkdir()
+            with phase(name):
+                part(report, own)
 
 
 def at_least_one(text: str) -> int:
-    """Parse an option that counts something."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def timed(act: Callable[[], T]) -> tuple[T, float]:
-    """Return what `act` returns, and the seconds it took."""
     began_s = time.perf_counter()
     result = act()
     return result, time.perf_counter() - began_s
 
 
-def answer(module: str, *arguments: object) -> Any:
-    """Return the JSON that a module of the benchmarks prints, run by itself. Raises RuntimeError with its errors."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+def output(module: str, *arguments: object) -> str:
+    """Return what a Python module prints in a process of its own. Raises RuntimeError with its errors."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout)
-
-
-def peak_bytes(pid: int | str = "self") -> int:
-    """Return the most memory that a process held so far. `getrusage` may give the peak of its parent."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/{pid}/status has no VmHWM")
+    return done.stdout
 
 
 def growth(values: Sequence[float]) -> float | None:
     """Return the median of the last third over that of the third before it; None for fewer than three values."""
     third = len(values) // 3
     return statistics.median(values[-third:]) / statistics.median(values[-2 * third : -third]) if third else None
-
-
-def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
-    """Return median, least and most of the rounds, as a report's detail keeps them."""
-    figures = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {name: round(value, digits) for name, value in figures.items()}
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str]) -> None:

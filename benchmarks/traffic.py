@@ -1,8 +1,6 @@
-"""A made-up fleet whose events add up: every second of every device reported once, tokens with a history.
+"""A made-up fleet whose events add up: every second of every device is reported once, and tokens have a history.
 
-Each of a few hosts writes the events of its own devices. Serving devices are lent for minutes at a time; trajectories
-have turns on lent and on rollout devices, a few of which were cut and went on elsewhere. The fleet begins before a
-midnight at which the example price book changes a price, and works on through it.
+It runs through a midnight at which the example price book changes a price.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ S = 1_000_000_000
 MIDNIGHT_NS = 1_772_323_200 * S
 HOSTS = 4
 RUN = "r"
-#: Share of each kind, by what a device writes in an hour: a slice a second, requests, turns, yields, renewals.
+#: Share of each kind among the events of a device.
 MIX = {
     "device_slice": 0.38,
     "request": 0.30,
@@ -35,15 +33,14 @@ MIX = {
     "lease": 0.04,
     "sync": 0.01,
 }
-#: A serving device is lent for so many seconds of each cycle.
+#: A serving device is lent for LENT_S of each CYCLE_S.
 CYCLE_S, LENT_S = 330, 270
 STEP_S = 300
-#: A second's boundary is where the clock of the host saw it: up to so much after the full second.
+#: The host's clock sees a second's boundary up to this much after the full second.
 JITTER_NS = 40_000_000
-#: Recorded before they are flushed: fewer than a writer's queue holds, so that none is dropped.
+#: Events between two flushes: fewer than a writer's queue holds, so that none is dropped.
 BATCH = 20_000
 _TASKS = np.array(["maze", "sums"], dtype=object)
-#: Events of each kind for one slice.
 _RATE = {kind: share / MIX["device_slice"] for kind, share in MIX.items()}
 _RENEWED_EACH = round((LENT_S / CYCLE_S) * 0.75 / (_RATE["lease"] - 2 * 0.75 / CYCLE_S))
 
@@ -53,16 +50,13 @@ Ints = Any
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """`devices` devices over `seconds` seconds, a third of which lie before the midnight; three in four serve.
-
-    A multiple of four devices for each host, so that each has some of both.
-    """
+    """`devices` devices over `seconds` seconds, a third of which lie before the midnight; three in four serve."""
 
     devices: int
     seconds: int
 
     def __post_init__(self) -> None:
-        assert self.devices % (4 * HOSTS) == 0
+        assert self.devices % (4 * HOSTS) == 0, "each host has devices of both pools"
 
     @property
     def start_ns(self) -> int:
@@ -70,30 +64,23 @@ class Fleet:
 
     @property
     def events(self) -> int:
-        """About so many events."""
         return round(self.devices * self.seconds * sum(_RATE.values()))
 
-    def first(self) -> list[Event]:
-        """The events that the run begins with: itself and its devices."""
+    def first(self) -> Iterator[Event]:
         at_us = self.start_ns // 1000
-        run = Run(at_us=at_us, action="started", name="made up", tags_json='{"team": "research"}')
-        return [
-            run,
-            *(
-                Device(
-                    at_us=at_us,
-                    device_id=f"gpu{number:03d}",
-                    action="joined",
-                    t_ns=self.start_ns,
-                    pool="rollout" if _dedicated(number) else "serving",
-                    device_class="h100-sxm",
-                )
-                for number in range(self.devices)
-            ),
-        ]
+        yield Run(at_us=at_us, action="started", name="made up", tags_json='{"team": "research"}')
+        for number in range(self.devices):
+            yield Device(
+                at_us=at_us,
+                device_id=f"gpu{number:03d}",
+                action="joined",
+                t_ns=self.start_ns,
+                pool="rollout" if _dedicated(number) else "serving",
+                device_class="h100-sxm",
+            )
 
     def batch(self, host: int, first_s: int, last_s: int) -> list[Event]:
-        """What a host records of the seconds [first_s, last_s) of the fleet, kind by kind; the same each time."""
+        """Return a host's events of the seconds [first_s, last_s) of the fleet, by kind; the same in each call."""
         rng = np.random.default_rng([host, first_s, last_s])
         devices = np.arange(host, self.devices, HOSTS)
         dedicated = _dedicated(devices)
@@ -109,7 +96,7 @@ class Fleet:
         return [event for kind, columns in kinds.items() for event in _events(kind, columns)]
 
     def fill(self, root: Path) -> int:
-        """Record the whole time of the fleet, host by host; returns the number of events."""
+        """Record the whole time of the fleet, host by host; return the number of events."""
         events = 0
         step_s = max(1, round(BATCH * HOSTS * self.seconds / self.events))
         for host in range(HOSTS):
@@ -121,18 +108,18 @@ class Fleet:
         return events
 
     def more(self, root: Path, events: int, number: int) -> int:
-        """Record the `number`th time after that in which about so many events happen; returns how many it was."""
+        """Record the `number`th time after that of about `events` events; return their number."""
         step_s = max(1, round(events * self.seconds / self.events))
         with writers(root) as hosts:
             return self.go_on(hosts, self.seconds + number * step_s, step_s)
 
     def go_on(self, hosts: Sequence[LedgerWriter], first_s: int, seconds: int) -> int:
-        """Record so many seconds of the fleet from one on; returns the number of events."""
+        """Record `seconds` seconds of the fleet from `first_s` on; return the number of events."""
         return sum(record(writer, self.batch(host, first_s, first_s + seconds)) for host, writer in enumerate(hosts))
 
 
 def record(writer: LedgerWriter, events: Iterable[Event]) -> int:
-    """Record events as the product does, one by one, and return their number once all are on disk."""
+    """Record events one by one, and return their number once all are on disk."""
     number = 0
     for number, event in enumerate(events, 1):
         writer.record(event, durable=False)
@@ -144,13 +131,12 @@ def record(writer: LedgerWriter, events: Iterable[Event]) -> int:
 
 @contextmanager
 def writers(root: Path) -> Iterator[list[LedgerWriter]]:
-    """The hosts' writers, open."""
     with ExitStack() as stack:
         yield [stack.enter_context(_writer(root, host)) for host in range(HOSTS)]
 
 
 def close_epochs(root: Path) -> None:
-    """Begin a new epoch for every host, so that what was written so far can be merged."""
+    """Begin a new epoch for every host, so that earlier segments can be merged."""
     for host in range(HOSTS):
         tail = segments.recover(root, f"host-{host}")
         assert tail is not None
@@ -163,7 +149,6 @@ def _writer(root: Path, host: int) -> LedgerWriter:
 
 
 def turn(number: int) -> Turn:
-    """One event as the runtime records it."""
     return Turn(
         device_id=f"gpu{number % 16:03d}",
         engine_id=f"gpu{number % 16:03d}-rollout",
@@ -193,7 +178,7 @@ def _events(kind: str, columns: Columns) -> Iterator[Event]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The seconds [first_s, last_s) of a host's devices, numbers of devices in arrays."""
+    """The seconds [first_s, last_s) of a host's devices; arrays hold the numbers of devices."""
 
     start_ns: int
     devices: Ints
@@ -202,22 +187,26 @@ class Slots:
     first_s: int
     last_s: int
 
+    def all(self, devices: Ints) -> tuple[Ints, Ints]:
+        seconds = np.arange(self.first_s, self.last_s)
+        return np.repeat(devices, len(seconds)), np.tile(seconds, len(devices))
+
     def draw(self, rng: np.random.Generator, kind: str, devices: Ints) -> tuple[Ints, Ints]:
-        """As many random (device, second) pairs as the mix has of a kind."""
+        """Return as many random pairs (device, second) as the mix has of a kind."""
         n = round(_RATE[kind] * len(self.devices) * (self.last_s - self.first_s))
         return rng.choice(devices, n), rng.integers(self.first_s, self.last_s, n)
 
     def at_us(self, second: Ints, rng: np.random.Generator) -> Ints:
-        """A random instant within each second that is after the jitter of its beginning."""
+        """Return a random instant within each second, after the jitter of its beginning."""
         return (self.start_ns + second * S) // 1000 + rng.integers(JITTER_NS // 1000, 999_999, len(second))
 
     def boundary_ns(self, device: Ints, second: Ints) -> Ints:
-        """Where the device's slice of the second before ends and its own begins: the same for every caller."""
+        """Return where the device's slice of the second begins and the one before ends."""
         noise = (device * 2_654_435_761 + second * 40_503_111) % 2_147_483_647 % JITTER_NS
         return self.start_ns + second * S + np.where(second == 0, 0, noise)
 
     def lent(self, rng: np.random.Generator, kind: str) -> tuple[Ints, Ints]:
-        """Such pairs of lent devices alone, without those that were not lent then."""
+        """Return random pairs (device, second) in which the device is lent."""
         device, second = self.draw(rng, kind, self.serving)
         keep = _lease_number(device, second) >= 0
         return device[keep], second[keep]
@@ -228,7 +217,7 @@ def _dedicated(device: Ints) -> Ints:
 
 
 def _lease_number(device: Ints, second: Ints) -> Ints:
-    """Number of the lease a device is under in a second, or -1."""
+    """Return the number of a device's lease in a second, or -1."""
     phase = second + device * 37
     return np.where(~_dedicated(device) & (phase % CYCLE_S < LENT_S), phase // CYCLE_S, -1)
 
@@ -245,10 +234,8 @@ def _names(device: Ints) -> Ints:
 
 
 def _slices(rng: np.random.Generator, slots: Slots) -> Columns:
-    device, second = (
-        grid.ravel() for grid in np.meshgrid(slots.devices, np.arange(slots.first_s, slots.last_s), indexing="ij")
-    )
-    # Now and then a slice was dropped: its time is nobody's.
+    device, second = slots.all(slots.devices)
+    # A few slices are dropped: their time is unaccounted.
     kept = rng.random(len(device)) >= 0.0005
     device, second = device[kept], second[kept]
     t0_ns, t1_ns = slots.boundary_ns(device, second), slots.boundary_ns(device, second + 1)
@@ -275,10 +262,8 @@ def _slices(rng: np.random.Generator, slots: Slots) -> Columns:
 
 
 def _leases(slots: Slots) -> Columns:
-    """Each lease granted at the boundary at which its first slice begins, renewed, and closed where its last ends."""
-    device, second = (
-        grid.ravel() for grid in np.meshgrid(slots.serving, np.arange(slots.first_s, slots.last_s), indexing="ij")
-    )
+    """Return each lease's grant where its first slice begins, its renewals, and its close where its last slice ends."""
+    device, second = slots.all(slots.serving)
     phase = (second + device * 37) % CYCLE_S
     granted = (phase == 0) | ((second == 0) & (phase < LENT_S))
     closed = (phase == LENT_S) & (second > 0)
@@ -361,7 +346,7 @@ def _syncs(rng: np.random.Generator, slots: Slots) -> Columns:
 
 
 def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
-    """Trajectories that begin in these seconds, with all their turns, how they ended, and their verdicts."""
+    """Return the trajectories that begin in these seconds, with their turns and their verdicts."""
     _, begin = slots.draw(rng, "trajectory", slots.devices)
     n = len(begin)
     number = np.arange(n)
@@ -371,14 +356,9 @@ def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
     group_name = np.array([f"g{slots.devices[0]}-{slots.first_s}-{k}" for k in range(n // 8 + 1)], dtype=object)[group]
     version, ended = begin // STEP_S, begin + 2 * turns
     lost = rng.random(n) < 0.01
-    made, output_tokens = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
-    made["trajectory_id"], made["group_id"], made["step"] = (
-        name[made["of"]],
-        group_name[made["of"]],
-        version[made["of"]],
-    )
-    made["policy_version"] = version[made["of"]]
-    of = made.pop("of")
+    of, made = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
+    made |= {"trajectory_id": name[of], "group_id": group_name[of], "step": version[of], "policy_version": version[of]}
+    output_tokens = made["output_tokens"]
     total = np.bincount(of, output_tokens, minlength=n).astype(np.int64)
     at_us = slots.at_us(ended, rng)
     judged = ~lost & (rng.random(n) < 0.98)
@@ -413,25 +393,23 @@ def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
 
 
 def _counted(turns: Ints) -> Ints:
-    """0, 1, 2, ... within each trajectory."""
     return np.arange(int(turns.sum())) - np.repeat(np.cumsum(turns) - turns, turns)
 
 
-def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[Columns, Ints]:
-    """One attempt at each turn, two seconds after the one before; of a few a first part, cut on another device."""
+def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[Ints, Columns]:
+    """Return an attempt at each turn, two seconds after the one before; of a few also a part cut on another device."""
     second = begin[of] + 2 * turn + 1
     cut = rng.random(len(of)) < 0.03
     of, turn, second = (np.concatenate([each, each[cut]]) for each in (of, turn, second))
     attempt = np.concatenate([cut.astype(np.int64), np.zeros(int(cut.sum()), dtype=np.int64)])
     whole = np.arange(len(of)) < len(cut)
     device = rng.choice(slots.devices, len(of))
-    # A serving device that is not lent just then takes no turn.
+    # A serving device without a lease takes no turn.
     idle = ~_dedicated(device) & (_lease_number(device, second) < 0)
     device = np.where(idle, rng.choice(slots.rollout, len(of)), device)
     n, tokens = len(of), rng.integers(20, 60, len(of))
     prompt = rng.integers(180, 330, n)
     columns = {
-        "of": of,
         "at_us": slots.at_us(second, rng),
         "device_id": _names(device),
         "lease_id": _lease_ids(device, second),
@@ -446,4 +424,4 @@ def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: 
         "queue_ns": rng.integers(1_000_000, 6_000_000, n),
         "duration_ns": rng.integers(300_000_000, 1_200_000_000, n),
     }
-    return columns, tokens
+    return of, columns

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from rose.runtime.engines.ports import free_port
 from rose.terminal import echo
 
 SAMPLE = ROOT / "sample_traces" / "ledger"
-#: A turn was recorded when it was over, after it had waited and run.
+#: A turn is recorded at its end, after it waited and ran.
 _ARRIVED = """
 SELECT epoch_us(min(event_time)) - sum(queue_ns + duration_ns) // 1000 AS arrived_us
 FROM turn
@@ -31,44 +30,37 @@ GROUP BY run_id, trajectory_id, turn
 ORDER BY arrived_us
 """
 
-#: Seconds after the begin at which each turn is sent, for a rate of turns a second and so many seconds of it.
-Arrivals = Callable[[float, float], list[float]]
-#: Turns a second that the target is for.
+#: Turns a second for which the target holds.
 RATE = 200.0
-CPU_SHARE_MAX = 0.10
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Tokens of a turn."""
-
-    prompt: int
-    output: int
-
-    def __str__(self) -> str:
-        return f"{self.prompt} + {self.output} tokens"
+RECORDED, EVEN = "as a live run sent them", "evenly spaced"
+WAYS = ("bare proxy", "controller")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent to the controller."""
+    """Tokens of each turn, and how turns arrive."""
 
-    size: Size
+    prompt: int
+    output: int
     arrivals: str
 
     def __str__(self) -> str:
-        return f"{self.size}, {self.arrivals}"
+        return f"{self.prompt} + {self.output} tokens, {self.arrivals}"
+
+
+#: The target holds for the first two.
+LOADS = (Load(256, 32, RECORDED), Load(256, 32, EVEN), Load(64, 8, RECORDED), Load(2048, 256, RECORDED))
 
 
 def recorded(rate: float, seconds: float) -> list[float]:
-    """The first turns of the sample ledger, at its own pace but for a stretch that makes their mean rate `rate`.
+    """Return the arrivals, seconds, of the sample ledger's first turns, stretched to the mean rate `rate`.
 
-    Of a group's turns many come at once: its engines answer them at the end of the same step. The ledger has 46,000
-    turns; ValueError if more are wanted.
+    Many turns of a group arrive together, since its engines answer them at the end of one step. Raises ValueError if
+    the ledger has too few turns: it has 46,000.
     """
     count = int(rate * seconds)
     with tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
-        # Who reads a ledger leaves a catalog in it.
+        # Reading a ledger leaves a catalog in it.
         copy = shutil.copytree(SAMPLE, Path(folder) / "ledger")
         with catalog.connect(copy) as ledger:
             arrived = [us / 1e6 for (us,) in ledger.execute(_ARRIVED).fetchmany(count + 1)]
@@ -79,80 +71,61 @@ def recorded(rate: float, seconds: float) -> list[float]:
 
 
 def even(rate: float, seconds: float) -> list[float]:
-    """One after the other: clients that have nothing to do with one another."""
     return [number / rate for number in range(int(rate * seconds))]
 
 
-RECORDED, EVEN = "as a live run sent them", "evenly spaced"
-ARRIVALS: dict[str, Arrivals] = {RECORDED: recorded, EVEN: even}
-#: What the target is held against: `SIZE`, however its turns come.
-SIZE = Size(256, 32)
-LOADS = (Load(SIZE, RECORDED), Load(SIZE, EVEN), Load(Size(64, 8), RECORDED), Load(Size(2048, 256), RECORDED))
-
-
 def main() -> None:
-    """Measure each load; the exit code is 0 when the measuring itself worked."""
     parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, help="of load for each figure; 30, or 5 with --quick")
     parser.add_argument("--rate", type=float, default=RATE, help="turns a second")
     given = parser.parse_args()
     report = Report("controller", given.quick)
-    with measured(report, given.json):
-        measure(
-            report, given.seconds or (5.0 if given.quick else 30.0), given.rate, LOADS[:1] if given.quick else LOADS
-        )
+    with measured(report, given.json) as folder:
+        for load in LOADS[:1] if given.quick else LOADS:
+            measure(report, load, given.seconds or (5.0 if given.quick else 30.0), given.rate, folder)
 
 
-#: What is measured, one after the other.
-WAYS = ("bare proxy", "controller")
+def measure(report: Report, load: Load, seconds: float, rate: float, folder: Path) -> None:
+    figures: dict[str, dict[str, Any]] = {}
+    # Reading arrivals keeps a core busy, so it comes before the measuring.
+    warm_up, arrivals = even(rate, min(2.0, seconds)), (recorded if load.arrivals == RECORDED else even)(rate, seconds)
+    for way in WAYS:
+        with phase(f"{way}, {load}"):
+            figures[way] = _measure(way, load, warm_up, arrivals, folder / f"load-{LOADS.index(load)}")
+        # A host that is too busy to send turns at the rate does not make them cheaper.
+        figures[way]["cpu_share"] = figures[way]["cpu_s"] / max(1, figures[way]["turns"]) * rate
+    report.detail[str(load)] = figures
+    if load in LOADS[:2]:
+        name = f"CPU of the controller at {rate:g} turns a second, {load}"
+        report.claim(name, figures["controller"]["cpu_share"], "of a core", 0.10, "lower")
+        report.claim(f"turns that failed, {load}", figures["controller"]["failed"], "turns", 0, "lower")
+    shares = ", ".join(f"{way} {figures[way]['cpu_share']:.1%}" for way in WAYS)
+    echo(f"of a core at {rate:g} turns a second, {load}: {shares}", err=True)
 
 
-def measure(report: Report, seconds: float, rate: float, loads: tuple[Load, ...], ways: tuple[str, ...] = WAYS) -> None:
-    """Each way with each load; what the claims rest on goes into the report's detail."""
-    for load in loads:
-        figures: dict[str, dict[str, Any]] = {}
-        # Before anything is measured: who reads them keeps a core busy, and the controller goes on meanwhile.
-        warm_up, arrivals = even(rate, min(2.0, seconds)), ARRIVALS[load.arrivals](rate, seconds)
-        for way in ways:
-            with phase(f"{way}, {load}"), tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
-                figures[way] = _measure(way, load.size, warm_up, arrivals, Path(folder))
-            # A host that is too busy to send turns at the rate does not make them cheaper.
-            figures[way]["cpu_share"] = figures[way]["cpu_s"] / max(1, figures[way]["turns"]) * rate
-        report.detail[str(load)] = figures
-        measured = figures["controller"]
-        measured["cpu_us_per_token"] = measured["cpu_s"] / max(1, measured["turns"] * load.size.output) * 1e6
-        if load.size == SIZE:
-            name = f"CPU of the controller at {rate:g} turns a second, {load}"
-            report.claim(name, measured["cpu_share"], "of a core", CPU_SHARE_MAX, "lower")
-            report.claim(f"turns that failed, {load}", measured["failed"], "turns", 0, "lower")
-        shares = ", ".join(f"{way} {figures[way]['cpu_share']:.1%}" for way in ways)
-        echo(f"of a core at {rate:g} turns a second, {load}: {shares}", err=True)
-
-
-def _measure(way: str, size: Size, warm_up: list[float], arrivals: list[float], folder: Path) -> dict[str, Any]:
+def _measure(way: str, load: Load, warm_up: list[float], arrivals: list[float], folder: Path) -> dict[str, Any]:
     engine_port, port = free_port(), free_port()
     with ExitStack() as stack:
-        _start(stack, "engines", engine_port, size.output)
+        _start(stack, "engines", engine_port, load.output)
         if way == "controller":
-            measured = _start(stack, "controller", port, engine_port, folder)
+            process = _start(stack, "controller", port, folder)
             run_id = _open_run(port)
             _start(stack, "agents", port, engine_port, run_id)
             path = f"/runs/{run_id}/generate"
         else:
-            measured = _start(stack, "bare", port, engine_port)
+            process = _start(stack, "bare", port, engine_port)
             path = "/generate"
-        # What is only paid once: connections, imports that are put off, a first segment.
-        _send(port, path, warm_up, size)
-        before = _cpu_s(measured)
-        figures = _send(port, path, arrivals, size)
-        # The heartbeats, ticks and writes of all that time are in it, and no interpreter's start.
-        figures["cpu_s"] = _cpu_s(measured) - before
-        figures["memory_bytes"] = psutil.Process(measured.pid).memory_info().rss
+        # The warm-up pays for connections, deferred imports and a first segment.
+        _send(port, path, warm_up, load)
+        before = _cpu_s(process)
+        figures = _send(port, path, arrivals, load)
+        # Heartbeats, ticks and writes of all that time count, an interpreter's start does not.
+        figures["cpu_s"] = _cpu_s(process) - before
     return figures
 
 
-def _send(port: int, path: str, arrivals: list[float], size: Size) -> dict[str, Any]:
-    words = _command("clients", port, path, size.prompt)
+def _send(port: int, path: str, arrivals: list[float], load: Load) -> dict[str, Any]:
+    words = _command("clients", port, path, load.prompt)
     done = subprocess.run(words, cwd=ROOT, input=json.dumps(arrivals).encode(), stdout=subprocess.PIPE, check=True)
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
@@ -172,7 +145,7 @@ def _post(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(stack: ExitStack, part: str, *given: object) -> subprocess.Popen[bytes]:
-    """Start a part, which ends with the stack; returns once it is ready."""
+    """Start a part that ends with the stack, and return once it is ready."""
     process = subprocess.Popen(_command(part, *given), cwd=ROOT, stdout=subprocess.PIPE)
     stack.callback(process.wait)
     stack.callback(process.kill)

@@ -1,7 +1,6 @@
 """The processes of the controller's benchmark: stand-in engines, the controller, a bare proxy, and clients.
 
-`python -m benchmarks.controller.parts PART ARGUMENTS` is one of them; each prints a line of JSON once it is ready, or
-done.
+`python -m benchmarks.controller.parts PART ARGUMENTS` runs one; it prints a line once it is ready, or done.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ import random
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import uvloop
-from aiohttp import web
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -29,42 +26,38 @@ from rose.runtime.scheduling.gateway.http_server import HttpServer
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 ENGINES = 4
-#: Side by side on one engine.
+#: Turns at once on one engine.
 CAPACITY = 64
-#: How long an engine takes for a turn.
 _TURN_S = 0.2
 _MODEL = "stand-in"
 _AGENT_TOKEN = "agent-token-of-the-benchmark"
 
 
 async def engines(port: int, tokens: int) -> None:
-    """Engines that answer every turn after a while, with so many tokens as SGLang would describe them."""
-    logprobs = [[-random.random(), number + 1000, None] for number in range(tokens)]
-    answer = {
-        "text": "",
-        "output_ids": [number + 1000 for number in range(tokens)],
-        "meta_info": {
-            "id": "0" * 32,
-            "finish_reason": {"type": "length", "length": tokens},
-            "prompt_tokens": 1,
-            "completion_tokens": tokens,
-            "cached_tokens": 0,
-            "output_token_logprobs": logprobs,
-            "weight_versions": [{"version": "0", "start": 0, "end": tokens}],
-        },
+    """Answer every turn after _TURN_S with `tokens` tokens, as SGLang does."""
+    meta_info = {
+        "id": "0" * 32,
+        "finish_reason": {"type": "length", "length": tokens},
+        "prompt_tokens": 1,
+        "completion_tokens": tokens,
+        "cached_tokens": 0,
+        "output_token_logprobs": [[-random.random(), number + 1000, None] for number in range(tokens)],
+        "weight_versions": [{"version": "0", "start": 0, "end": tokens}],
     }
+    answer = {"text": "", "output_ids": [number + 1000 for number in range(tokens)], "meta_info": meta_info}
     body = json.dumps(answer).encode()
 
-    async def generate(request: web.Request) -> web.Response:
-        await request.read()
+    async def generate(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
         await asyncio.sleep(_TURN_S)
-        return web.Response(body=body, content_type="application/json")
+        await Response(body, media_type="application/json")(scope, receive, send)
 
-    await _serve(port, generate)
+    await HttpServer(generate, "127.0.0.1", port).start()
+    await _stay_ready()
 
 
 async def bare(port: int, engine_port: int) -> None:
-    """What forwarding costs anybody who does it with the same libraries: no choice, no record, nothing parsed."""
+    """Forward turns with the controller's libraries: no choice, no record, no parsing."""
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
     url = f"http://127.0.0.1:{engine_port}/generate"
 
@@ -74,28 +67,24 @@ async def bare(port: int, engine_port: int) -> None:
         await Response(body, media_type="application/json")(scope, receive, send)
 
     await HttpServer(forward, "127.0.0.1", port).start()
-    _ready()
-    await asyncio.Event().wait()
+    await _stay_ready()
 
 
-async def controller(port: int, engine_port: int, folder: str) -> None:
-    """The real one, with its state and a ledger on disk, an open run, and agents that say what engines hold."""
+async def controller(port: int, folder: str) -> None:
+    """Run the real controller, with its state and a ledger on disk."""
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
     state = Path(folder) / "state"
     server = Gateway(
         "127.0.0.1", port, agent_token=_AGENT_TOKEN, model=_MODEL, state=state, writer=writer, fleet_run_id="fleet"
     )
     await server.start()
-    # As the service sets the collector.
+    # The collector's settings are those of the service.
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
-    _ready()
-    await asyncio.Event().wait()
+    await _stay_ready()
 
 
 async def agents(port: int, engine_port: int, run_id: str) -> None:
-    """Heartbeats of the engines, as their agents send them."""
-
     async def beat(session: aiohttp.ClientSession, number: int) -> None:
         seen = 0
         report = EngineReport(
@@ -118,33 +107,23 @@ async def agents(port: int, engine_port: int, run_id: str) -> None:
             await asyncio.sleep(0.01)
 
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=authorization(_AGENT_TOKEN)) as session:
-        _ready()
-        await asyncio.gather(*(beat(session, number) for number in range(ENGINES)))
+        await asyncio.gather(_stay_ready(), *(beat(session, number) for number in range(ENGINES)))
 
 
 async def clients(port: int, path: str, arrivals: list[float], prompt: int) -> None:
-    """A turn at each of these seconds, whatever becomes of those before; prints how they went."""
+    """Send a turn at each of these seconds, without waiting for earlier turns; print the figures."""
     ids = [random.randrange(30_000) for _ in range(prompt)]
-    done, failed, latencies = 0, 0, []
+    done = failed = 0
 
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=aiohttp.TCPConnector(limit=0)) as session:
 
         async def one(number: int) -> None:
             nonlocal done, failed
-            body = {
-                "input_ids": ids,
-                "sampling_params": {"max_new_tokens": 4096},
-                "rose": {
-                    "trajectory_id": f"t{number % 500}",
-                    "group_id": "g",
-                    "step": 1,
-                    "key": f"k{number}-{time.time_ns()}",
-                },
-            }
-            began = time.perf_counter()
+            key = f"k{number}-{time.time_ns()}"
+            turn = {"trajectory_id": f"t{number % 500}", "group_id": "g", "step": 1, "key": key}
+            body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 4096}, "rose": turn}
             async with session.post(path, json=body) as response:
                 answer = await response.read()
-            latencies.append(time.perf_counter() - began)
             done += response.status == 200
             failed += response.status != 200
             if response.status != 200:
@@ -156,30 +135,12 @@ async def clients(port: int, path: str, arrivals: list[float], prompt: int) -> N
             await asyncio.sleep(max(0.0, began + after_s - time.perf_counter()))
             running.append(asyncio.create_task(one(number)))
         await asyncio.gather(*running)
-        took = time.perf_counter() - began
-    latencies.sort()
-    figures: dict[str, Any] = {
-        "turns": done,
-        "failed": failed,
-        "seconds": took,
-        "added_s_p50": latencies[len(latencies) // 2] - _TURN_S,
-        "added_s_p99": latencies[int(len(latencies) * 0.99)] - _TURN_S,
-    }
-    print(json.dumps(figures), flush=True)
+    print(json.dumps({"turns": done, "failed": failed}))
 
 
-async def _serve(port: int, handler: Any) -> None:
-    app = web.Application(client_max_size=64 << 20)
-    app.add_routes([web.post("/generate", handler)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    _ready()
+async def _stay_ready() -> None:
+    print("ready", flush=True)
     await asyncio.Event().wait()
-
-
-def _ready() -> None:
-    print(json.dumps({"ready": True}), flush=True)
 
 
 if __name__ == "__main__":
@@ -187,7 +148,7 @@ if __name__ == "__main__":
     works = {
         "engines": lambda: engines(int(given[0]), int(given[1])),
         "bare": lambda: bare(int(given[0]), int(given[1])),
-        "controller": lambda: controller(int(given[0]), int(given[1]), given[2]),
+        "controller": lambda: controller(int(given[0]), given[1]),
         "agents": lambda: agents(int(given[0]), int(given[1]), given[2]),
         "clients": lambda: clients(int(given[0]), given[1], json.load(sys.stdin), int(given[2])),
     }

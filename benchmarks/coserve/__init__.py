@@ -1,1 +1,0 @@
-"""What lending costs serving and what it harvests, on real engines that share a core."""

@@ -4,9 +4,7 @@ without a gate and a fixed split; on real engines that share a core, or a GPU.""
 from __future__ import annotations
 
 import argparse
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.coserve import account, claims, overhead, pressure
@@ -23,7 +21,7 @@ from rose.runtime.traffic import trace as traces
 from rose.runtime.traffic.trace import Trace
 from rose.terminal import echo
 
-#: Serving alone keeps the device busy for a share between these.
+#: Calibration wants serving alone to keep the device busy for a share between these.
 _BUSY_LOW, _BUSY_HIGH, _BUSY_WANTED = 0.35, 0.50, 0.42
 _REQUESTS_PER_S, _GPU_REQUESTS_PER_S = 1.3, 4.7
 _CALIBRATIONS_MAX = 3
@@ -35,122 +33,87 @@ _SHARED_MEMORY = Path("/dev/shm")
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
 #: 99th percentiles of the lengths, prompt and output, for a GPU that runs a model of 8 billion parameters.
 _GPU_TOKENS_MAX = (2048, 48)
-#: Rollout turns that are kept in flight.
 _TURNS = 32
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scope:
-    """How much is measured."""
-
-    rounds: int
-    seconds: float
-    calibration_s: float
-    policies: Sequence[str]
-    trace: Path
-    gpu: Gpu | None
-    models: Models | None
-
-
 def main() -> None:
-    """Measure; the exit code is 0 when the measuring itself worked."""
     given = _arguments()
     report = Report("coserve", given.quick)
-    quick = given.quick
-    scope = Scope(
-        rounds=given.rounds or (1 if quick else 5),
-        seconds=given.seconds or (5.0 if quick else 60.0),
-        calibration_s=5.0 if quick else 40.0 if given.gpu is None else 20.0,
-        policies=[SOLO, ROSE] if quick else list(POLICIES),
-        trace=given.trace or traffic.SAMPLE,
-        gpu=None if given.gpu is None else Gpu(given.gpu),
-        models=None if given.model is None else Models(given.model, given.model),
-    )
-    with measured(report, given.json):
-        measure(report, scope)
-
-
-def measure(report: Report, scope: Scope) -> None:
-    """Start the engines, play the rounds, and stop everything."""
     home = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    echo(f"serving's arrivals are of {scope.trace.name}", err=True)
-    lengths_max = traffic.CORE_TOKENS_MAX if scope.gpu is None else _GPU_TOKENS_MAX
-    whole = account.mooncake(scope.trace) if ".jsonl" in scope.trace.suffixes else traces.read(scope.trace)
-    trace = traffic.scaled(whole, *lengths_max)
-    cores = Cores.available(scope.gpu)
+    with measured(report, given.json, home) as folder:
+        measure(report, given, folder)
+
+
+def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
+    echo(f"serving's arrivals are of {given.trace.name}", err=True)
+    gpu = None if given.gpu is None else Gpu(given.gpu)
+    models = None if given.model is None else Models(given.model, given.model)
+    whole = account.mooncake(given.trace) if ".jsonl" in given.trace.suffixes else traces.read(given.trace)
+    trace = traffic.scaled(whole, *(traffic.CORE_TOKENS_MAX if gpu is None else _GPU_TOKENS_MAX))
+    cores = Cores.available(gpu)
     report.detail["setup"] = {
         "trace": trace.name,
-        "rounds": scope.rounds,
-        "seconds": scope.seconds,
+        "rounds": given.rounds,
+        "seconds": given.seconds,
         "turns_in_flight": _TURNS,
         "device_cores": cores.device,
         "host_cores": cores.host,
     }
-    with (
-        tempfile.TemporaryDirectory(prefix="coserve-benchmark-", dir=home) as folder,
-        opened(Path(folder), cores, scope.gpu, scope.models) as host,
-        Worker("serving") as serving,
-        Worker("rollout") as rollout,
-    ):
+    with opened(folder, cores, gpu, models) as host, Worker("serving") as serving, Worker("rollout") as rollout:
         with phase("engines: serving, rollout"):
             host.start(["serving", "rollout"])
-        _compare(report, scope, host, trace, (serving, rollout), lengths_max[0])
+        _compare(report, given, host, trace, (serving, rollout))
         if report.quick:
             return
-        # A pool of a GPU stays as it is: there are no pages to give back.
-        if scope.gpu is None:
+        # A GPU's pool keeps its size: there are no pages to give back.
+        if gpu is None:
             pressure.measure(report, host, rollout, _TURNS, trials=30)
         overhead.measure(report, host, serving, starts=2, trials=25)
 
 
 def _compare(
-    report: Report, scope: Scope, host: Host, trace: Trace, workers: tuple[Worker, Worker], prompt_tokens_max: int
+    report: Report, given: argparse.Namespace, host: Host, trace: Trace, workers: tuple[Worker, Worker]
 ) -> None:
-    policies = list(scope.policies)
+    policies = [SOLO, ROSE] if report.quick else list(POLICIES)
+    tokens_max = traffic.CORE_TOKENS_MAX if given.gpu is None else _GPU_TOKENS_MAX
     scene = Scene(
         host=host,
         serving=workers[0],
         rollout=workers[1],
         turns=_TURNS,
         budgets=_UNLIMITED,
-        max_prompt_tokens=min(int(trace.prompt_tokens.max()), prompt_tokens_max),
+        max_prompt_tokens=min(int(trace.prompt_tokens.max()), tokens_max[0]),
     )
     with phase("warm-up"):
         for index, name in enumerate(policies):
             warm_up = traffic.window(trace, 0, _WARM_UP_S, _REQUESTS_PER_S)
             scene.play(name, -1, warm_up, _WARM_UP_S, seed=_SEEDS_PER_ROUND * 100_000 + index)
     with phase("calibration: serving alone"):
-        rate, budgets = _calibrate(report, scope, scene, trace)
+        rate, budgets = _calibrate(report, given.gpu is not None, scene, trace)
     scene = replace(scene, budgets=budgets)
     played: dict[str, list[Round]] = {name: [] for name in policies}
     try:
-        for number in range(scope.rounds):
-            arrivals = traffic.window(trace, number, scope.seconds, rate)
+        for number in range(given.rounds):
+            arrivals = traffic.window(trace, number, given.seconds, rate)
             for name in order(policies, number):
                 seed = number * _SEEDS_PER_ROUND + policies.index(name)
-                one = scene.play(name, number, arrivals, scope.seconds, seed)
+                one = scene.play(name, number, arrivals, given.seconds, seed)
                 played[name].append(one)
-                echo(f"round {number + 1} of {scope.rounds}, {_line(one, budgets)}", err=True)
+                echo(f"round {number + 1} of {given.rounds}, {_line(one, budgets)}", err=True)
     finally:
-        # Rounds that have no counterpart are left out: the last one may have been cut short.
-        whole = min(len(each) for each in played.values())
-        if whole:
-            claims.claim(
-                report,
-                {name: each[:whole] for name, each in played.items()},
-                budgets,
-                scope.seconds,
-                host.rollout_layers,
-            )
+        # Rounds without a counterpart are left out: the last one may have been cut short.
+        whole = {name: each[: min(map(len, played.values()))] for name, each in played.items()}
+        if whole[SOLO]:
+            claims.claim(report, whole, budgets, given.seconds, host.rollout_layers)
 
 
-def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tuple[float, Budgets]:
-    """A rate at which serving alone is busy for the share wanted, and the budgets that it then meets."""
-    rate, detail = _REQUESTS_PER_S if scope.gpu is None else _GPU_REQUESTS_PER_S, []
+def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace) -> tuple[float, Budgets]:
+    """Return a rate at which serving alone is busy for the wanted share, and the budgets that it then meets."""
+    rate, detail = _GPU_REQUESTS_PER_S if on_gpu else _REQUESTS_PER_S, []
+    seconds = 5.0 if report.quick else 20.0 if on_gpu else 40.0
     for attempt in range(_CALIBRATIONS_MAX):
-        arrivals = traffic.window(trace, 0, scope.calibration_s, rate)
-        seed = _SEEDS_PER_ROUND * 200_000 + attempt
-        one = scene.play(SOLO, -1, arrivals, scope.calibration_s, seed)
+        arrivals = traffic.window(trace, 0, seconds, rate)
+        one = scene.play(SOLO, -1, arrivals, seconds, _SEEDS_PER_ROUND * 200_000 + attempt)
         busy = one.device["serving_ns"] / one.device["length_ns"]
         budgets = budgets_of(one, _BUDGET_FACTOR)
         detail.append({"requests_per_s": rate, "busy_share": busy, "requests": len(one.requests)})
@@ -163,21 +126,17 @@ def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tupl
 
 
 def _line(one: Round, budgets: Budgets) -> str:
-    device, latencies = one.device, []
+    latencies = []
     for name, latency in LATENCIES.items():
         values = values_ms([one], latency)
         latencies.append(f"{name} {quantile(values, 0.5):.0f} / {quantile(values, 0.99):.0f}")
-    parts = {
-        "serving": device["serving_ns"],
-        "rollout": device["rollout_ns"],
-        "held": device["headroom_ns"],
-        "idle": device["idle_ns"],
-    }
-    shares = ", ".join(f"{name} {part_ns / device['length_ns']:.0%}" for name, part_ns in parts.items())
+    device = one.device
+    parts = {"serving": device["serving_ns"], "rollout": device["rollout_ns"]}
+    parts |= {"held": device["headroom_ns"], "idle": device["idle_ns"]}
+    shares = [f"{name} {part_ns / device['length_ns']:.0%}" for name, part_ns in parts.items()]
     return (
         f"{one.policy}: {len(one.requests)} requests, p50 / p99 ms of {', '.join(latencies)}, "
-        f"{over_budget(one, budgets)} over budget; "
-        f"{shares}; "
+        f"{over_budget(one, budgets)} over budget; {', '.join(shares)}; "
         f"{one.tokens_per_s:.0f} rollout tokens/s"
     )
 
@@ -201,6 +160,9 @@ def _arguments() -> argparse.Namespace:
             parser.error(str(error))
     if given.trace is not None and not given.trace.is_file():
         parser.error(f"--trace {given.trace} is not there")
+    given.rounds = given.rounds or (1 if given.quick else 5)
+    given.seconds = given.seconds or (5.0 if given.quick else 60.0)
+    given.trace = given.trace or traffic.SAMPLE
     return given
 
 

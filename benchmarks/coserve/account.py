@@ -22,15 +22,13 @@ from rose.runtime.traffic.trace import Trace
 _YIELD = "yield between layers"
 _NO_WORK, _BETWEEN_STEPS = "engine without work", "engine between steps"
 _LONGER_SERVING = "serving itself ran longer"
-#: Points of a distribution that are kept for a picture.
-_POINTS = 101
 _RESAMPLES = 10_000
-#: Mooncake's timestamps are multiples of this: requests within it are spread evenly at random.
+#: Mooncake's timestamps are multiples of this; requests within it are spread evenly at random.
 _MOONCAKE_GRAIN_MS = 3000
 
 
 def held_ns(one: Round) -> dict[str, int]:
-    """Return rollouts' waiting by `Hold`, and what yields took; adds up to the round's headroom."""
+    """Return rollouts' waiting by `Hold`, and the time of yields; their sum is the round's headroom."""
     serving = clipped(one.spans, Span.SERVING, one.t0_ns, one.t1_ns)
     held: dict[str, int] = {}
     for span in one.spans:
@@ -42,7 +40,7 @@ def held_ns(one: Round) -> dict[str, int]:
 
 
 def idle_by_cause_ns(one: Round) -> dict[str, int]:
-    """Return the round's idle time by whether the rollout engine had anything to do."""
+    """Return the round's idle time, divided by whether the rollout engine had work."""
     idle_ns = one.device["idle_ns"]
     if not POLICIES[one.policy].lends:
         return {"not lent": idle_ns}
@@ -67,9 +65,9 @@ def idle_by_cause_ns(one: Round) -> dict[str, int]:
 
 
 def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
-    """Return the idle time of serving alone that rollouts did not get, by cause.
+    """Return the idle time of serving alone that rollouts did not get, by cause, for two rounds of one length.
 
-    The rounds must be of one length. The cause is negative where serving needed less time than alone.
+    A cause is negative where serving needed less time than alone.
     """
     alone, device = solo.device, lent.device
     assert alone["length_ns"] == device["length_ns"], "rounds of one length are compared"
@@ -80,51 +78,31 @@ def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
     return {**causes, "other work": other_ns} if other_ns else causes
 
 
-def still_open_ns(one: Round) -> list[int]:
-    """Return the time from the begin of each serving step that met a rollout step, until that yielded or ended.
-
-    On a GPU the rollout step was on the device that long; on a core it may have waited for the core most of that time.
-    """
-    rollout = clipped(one.spans, Span.ROLLOUT, one.t0_ns, one.t1_ns)
-    starts = [start for start, _ in rollout]
-    waits = []
-    for start, _ in clipped(one.spans, Span.SERVING, one.t0_ns, one.t1_ns):
-        at = bisect_right(starts, start) - 1
-        if at >= 0 and rollout[at][1] > start:
-            waits.append(rollout[at][1] - start)
-    return waits
-
-
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A serving request that found serving at rest and a rollout step on the device; nanoseconds of one clock.
 
-    Its server received it, and `text_ns` later handed it to its scheduler. Serving wanted the device `wish_ns` after
-    that, and `given_ns` after that no rollout step was on it. Rollouts computed for `computed_ns` of it: less where the
-    kernel let serving compute on the same core beside an unfinished layer.
-
-    Where the kernel takes the core from rollouts for any other thread, `given_ns` is 0, since serving's thread has the
-    core when it says that it wants it: `wish_ns` is then its wait for the core and for the message.
+    Serving wants the device `wish_ns` after its scheduler got the request. After `given_ns` more no rollout step is on
+    the device; rollouts compute for `computed_ns` of that time, less where the kernel lets serving compute on the same
+    core. Where the kernel preempts rollouts for any thread, `given_ns` is 0, and `wish_ns` is the wait for the core.
     """
 
-    text_ns: int
     wish_ns: int
     given_ns: int
     computed_ns: int
 
     @property
     def free_ns(self) -> int:
-        """From the request being handed to serving's scheduler to no rollout step on the device."""
+        """Time from the hand-over to serving's scheduler until no rollout step is on the device."""
         return self.wish_ns + self.given_ns
 
     @property
     def work_ns(self) -> int:
-        """The most that rollouts can have computed after the request was handed to serving's scheduler."""
+        """The most that rollouts can have computed after the hand-over to serving's scheduler."""
         return self.wish_ns + self.computed_ns
 
 
 def arrivals(one: Round) -> list[Arrival]:
-    """Return the arrivals of a round that met a rollout step."""
     rollout = sorted((span for span in one.spans if span.kind is Span.ROLLOUT), key=lambda span: span.start_ns)
     starts = [span.start_ns for span in rollout]
     met = []
@@ -136,12 +114,12 @@ def arrivals(one: Round) -> list[Arrival]:
         if at >= 0 and rollout[at].end_ns > handed_ns:
             given_ns = max(0, rollout[at].end_ns - wanted_ns)
             computed_ns = min(given_ns, rollout[at].latency_ns)
-            met.append(Arrival(span.aux - span.latency_ns, span.latency_ns, given_ns, computed_ns))
+            met.append(Arrival(span.latency_ns, given_ns, computed_ns))
     return met
 
 
 def _overlap(interval: tuple[int, int], others: Sequence[tuple[int, int]]) -> int:
-    """Return the nanoseconds of `interval` inside `others`, which are in order and do not overlap."""
+    """Return the nanoseconds of `interval` inside `others`, which are sorted and do not overlap."""
     start, end = interval
     at = max(0, bisect_right(others, (start, 0)) - 1)
     total = 0
@@ -151,16 +129,8 @@ def _overlap(interval: tuple[int, int], others: Sequence[tuple[int, int]]) -> in
     return total
 
 
-# ------------------------------------------------------------------ statistics
-
-
-def distribution(values: Sequence[float]) -> list[float]:
-    """Return the quantiles from 0 to 1 in equal steps; empty without values."""
-    return [round(float(value), 3) for value in np.quantile(values, np.linspace(0, 1, _POINTS))] if values else []
-
-
 def ratios(rounds: dict[str, list[Round]], policy: str, base: str, figure: Callable[[Round], float]) -> list[float]:
-    """Return `figure` of a policy over that of another, round by round; a round without either is left out."""
+    """Return `figure` of a policy over that of `base`, round by round; a round without either is left out."""
     by_number = {one.number: figure(one) for one in rounds.get(base, [])}
     pairs = [(figure(one), by_number[one.number]) for one in rounds.get(policy, []) if one.number in by_number]
     return [over / under for over, under in pairs if under > 0 and not math.isnan(over)]

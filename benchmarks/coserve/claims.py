@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 from benchmarks.coserve import account
@@ -11,7 +10,6 @@ from rose.accept.coserve.keeper import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, S
 from rose.accept.coserve.rounds import (
     LATENCIES,
     QUANTILES,
-    Latency,
     Round,
     harvest_share,
     over_budget,
@@ -33,14 +31,9 @@ _YIELD_MARGIN_MS = 2.0
 
 
 def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seconds: float, layers: int) -> None:
-    """Claim what the rounds that were played allow, and keep every round in the detail."""
     report.detail["policies"] = {name: POLICIES[name].about for name in rounds}
     report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
     report.detail["rounds"] = [round_figures(one, budgets) for each in rounds.values() for one in each]
-    report.detail["distributions_ms"] = {
-        what: {name: account.distribution(values_ms(each, latency)) for name, each in rounds.items()}
-        for what, latency in LATENCIES.items()
-    }
     report.detail["ratios_to_solo"] = {
         name: {
             f"{what} p{share * 100:g}": account.summary(_latency_ratios(rounds, name, what, share))
@@ -74,14 +67,13 @@ def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budg
 
 
 def _claim_given(report: Report, rounds: dict[str, list[Round]], seconds: float, layers: int) -> None:
-    """From a request being with serving's scheduler to rollouts off the device: at most a layer, and a margin.
+    """Claim the time until rollouts are off the device for a serving request: at most a layer, and a margin.
 
-    It begins when the server hands the request to the process of its scheduler, so that the way there is part of it and
-    HTTP and tokenization, which are the host's work before serving's scheduler knows anything, are not; it ends with
-    the last that a rollout step computed. Of requests that met a rollout step and no step of serving's own.
+    The time begins when the server hands the request to its scheduler's process, after HTTP and tokenization. It ends
+    with the last work of a rollout step. Requests count that met a rollout step and no step of serving's own.
 
-    Without the kernel's idle class a layer that is not finished stays on the core beside serving, which has nearly all
-    of it: what is claimed then is what rollouts still computed, as nothing else would delay serving on a GPU.
+    Without the kernel's idle class an unfinished layer stays on the core beside serving, which has nearly all of the
+    core: the claim is then the time that rollouts still computed, as nothing else would delay serving on a GPU.
     """
     detail = report.detail["given_way"] = {
         name: _given(rounds[name], layers) for name in rounds if POLICIES[name].lends and POLICIES[name].decides == ROSE
@@ -102,21 +94,14 @@ def _claim_given(report: Report, rounds: dict[str, list[Round]], seconds: float,
 
 
 def _given(rounds: list[Round], layers: int) -> dict[str, Any]:
-    """How soon rollouts were off the device, each part by itself."""
     arrivals = [arrival for one in rounds for arrival in account.arrivals(one)]
     steps = sum(one.device["rollout_steps"] for one in rounds)
     step_ms = sum(one.device["rollout_ns"] for one in rounds) / max(1, steps) / 1e6
-    still_open = [wait / 1e6 for one in rounds for wait in account.still_open_ns(one)]
     return {
         "layer_ms": step_ms / layers,
         "requests": len(arrivals),
-        "received_to_scheduler_ms": _quantiles([arrival.text_ns / 1e6 for arrival in arrivals]),
-        "scheduler_to_wish_ms": _quantiles([arrival.wish_ns / 1e6 for arrival in arrivals]),
-        "wish_to_free_ms": _quantiles([arrival.given_ns / 1e6 for arrival in arrivals]),
         "free_ms": _quantiles([arrival.free_ns / 1e6 for arrival in arrivals]),
         "rollouts_computed_ms": _quantiles([arrival.work_ns / 1e6 for arrival in arrivals]),
-        "serving_steps_that_met_a_rollout_step": len(still_open),
-        "which_was_still_open_for_ms": _quantiles(still_open),
     }
 
 
@@ -125,10 +110,7 @@ def _quantiles(values: list[float]) -> dict[str, float]:
 
 
 def _harvest(rounds: dict[str, list[Round]], name: str) -> dict[str, object]:
-    """Idle time of serving alone: the share that rollouts got, and where the rest went, of all rounds together.
-
-    Beside it the share by the published rule of slices.
-    """
+    """Return the share of serving's idle time that rollouts got, also by the published rule of slices, and the rest."""
     solo = {one.number: one for one in rounds[SOLO]}
     lost: dict[str, int] = {}
     idle_ns = rollout_ns = by_halves_ns = 0
@@ -145,7 +127,6 @@ def _harvest(rounds: dict[str, list[Round]], name: str) -> dict[str, object]:
         "idle_alone_s": idle_ns / 1e9,
         "rollout_s": rollout_ns / 1e9,
         "lost_s": {cause: round(length_ns / 1e9, 3) for cause, length_ns in sorted(lost.items())},
-        "lost_share": {cause: round(length_ns / idle_ns, 4) for cause, length_ns in sorted(lost.items())},
     }
 
 
@@ -155,12 +136,10 @@ def _shares(rounds: dict[str, list[Round]], name: str) -> list[float]:
 
 
 def _latency_ratios(rounds: dict[str, list[Round]], name: str, what: str, share: float) -> list[float]:
-    latency = LATENCIES[what]
-    return account.ratios(rounds, name, SOLO, _quantile_of(latency, share))
+    def quantile(one: Round) -> float:
+        return quantile(values_ms([one], LATENCIES[what]), share)
 
-
-def _quantile_of(latency: Latency, share: float) -> Callable[[Round], float]:
-    return lambda one: quantile(values_ms([one], latency), share)
+    return account.ratios(rounds, name, SOLO, quantile)
 
 
 def _median(values: list[float]) -> float:

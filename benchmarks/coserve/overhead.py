@@ -1,7 +1,7 @@
 """Measures the cost of the plugin for a serving engine that lends nothing, attached to a page and detached.
 
-Both cases are one engine, since two processes of one program differ by some percent in speed for as long as they live.
-Requests of one size go to it attached and detached in turns, so that what a shared host does over minutes hits both.
+Both cases use one engine, since two processes of one program differ by some percent in speed. Requests of one size go
+to it attached and detached in turns, so that a shared host's other work hits both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Trial = dict[str, Served]
 
 
 def measure(report: Report, host: Host, client: Worker, starts: int, trials: int) -> None:
-    """Claims the median over all trials. The host's engines are stopped first."""
+    """Stop the host's engines, and claim the median over all trials of new ones."""
     every: list[_Trial] = []
     for start in range(starts):
         with phase(f"the plugin's own cost, start {start + 1} of {starts}"):
@@ -36,18 +36,11 @@ def measure(report: Report, host: Host, client: Worker, starts: int, trials: int
             some = _trials(host, client, trials, _SEED * (start + 1))
             every += some
             echo(f"TPOT ratio {statistics.median(_ratios(some, LATENCIES['TPOT'])):.3f}", err=True)
-    detail: dict[str, Any] = {
-        "starts": starts,
-        "trials": trials,
-        "prompt_tokens": _PROMPT_TOKENS,
-        "output_tokens": _OUTPUT_TOKENS,
-    }
+    detail: dict[str, Any] = {"starts": starts, "trials": trials}
     for what, latency in LATENCIES.items():
         ratios = _ratios(every, latency)
         report.claim(f"{what}, plugin attached / detached, nothing lent", statistics.median(ratios), "x", 1.01, "lower")
-        values_ns = {case: [value for trial in every if (value := latency(trial[case])) is not None] for case in _CASES}
-        medians_ms = {case: statistics.median(values) / 1e6 for case, values in values_ns.items()}
-        detail[what] = {"attached_to_detached": account.summary(ratios), "median_ms": medians_ms}
+        detail[what] = account.summary(ratios)
     report.detail["plugin"] = detail
 
 
@@ -63,7 +56,7 @@ def _trials(host: Host, client: Worker, trials: int, seed: int) -> list[_Trial]:
                 owned.attach(host.page.path)
             else:
                 owned.detach(by_owner=False)
-            # Prompts of one length, with other words each time: none of it is in a prefix cache.
+            # Each prompt has the same length and other words, so that no prefix cache has it.
             client.tell(**serving_command(url, arrivals, seed + number * len(_CASES) + index))
             client.hear()
             (request,) = client.hear()["requests"]

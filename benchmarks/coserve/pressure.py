@@ -1,8 +1,8 @@
-"""From serving growing past the watermark to the memory being free: cuts under a full load, and what was given back.
+"""Time from serving growing past the watermark until memory is free: cuts under full load, and the memory given back.
 
-Each trial is a lease of its own. Rollouts fill their budget, then serving gets a prompt that leaves less of the
-headroom free than the watermark wants; the rollout engine cuts itself. A cut is timed from when serving's scheduler
-knew of the prompt to when the pages of what was cut are the system's, by the clock that both processes share.
+In each trial rollouts fill their budget, then serving gets a prompt that leaves less headroom than the watermark wants,
+and the rollout engine cuts itself. A cut lasts from serving's scheduler knowing of the prompt until the system has the
+pages, by the clock that both processes share.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.coserve import account
 from rose.accept.coserve.host import ROLLOUT, SERVING, Host
 from rose.accept.coserve.keeper import POLICIES, ROSE, TTL_NS
 from rose.accept.coserve.rounds import QUANTILES, quantile
@@ -31,7 +30,7 @@ from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.terminal import echo
 
 _PROMPT_TOKENS, _TOKEN_IDS, _NEW_TOKENS = 600, (1000, 40000), 4
-#: What requests hold before a trial, and that with the prefix cache, of which a cut gives back what is beyond it.
+#: Tokens of requests before a trial, and of requests and prefix cache; a cut gives back those beyond the budget.
 _FILL_TOKENS, _CACHE_TOKENS, _BUDGET_TOKENS = 700, 4000, 1400
 _WARM_UP = 6
 _WAIT_S = 10.0
@@ -40,7 +39,7 @@ _BUDGETS = Budgets(1 << 60, 1 << 60)
 
 
 def measure(report: Report, host: Host, client: Worker, turns: int, trials: int) -> None:
-    """Claims the 99th percentile over `trials` cuts, and that resident memory is lower after each."""
+    """Claim the 99th percentile over `trials` cuts, and that resident memory is lower after each."""
     host.adopt(POLICIES[ROSE])
     for number in range(_WARM_UP):  # Nothing is lent beside a serving engine whose step times are unknown.
         _serve(host, -1 - number, _PROMPT_TOKENS >> number, _NEW_TOKENS)
@@ -59,36 +58,33 @@ def measure(report: Report, host: Host, client: Worker, turns: int, trials: int)
 
 
 def claim(report: Report, cuts: list[dict[str, Any]], trials: int) -> None:
-    """Claim what `trials` brought; a trial without a cut counts as one that took as long as it was waited for."""
+    """Make the claims; a trial without a cut counts as one of _WAIT_S."""
     took_ms = [cut["took_ms"] for cut in cuts] + [_WAIT_S * 1e3] * (trials - len(cuts))
     given_back = [cut["resident_before_bytes"] - cut["resident_after_bytes"] for cut in cuts]
     report.detail["memory"] = {
         "trials": trials,
         "took_ms": {f"p{share * 100:g}": quantile(took_ms, share) for share in QUANTILES},
-        "serving_waited_ms": account.summary([cut["serving_waited_ms"] for cut in cuts]),
         "given_back_bytes_median": statistics.median(given_back) if given_back else None,
         "cuts": cuts,
     }
     if not report.quick:
         report.claim("high watermark to memory available, p99", quantile(took_ms, 0.99), "ms", 50, "lower")
-    report.claim(
-        "cuts after which less is resident", sum(size > 0 for size in given_back) / trials, "share", 1, "higher"
-    )
+    smaller = sum(size > 0 for size in given_back) / trials
+    report.claim("cuts after which less is resident", smaller, "share", 1, "higher")
 
 
 def _trial(host: Host, trial: int) -> dict[str, Any] | None:
-    """One lease that is cut; None if it was not."""
+    """Cut one lease, and return the cut; None if there was no cut."""
     page, roomy = host.page, host.memory
     number = page.lease().number + 1
     page.set_terms(_BUDGETS, 64, roomy)
     _lend(host, number)
     if not _until(host, number, lambda: _filled(page)):
         return None
-    # Room for all that rollouts may hold, and nearly for the prompt, but not for any of theirs beside it.
+    # Room for all tokens of rollouts, and nearly for the prompt, but not for both.
     room_bytes = _PROMPT_TOKENS * roomy.serving_bytes_per_token * 99 // 100
     assert room_bytes > _BUDGET_TOKENS * roomy.rollout_bytes_per_token, "the prompt is what presses"
     device_bytes = int(room_bytes / (1 - roomy.headroom * (1 - roomy.high_watermark)))
-    waited_ns = page.get(Party.SERVING, Field.CUT_WAIT_NS)
     with _sampled(host) as resident:
         page.set_terms(_BUDGETS, 64, replace(roomy, device_bytes=device_bytes))
         _serve(host, trial, _PROMPT_TOKENS, _NEW_TOKENS)
@@ -97,14 +93,8 @@ def _trial(host: Host, trial: int) -> dict[str, Any] | None:
             return None
     return {
         "took_ms": cut.took_ns / 1e6,
-        "serving_waited_ms": (page.get(Party.SERVING, Field.CUT_WAIT_NS) - waited_ns) / 1e6,
-        "tokens_before": cut.tokens_before,
-        "tokens_after": cut.tokens_after,
-        "requests": cut.requests,
-        "tokens_kept": cut.tokens_kept,
-        "bytes_returned": cut.bytes_returned,
-        "resident_before_bytes": resident.before(cut.at_ns - cut.took_ns),
-        "resident_after_bytes": resident.after(cut.at_ns),
+        "resident_before_bytes": [size for at_ns, size in resident if at_ns <= cut.at_ns - cut.took_ns][-1],
+        "resident_after_bytes": next(size for at_ns, size in resident if at_ns >= cut.at_ns),
     }
 
 
@@ -114,14 +104,10 @@ def _filled(page: ArbiterPage) -> bool:
 
 
 def _serve(host: Host, seed: int, prompt_tokens: int, new_tokens: int) -> None:
-    """A request in serving, answered."""
     draw = random.Random(seed)
     prompt = [draw.randrange(*_TOKEN_IDS) for _ in range(prompt_tokens)]
-    body: dict[str, object] = {
-        "input_ids": prompt,
-        "sampling_params": {"max_new_tokens": new_tokens, "ignore_eos": True},
-    }
-    host.engines[SERVING].post("/generate", body)
+    sampling = {"max_new_tokens": new_tokens, "ignore_eos": True}
+    host.engines[SERVING].post("/generate", {"input_ids": prompt, "sampling_params": sampling})
 
 
 def _lend(host: Host, number: int) -> None:
@@ -137,7 +123,7 @@ def _lend(host: Host, number: int) -> None:
 
 
 def _until(host: Host, number: int, met: Callable[[], bool]) -> bool:
-    """Wait for it with the lease kept up; False if it did not come."""
+    """Renew the lease until `met`; return False after _WAIT_S."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
         _lend(host, number)
@@ -147,30 +133,16 @@ def _until(host: Host, number: int, met: Callable[[], bool]) -> bool:
     return False
 
 
-@dataclass(slots=True)
-class _Resident:
-    """Resident memory of the rollout engine's scheduler over time: (moment, bytes)."""
-
-    samples: list[tuple[int, int]] = field(default_factory=list)
-
-    def before(self, at_ns: int) -> int:
-        """The last sample until then."""
-        return [size for moment, size in self.samples if moment <= at_ns][-1]
-
-    def after(self, at_ns: int) -> int:
-        """The first sample from then on."""
-        return next(size for moment, size in self.samples if moment >= at_ns)
-
-
 @contextmanager
-def _sampled(host: Host) -> Iterator[_Resident]:
+def _sampled(host: Host) -> Iterator[list[tuple[int, int]]]:
+    """Yield a list that grows by (moment, resident bytes) of the rollout engine's scheduler."""
     (scheduler,) = (process for process in host.processes(ROLLOUT) if is_scheduler(process))
-    resident, stopping = _Resident(), threading.Event()
+    resident, stopping = list[tuple[int, int]](), threading.Event()
 
     def sample() -> None:
         while True:
             began = monotonic_ns()
-            resident.samples.append((began, scheduler.memory_info().rss))
+            resident.append((began, scheduler.memory_info().rss))
             if stopping.wait(_SAMPLE_S):
                 return
 

@@ -1,7 +1,4 @@
-"""`python -m benchmarks.coverage`: of simulated ledgers whose truth is known, the share whose 95% interval covers it.
-
-For every interval that the product shows; and whether none is shown where none would be honest.
-"""
+"""`python -m benchmarks.coverage`: the share of simulated ledgers whose 95% interval covers the known truth."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ from rose.accept.report import Report
 
 #: 92% to 98% is as good as 95%.
 AWAY_MAX = 3.0
-#: Fewer intervals than these make no claim about how many cover.
+#: A claim about coverage needs this many intervals.
 LEDGERS_MIN = 300
-#: Each case and how many ledgers it takes in the full form, so that chance alone seldom moves a figure out of bounds.
+#: Each case and its ledgers in the full form, so that chance alone seldom moves a figure out of bounds.
 CASES: dict[str, tuple[Simulation, int]] = {
     "cost": (groups.cost, 1000),
     "few": (groups.few, 1000),
@@ -39,7 +36,6 @@ QUICK_LEDGERS = 12
 
 
 def main(given: list[str] | None = None) -> None:
-    """Simulate, count and report; the exit code is 0 when the simulating itself worked."""
     parser = arguments(__doc__, only=list(CASES))
     parser.add_argument(
         "--ledgers", type=at_least_one, metavar="N", help="ledgers a case; a claim about coverage takes 300"
@@ -63,7 +59,7 @@ def _run(name: str, simulation: Simulation, ledgers: int) -> list[Shown]:
 
 
 def _claim(report: Report, case: str, shown: Iterable[Shown]) -> None:
-    """How far coverage is from what it is called, figure by figure, and whether an interval was shown dishonestly."""
+    """Claim how far the coverage of each figure is from 95%, and that no dishonest interval is shown."""
     by_figure: dict[str, list[Shown]] = defaultdict(list)
     dishonest = 0
     for one in shown:

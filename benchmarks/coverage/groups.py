@@ -1,7 +1,4 @@
-"""Simulated runs: groups of trajectories on borrowed and dedicated devices whose speed wanders, and what they cost.
-
-Truth is the same figure of a run of very many groups: the one that intervals of a figure over groups claim to hold.
-"""
+"""Simulated runs on borrowed and dedicated devices whose speed wanders; the truth is that of very many groups."""
 
 from __future__ import annotations
 
@@ -28,33 +25,28 @@ GROUPS, TRAJECTORIES = 40, 8
 CPM_USD = 2.0
 NS_PER_TOKEN = 20_000_000
 USD_PER_NS = {"borrowed": 2.0 / 3.6e12, "dedicated": 2.5 / 3.6e12}
-#: What a nanosecond of borrowed time costs at the margin, and how well that is known.
+#: The marginal cost of a nanosecond of borrowed time, and the relative standard deviation of its estimate.
 MARGINAL_USD_PER_NS, MARGINAL_ERROR = 0.3 / 3.6e12, 0.15
 MANY = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A simulated run: its groups, and rows as `rollout_blocks` gives them."""
+    """A simulated run: its groups, rows as `rollout_blocks` gives them, and time and tokens by placement."""
 
     groups: Groups
     blocks: list[dict[str, Any]]
-    #: Time of each group by placement.
-    group_ns: dict[str, list[int]]
+    ns: dict[str, int]
     tokens: dict[str, Tokens]
-
-    @property
-    def ns(self) -> dict[str, int]:
-        return {place: sum(each) for place, each in self.group_ns.items()}
 
 
 def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float = 0.3) -> Run:
-    """`size` groups in turn. A group's chance of acceptance is its own, hard ones take longer, some are stale."""
+    """Simulate `size` groups. Each has its own chance of acceptance; hard ones take longer, and some are stale."""
     chance = random.beta(2.0, 2.5, size)
     trajectories = TRAJECTORIES - random.binomial(2, lost_share, size)
     accepted = random.binomial(trajectories, chance)
     audited = random.binomial(accepted, 0.5)
-    correct_ = random.binomial(audited, 0.9)
+    correct = random.binomial(audited, 0.9)
     each = random.lognormal(6.0, 0.5, size) * (1.5 - chance)
     answer = random.poisson(each * 0.2 * trajectories) + 1
     output = np.rint(each * trajectories).astype(np.int64) + answer
@@ -63,20 +55,14 @@ def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float 
     made["dedicated"] = output - made["borrowed"]
     stale = random.random(size) < 0.1
     ns = {place: np.rint(tokens * NS_PER_TOKEN * _speed(random, size)) for place, tokens in made.items()}
+    fresh = {"judged": trajectories, "accepted": accepted, "audited": audited, "audited_correct": correct}
+    columns = {"trajectories": trajectories, "output_tokens": output, "answer_tokens": answer}
+    columns |= {name: np.where(stale, 0, values) for name, values in fresh.items()}
+    for place, tokens in made.items():
+        columns |= {f"{place}_tokens": tokens, f"{place}_useful": np.where(stale, 0, tokens)}
+    counts = {name: values.tolist() for name, values in columns.items()}
     rows = [
-        {
-            "group_id": f"g{n:06}",
-            "step": n // 8,
-            "trajectories": int(trajectories[n]),
-            "judged": 0 if stale[n] else int(trajectories[n]),
-            "accepted": 0 if stale[n] else int(accepted[n]),
-            "audited": 0 if stale[n] else int(audited[n]),
-            "audited_correct": 0 if stale[n] else int(correct_[n]),
-            "output_tokens": int(output[n]),
-            "answer_tokens": int(answer[n]),
-            **{f"{place}_tokens": int(made[place][n]) for place in made},
-            **{f"{place}_useful": 0 if stale[n] else int(made[place][n]) for place in made},
-        }
+        {"group_id": f"g{n:06}", "step": n // 8, **{name: values[n] for name, values in counts.items()}}
         for n in range(size)
     ]
     block = np.arange(size) * BLOCKS // size
@@ -92,23 +78,21 @@ def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float 
         for place in made
         for number in range(BLOCKS)
     ]
-    tokens = {
-        place: Tokens(
-            dict.fromkeys(FATES, 0)
-            | {"stale": int(made[place][stale].sum()), "rejected": int(made[place][~stale].sum())}
-        )
-        for place in made
+    none = dict.fromkeys(FATES, 0)
+    became = {
+        place: Tokens(none | {"stale": int(tokens[stale].sum()), "rejected": int(tokens[~stale].sum())})
+        for place, tokens in made.items()
     }
-    return Run(Groups.of(rows), blocks, {place: [int(one) for one in of] for place, of in ns.items()}, tokens)
+    return Run(Groups.of(rows), blocks, {place: int(of.sum()) for place, of in ns.items()}, became)
 
 
 def _speed(random: np.random.Generator, size: int) -> Floats:
-    """Slowness of each group around 1: most of it its own, some of it shared with the group before."""
+    """Return the slowness of each group around 1: mostly its own, partly that of the group before."""
     return np.exp(0.3 * wandering(random, size, 0.4) - 0.045)
 
 
 def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
-    """The run's token prices, as `token_cost` makes them; without a generator at the true marginal price."""
+    """Return the run's token prices, as `token_cost` makes them; without `random` at the true marginal price."""
     off = 1.0 if random is None else 1 + MARGINAL_ERROR * random.standard_normal()
     usd = {place: run.ns[place] * price for place, price in USD_PER_NS.items()}
     marginal = run.ns["borrowed"] * MARGINAL_USD_PER_NS * off
@@ -137,14 +121,14 @@ def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
 
 @functools.lru_cache(maxsize=1)
 def many() -> tuple[Run, TokenCost]:
-    """A run of so many groups that its figures are the truth."""
+    """Return a run of so many groups that its figures are the truth."""
     run = simulate(np.random.default_rng(77), MANY)
     return run, priced(run, None)
 
 
 @functools.lru_cache(maxsize=1)
 def truths() -> dict[str, float]:
-    """Of every figure of `cost`."""
+    """Return the truth of every figure of `cost`."""
     run, cost = many()
     found = run.groups
     known = {name: float(getattr(found, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
@@ -158,7 +142,7 @@ def truths() -> dict[str, float]:
 
 
 def cost(random: np.random.Generator) -> Iterator[Shown]:
-    """Factors, cost per accepted and per correct on every line, the formula, and the same by task."""
+    """Yield factors, cost per accepted and per correct answer on every line and by task, and the formula's."""
     run, truth = simulate(random), truths()
     found, price = run.groups, priced(run, random)
     drawn = cost_per_correct.resample(found)
@@ -185,26 +169,21 @@ def cost(random: np.random.Generator) -> Iterator[Shown]:
 
 
 def few(random: np.random.Generator) -> Iterator[Shown]:
-    """Cost per accepted of a run of as few groups as may have an interval, and of fewer."""
+    """Yield the cost per accepted answer of the fewest groups that may have an interval, and of one less."""
     truth = truths()
     for size in (bootstrap.UNITS_MIN, bootstrap.UNITS_MIN - 1):
         run = simulate(random, size)
         drawn, price = cost_per_correct.resample(run.groups), priced(run, random)
         interval, _ = cost_per_correct.measured_interval(price, run.tokens, run.groups, drawn, "blended")
-        yield shown(
-            f"per accepted, {size} groups",
-            truth["per accepted, blended"],
-            interval,
-            bootstrap.TOO_FEW,
-            never=size < bootstrap.UNITS_MIN,
-        )
+        name, never = f"per accepted, {size} groups", size < bootstrap.UNITS_MIN
+        yield shown(name, truth["per accepted, blended"], interval, bootstrap.TOO_FEW, never=never)
 
 
 ETA_T, STEPS, PER_STEP = 0.25, 14, 24
 
 
 def _learning(random: np.random.Generator) -> list[elasticity.Step]:
-    """Steps whose accept rates scatter around a power of the training before them by more than their groups explain."""
+    """Return steps whose accept rates follow a power of the training before them, with extra scatter."""
     trained = np.arange(1, STEPS + 1)
     alpha = np.clip(0.25 * trained**ETA_T * random.lognormal(-0.005, 0.1, STEPS), 0, 0.98)
     return [
@@ -221,7 +200,7 @@ def _eta_n() -> float:
 
 
 def elasticities(random: np.random.Generator) -> Iterator[Shown]:
-    """Both elasticities, and the difference that says where the next slack second belongs."""
+    """Yield both elasticities, and the difference that decides the use of the next slack second."""
     eta_n = elasticity.of_rollouts(simulate(random, 60, lost_share=0).groups)
     eta_t = elasticity.of_training(_learning(random))
     yield shown("eta_n", _eta_n(), eta_n.interval, eta_n.says)
@@ -233,7 +212,7 @@ def elasticities(random: np.random.Generator) -> Iterator[Shown]:
 
 
 def verdicts(random: np.random.Generator) -> Iterator[Shown]:
-    """Cost per correct answer with a verifier, from probes in groups and what the run paid for a trajectory."""
+    """Yield the cost per correct answer with a verifier, from probes in groups and the run's cost of a trajectory."""
     run, truth = simulate(random), truths()
     price, drawn = priced(run, random), cost_per_correct.resample(run.groups)
     assert drawn is not None

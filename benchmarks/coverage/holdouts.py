@@ -1,13 +1,13 @@
-"""Simulated serving on devices whose leases are withheld at random, with what lending really cost beside it.
+"""Simulated serving on devices whose leases are withheld at random, with the true cost of lending.
 
-Every request is drawn once: what it would have taken without lending, and what it took. A miss may revoke the lease,
-and what a lease does to serving may last beyond it, so that time without a lease is no time without lending.
+Each request has a latency without lending and one with it. A miss may revoke the lease, and a lease's effect may
+outlast it, so that time without a lease is not time without lending.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -31,17 +31,16 @@ BOOK = Stretches(
     pricebook.parse(pricebook.load("example").text.replace("violation_usd = 0\n", LENDING), "simulated"),
     ((FROM_NS, FROM_NS + 86_400 * 10**9),),
 )
-#: What a fleet file has without a word about it.
 USUAL = CoservingConfig()
 WINDOW_S, WASHOUT_S = int(USUAL.holdout_window_s), int(USUAL.holdout_washout_s)
-#: Prompt tokens of each request, how many of them may be in serving's cache, and the chance that one is.
+#: Prompt tokens of each request, those that serving's cache may have, and the chances of a hit.
 PROMPT, CACHED, CACHED_ALONE, CACHED_LENT = 100, 60, 0.9, 0.7
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """How devices serve and are lent. `slower` is how much longer a request takes under lending, as a share; a lease
-    that a miss revokes is granted again after `away_s`, and lending is felt for `lasts_s` after it."""
+    """How devices serve and are lent. `slower` is the share by which a request takes longer under lending, whose effect
+    outlasts the lease by `lasts_s`. A revoked lease is granted again after `away_s`."""
 
     hours: int = 24
     devices: int = 1
@@ -56,9 +55,8 @@ class Fleet:
 
 @dataclass(slots=True)
 class Served:
-    """One device: arrivals in seconds, dollars in nano with lending as it was and without any, and its windows."""
+    """One device's requests: nano-dollars with lending and without any, and the window of each in `keys`."""
 
-    arrived: Ints
     cost: Ints
     cost_alone: Ints
     missed: Ints
@@ -66,17 +64,16 @@ class Served:
     cached: Ints
     busy: Floats
     busy_alone: Floats
-    keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    keys: Ints
 
 
 def cost_nano(share: Floats) -> Ints:
-    """What requests cost by the share of their budget that they took."""
+    """Return the cost of requests by the share of their budget that they took."""
     within = np.interp(share, CURVE_AT, CURVE_NANO)
     return np.where(share > 1, MISS_NANO, np.rint(within)).astype(np.int64)
 
 
 def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
-    """One device for as long as the fleet runs."""
     seconds = fleet.hours * 3600
     load = np.repeat(wandering(random, seconds // 60, 0.9), 60)
     withheld = np.repeat(random.random(seconds // WINDOW_S + 1) < USUAL.holdout_share, WINDOW_S)[:seconds]
@@ -92,7 +89,6 @@ def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
     cached = random.binomial(CACHED, np.where(under, CACHED_LENT, CACHED_ALONE))
     busy = random.lognormal(0.0, 0.4, len(arrived)) * 0.2
     return Served(
-        arrived=arrived,
         cost=cost_nano(took),
         cost_alone=cost_nano(alone),
         missed=(took > 1).astype(np.int64),
@@ -105,7 +101,7 @@ def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
 
 
 def _under_lending(fleet: Fleet, may_be_lent: Any, arrived: Ints, alone: Floats) -> Ints:
-    """Return for each request whether it meets a lease, or the after-effect of one."""
+    """Return for each request whether it meets a lease or its after-effect."""
     seconds = np.arange(len(may_be_lent))
     last = np.maximum.accumulate(np.where(may_be_lent, seconds, -(10**9)))
     under = np.zeros(len(arrived), bool)
@@ -122,7 +118,7 @@ def _under_lending(fleet: Fleet, may_be_lent: Any, arrived: Ints, alone: Floats)
 
 
 def measured(devices: list[Served]) -> Harm:
-    """What the queries `holdout_sums` and `holdout_clusters` give of it, compared."""
+    """Return the comparison of what the queries `holdout_sums` and `holdout_clusters` would return."""
     sums, clusters = [], []
     for name, one in enumerate(devices):
         for clean in (False, True):
@@ -132,7 +128,7 @@ def measured(devices: list[Served]) -> Harm:
             tokens = {"known_prompt_tokens": PROMPT * requests, "cached_tokens": int(one.cached[side].sum())}
             costs = {"misses": int(one.missed[side].sum()), "cost_nano": int(one.cost[side].sum())}
             sums.append(named | tokens | costs | {"requests": requests, "tokens": PROMPT * requests})
-            ones = np.ones(len(one.arrived), np.int64)
+            ones = np.ones(len(one.cost), np.int64)
             for measure, x, y, events in (
                 ("cost", ones, one.cost, float(one.cost[side].astype(float) @ one.cost[side])),
                 ("cache", PROMPT * ones, one.cached, None),
@@ -163,7 +159,7 @@ FLEETS = {
 
 
 def holdouts(random: np.random.Generator) -> Iterator[Shown]:
-    """What lending cost serving, in fleets where time without a lease says little of it."""
+    """Yield the cost of lending to serving, in fleets where time without a lease says little about it."""
     for name, fleet in FLEETS.items():
         devices = [serve(random, fleet, device) for device in range(fleet.devices)]
         truth = sum(int((one.cost - one.cost_alone).sum()) for one in devices) / NANO
@@ -176,7 +172,7 @@ def holdouts(random: np.random.Generator) -> Iterator[Shown]:
 
 
 def _besides(name: str, one: Served, measures: Harm) -> Iterator[Shown]:
-    """Cached tokens that were displaced, and time that serving worked longer."""
+    """Yield the displaced cached tokens, and the time by which serving worked longer."""
     touched = one.busy != one.busy_alone
     truths = {
         "cache": (CACHED * (CACHED_LENT - CACHED_ALONE) * float(touched.sum()), 1.0),

@@ -1,4 +1,4 @@
-"""Simulated lending: power meters, missed budgets and bursts on lent devices and others, with the truth beside them."""
+"""Simulated lending: power meters, missed budgets and bursts on lent devices and others, with the truth."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ DAY = date(2026, 6, 1)
 FROM_NS = 1_780_272_000_000_000_000
 SPANS = ((FROM_NS, FROM_NS + 86_400 * 10**9),)
 CLASS = "h100-sxm"
-#: Ends of the ranges of the book's power and tariff, as shares of their figures.
+#: Ranges of the book's power and tariff, as shares of their figures.
 POWER_RANGE, TARIFF_RANGE = (0.7, 1.2), (0.75, 1.4)
 PENALTY_USD, PENALTY_NANO = 0.001, 1_000_000
 LEASED_S, BORROWED_S = 4000, 3000
 IDLE_W, LOAD_W, USD_PER_KWH, PUE = 267, 680, 0.1, 1.25
 USD_PER_J = USD_PER_KWH * PUE / 3.6e6
-#: Extra watts that lending really draws, and chances of a missed budget.
+#: Extra watts that lending really draws.
 EXTRA_W = 180.0
 LOAD_BINS = 3
-#: Requests of a window beside the one there always is.
+#: Mean requests of a window beside the one that each has.
 REQUESTS = 20
 MISS_UNLENT, MISS_LENT = 0.05, 0.075
 
 
 def book(*, ranges: bool = True) -> PriceBook:
-    """The example book with ranges of this benchmark's own, or with none."""
+    """Return the example book with this benchmark's ranges, or with none."""
     text = pricebook.load("example").text.replace("violation_usd = 0\n", f"violation_usd = {PENALTY_USD}\n")
     lines = [line for line in text.splitlines() if not line.startswith(("low_share", "high_share"))]
     text = "\n".join(lines)
@@ -52,7 +52,7 @@ BOOK, UNRANGED = (Stretches(book(ranges=ranges), SPANS) for ranges in (True, Fal
 
 
 def metered(random: np.random.Generator, stretches: int) -> list[dict[str, Any]]:
-    """Rows of `power_by_load`: five-second readings whose level wanders, summed by five minutes."""
+    """Return rows of `power_by_load`: five-second readings whose level wanders, summed by five minutes."""
     sums: dict[tuple[int, bool], list[list[float]]] = defaultdict(list)
     for load_bin in range(LOAD_BINS):
         for lent in (True, False):
@@ -73,56 +73,53 @@ def metered(random: np.random.Generator, stretches: int) -> list[dict[str, Any]]
 
 
 def leased(work: float = 1) -> list[dict[str, Any]]:
-    """Rows of `leased_time`, for as much work as usual or another share of it."""
+    """Return rows of `leased_time`, for the usual work or another share of it."""
     return [{"device_class": CLASS, "segment": 0, "leased_ns": round(work * LEASED_S * 10**9)}]
 
 
 def lent(work: float = 1) -> list[dict[str, Any]]:
-    """Rows of `lent_time`: devices that serve a fifth of their time, and with rollouts work four fifths."""
+    """Return rows of `lent_time`: devices that serve a fifth of their time, and with rollouts work four fifths."""
     ns = round(work * 1000) * 5 * 10**9
     times = {"ns": ns, "rollout_ns": BORROWED_S * 10**9, "base_ns": ns // 5, "busy_ns": 4 * ns // 5}
     pieces = {"base_piece": 0, "busy_piece": 0, "unexplained_ns": 0}
     return [{"device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, **times, **pieces}]
 
 
-def assumed_w() -> float:
-    """Watts that the book's curve gives the rollouts of `lent`, over the whole of their devices' time."""
-    return (LOAD_W - IDLE_W) * 3 / 5
-
-
 def energy_term(random: np.random.Generator, stretches: int, prices: Stretches, work: float = 1) -> tuple[Term, float]:
-    """The energy term of some work, and the truth for the usual work, dollars; assumed without a metered stretch."""
+    """Return the energy term of some work, and the truth for the usual work, USD; assumed if `stretches` is 0."""
     tariff = within_range(random, *TARIFF_RANGE) if prices is BOOK else 1.0
     readings = power.metered(metered(random, stretches)) if stretches else {}
-    joules = EXTRA_W * LEASED_S if stretches else assumed_w() * 5000 * within_range(random, *POWER_RANGE)
+    # The book's curve gives the rollouts of `lent` so many watts over their devices' time.
+    assumed_w = (LOAD_W - IDLE_W) * 3 / 5
+    joules = EXTRA_W * LEASED_S if stretches else assumed_w * 5000 * within_range(random, *POWER_RANGE)
     return power.energy(lent(work), leased(work), readings, prices), joules * USD_PER_J * tariff
 
 
 def energy(random: np.random.Generator) -> Iterator[Shown]:
-    """The energy term where it is metered, for a while or for long, and where it is assumed."""
+    """Yield the energy term, metered for a while or for long, and assumed."""
     for stretches in (3, 6, 24):
         rows = power.metered(metered(random, stretches))
         minutes = f"{stretches * 5} minutes on each side"
         yield shown(f"extra power, {minutes}", EXTRA_W * 1000, rows[CLASS].interval)
         cost, truth = energy_term(random, stretches, UNRANGED)
         yield shown(f"energy, metered, {minutes}", truth, cost.interval, cost.no_interval)
-    cost, truth = energy_term(random, 10, BOOK)
-    yield shown("energy, metered, tariff with a range", truth, cost.interval, cost.no_interval)
-    cost, truth = energy_term(random, 2, BOOK)
-    yield shown("energy, metered for too short a time", truth, cost.interval, cost.no_interval, never=True)
-    cost, truth = energy_term(random, 0, BOOK)
-    yield shown("energy, assumed", truth, cost.interval, cost.no_interval)
-    cost, truth = energy_term(random, 0, UNRANGED)
-    yield shown("energy, assumed, no range in the book", truth, cost.interval, cost.no_interval, never=True)
+    for name, stretches, prices, never in (
+        ("metered, tariff with a range", 10, BOOK, False),
+        ("metered for too short a time", 2, BOOK, True),
+        ("assumed", 0, BOOK, False),
+        ("assumed, no range in the book", 0, UNRANGED, True),
+    ):
+        cost, truth = energy_term(random, stretches, prices)
+        yield shown(f"energy, {name}", truth, cost.interval, cost.no_interval, never=never)
 
 
 def provision_term(
     random: np.random.Generator, windows: int = 600, work: float = 1, *, withheld: bool = True
 ) -> tuple[Term, float]:
-    """What missed budgets came to, and what lending really added to them, dollars.
+    """Return the cost of missed budgets, and what lending really added to it, USD.
 
-    A tenth of the windows of a device is withheld at random, or none is. Misses come together: a window is as bad as it
-    is, and much like the one before.
+    A tenth of a device's windows is withheld at random, or none. Windows differ in their misses, and each resembles the
+    one before.
     """
     drawn = random.random(windows) < 0.1
     count = random.poisson(REQUESTS * np.where(drawn, 1.0, work)) + 1
@@ -146,16 +143,17 @@ def provision_term(
 
 
 def provided(random: np.random.Generator) -> Iterator[Shown]:
-    """Realised provision of many windows and of few, with some withheld at random and with none."""
-    for windows in (250, 600):
-        cost, truth = provision_term(random, windows)
-        yield shown(f"provision, {windows} windows, a tenth withheld", truth, cost.interval, cost.no_interval)
-    cost, truth = provision_term(random, withheld=False)
-    yield shown("provision, leases never withheld", truth, cost.interval, cost.no_interval, never=True)
+    """Yield the realised provision of many windows and of few, with some withheld at random and with none."""
+    for name, windows, withheld in (
+        ("250 windows, a tenth withheld", 250, True),
+        ("600 windows, a tenth withheld", 600, True),
+        ("leases never withheld", 600, False),
+    ):
+        cost, truth = provision_term(random, windows, withheld=withheld)
+        yield shown(f"provision, {name}", truth, cost.interval, cost.no_interval, never=not withheld)
 
 
 def expected_provision_usd(windows: int = 600) -> float:
-    """What lending adds in missed budgets on average."""
     return windows * 0.9 * (REQUESTS + 1) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
 
 
@@ -164,14 +162,13 @@ HAZARD = 0.03
 
 
 def bursts(random: np.random.Generator) -> Iterator[Shown]:
-    """Rates of bursts."""
     windows = 400
     risk = [{"day": DAY, "bin": 1, "windows": windows, "bursts": int(random.binomial(windows, HAZARD))}]
     yield shown("bursts an hour", HAZARD / 10, provision.rates(risk, [])[1].hazard_interval)
 
 
 def marginal(energy_is: Term, provision_is: Term) -> Marginal:
-    """m of these two terms; the others are nothing."""
+    """Return m of these two terms; its other terms are 0."""
     nothing = Term(usd=Fraction(0), basis="price book", explained="nothing")
     terms = dict.fromkeys(("transfer", "scheduler", "kv_recompute"), nothing)
     return Marginal(

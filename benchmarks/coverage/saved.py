@@ -1,4 +1,4 @@
-"""Simulated comparisons: what borrowing saved, with m from simulated meters or assumed, and simulated tokens."""
+"""Simulated savings of borrowing, with m from simulated meters or assumed, and simulated tokens."""
 
 from __future__ import annotations
 
@@ -20,23 +20,21 @@ from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run import tokens
 from rose.pricing.stats.bootstrap import Interval
 
-#: Dollars of m are of one lease schedule, those of tokens of one simulated run: this many dollars of tokens stand
-#: beside one of m, so that both are felt.
+#: Dollars of tokens are multiplied by this, so that tokens and m both matter.
 SCALE = 6.0
 OFFER, OFFER_RANGE = "market offer", (0.8, 1.5)
 USD_PER_DEVICE_HOUR = 2.0
-#: What a device is bought for, as a share of the time that is needed: many purchases, so that steps are small beside
-#: what is not known.
+#: The increment of a purchase, as a share of the time that is needed: small beside the uncertainty.
 INCREMENT_SHARE = 0.002
 #: Idle time of dedicated devices as a share of the time that is needed.
 IDLE_SHARES = {"no idle dedicated device": 0.0, "dedicated devices idle": 0.4, "dedicated devices idle for more": 50.0}
-#: Stated probability that the fleet would have been there anyway, its range, and what hangs on it, as a share of m.
+#: Stated probability that the fleet would have existed anyway, its range, and the dollars at stake as a share of m.
 IDLE_ANYWAY, IDLE_ANYWAY_RANGE, AT_STAKE = 0.7, (0.4, 0.9), 2.0
 
 
 @functools.lru_cache(maxsize=1)
 def expected() -> dict[str, float]:
-    """What a run costs on average, dollars: the borrowed tokens where they were made, and elsewhere."""
+    """Return the mean cost of a run's borrowed tokens, USD, where they were made and elsewhere."""
     run, cost = groups.many()
     scale = SCALE * groups.GROUPS / len(run.groups.rows)
     dedicated = float(cost.by_line["dedicated"] or 0) * run.tokens["borrowed"].useful * scale
@@ -45,7 +43,7 @@ def expected() -> dict[str, float]:
 
 
 def bought(name: str, usd: float, idle_share: float) -> Bought:
-    """Purchases for what costs `usd`, where devices sat idle for a share of what is needed on average."""
+    """Return purchases that cost `usd`, where devices were idle for `idle_share` of the mean need."""
     average = Fraction(expected()[name] * NS_PER_HOUR / USD_PER_DEVICE_HOUR)
     return Bought(
         needed_ns=Fraction(usd * NS_PER_HOUR / USD_PER_DEVICE_HOUR),
@@ -56,7 +54,6 @@ def bought(name: str, usd: float, idle_share: float) -> Bought:
 
 
 def ways(run: Run, idle_share: float) -> list[Alternative]:
-    """The other ways of one run."""
     usd = {place: run.ns[place] * price for place, price in groups.USD_PER_NS.items()}
     there = SCALE * usd["dedicated"] * run.tokens["borrowed"].useful / run.tokens["dedicated"].useful
     return [
@@ -82,7 +79,7 @@ def ledger(
     never: bool,
     idle: str = "no idle dedicated device",
 ) -> Iterator[Shown]:
-    """What one run saved against every way; `charged_usd` is what the borrow of such a run really costs."""
+    """Yield the savings of one run against every alternative; `charged_usd` is the true cost of its borrowing."""
     prices = {(place, "simulated"): price for place, price in groups.USD_PER_NS.items()}
     spreads = tokens.spreads(run.blocks, prices)
     borrowed_usd = Fraction(SCALE * run.ns["borrowed"] * groups.USD_PER_NS["borrowed"])
@@ -93,31 +90,22 @@ def ledger(
         cash = way.cash
         assert cash is not None
         if way.name == NOTHING and share:
-            # Idle devices change nothing where nothing is made.
+            # Without any work idle devices change nothing.
             continue
-        # The book's figure is a guess, and the truth lies where its range says.
+        # The book's figure is a guess, and the truth lies within its range.
         guess = within_range(random, *OFFER_RANGE) if way.name == OFFER else 1.0
         added = 0.0 if way.name == NOTHING else float(bought(way.name, expected()[way.name], share).usd)
-        yield shown(
-            f"cash saved against {way.name}: {which}",
-            added * guess - charged_usd,
-            cash.interval,
-            cash.no_interval,
-            never=never,
-        )
+        name, truth = f"cash saved against {way.name}: {which}", added * guess - charged_usd
+        yield shown(name, truth, cash.interval, cash.no_interval, never=never)
         if way.less is not None and which == "energy metered":
-            yield shown(
-                f"amortized, less than {way.name}",
-                expected()[way.name] * guess - expected()["borrowed"],
-                way.less.interval,
-                way.less.no_interval,
-            )
+            truth = expected()[way.name] * guess - expected()["borrowed"]
+            yield shown(f"amortized, less than {way.name}", truth, way.less.interval, way.less.no_interval)
         if way.name == DEDICATED and which == "energy metered":
             yield shown("capacity avoided", expected()[DEDICATED], way.interval, way.no_interval)
 
 
 def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, float]:
-    """The borrow where the fleet would have been there with a stated probability, and what is really charged on top."""
+    """Return `borrow` of a fleet that would have existed with a stated probability, and the true extra charge, USD."""
     at_stake = AT_STAKE * float(borrow.usd)
     low, high = IDLE_ANYWAY_RANGE
     real = IDLE_ANYWAY * within_range(random, low / IDLE_ANYWAY, high / IDLE_ANYWAY)
@@ -131,7 +119,7 @@ def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, 
 
 
 def saved(random: np.random.Generator) -> Iterator[Shown]:
-    """With m's energy metered or assumed, and with missed budgets at a price."""
+    """Yield savings with m's energy metered or assumed, and with missed budgets at a price."""
     for which, stretches, prices, withheld in (
         ("energy metered", 6, lending.BOOK, True),
         ("energy assumed", 0, lending.BOOK, True),
@@ -140,7 +128,7 @@ def saved(random: np.random.Generator) -> Iterator[Shown]:
         ("leases never withheld", 6, lending.BOOK, False),
     ):
         run = groups.simulate(random)
-        # Leases last as long as there is work for them.
+        # Leases last as long as their work.
         work = run.ns["borrowed"] / groups.GROUPS / (groups.many()[0].ns["borrowed"] / groups.MANY)
         energy, energy_usd = lending.energy_term(random, stretches, prices, work)
         provision, provision_usd = lending.provision_term(random, work=work, withheld=withheld)

@@ -1,4 +1,4 @@
-"""What one simulated ledger shows of one figure: its interval beside the truth, or why there is none."""
+"""One figure of one simulated ledger: its interval beside the truth, or the reason for having none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rose.pricing.stats.bootstrap import Floats, Interval
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """`low` None: no interval is shown, and `why` says why."""
+    """A figure. `low` is None if no interval is shown, and `why` then has the reason."""
 
     figure: str
     truth: float
@@ -28,27 +28,27 @@ class Shown:
         return self.low <= self.truth and (self.high is None or self.truth <= self.high)
 
 
-#: One simulated ledger: the figures it shows.
+#: Simulates one ledger, and yields its figures.
 Simulation = Callable[[np.random.Generator], Iterator[Shown]]
 
 
 def shown(
     figure: str, truth: float, interval: Interval | None, why: str | None = None, *, never: bool = False
 ) -> Shown:
-    """A figure with the interval that the product makes, if it makes one."""
+    """Return a figure with the product's interval, if it makes one."""
     if interval is None:
         return Shown(figure, truth, None, None, why or "no interval", never)
     return Shown(figure, truth, interval.low, interval.high, never=never)
 
 
 def within_range(random: np.random.Generator, low_share: float, high_share: float) -> float:
-    """What a guess is really off by, where the price book's range holds it 19 times in 20: a normal on each side."""
+    """Return truth over guess, where the price book's range holds the truth 19 times in 20: a normal on each side."""
     z = random.standard_normal() / 1.959963984540054
     return float(1 + z * ((1 - low_share) if z < 0 else (high_share - 1)))
 
 
 def wandering(random: np.random.Generator, size: int, carried: float) -> Floats:
-    """Standard normals of which each keeps a share of the one before."""
+    """Return standard normals of which each keeps the share `carried` of the one before."""
     own = random.standard_normal(size)
     values = np.empty(size)
     values[0] = own[0]

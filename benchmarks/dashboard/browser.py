@@ -1,4 +1,4 @@
-"""The dashboard as it is served, and Chromium on it, for what only a browser can tell."""
+"""The served dashboard, and Chromium on it, for what only a browser can show."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from benchmarks.shared import peak_bytes
 from rose.runtime.engines.ports import free_port
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -38,21 +35,18 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A window: pixels, and which theme the reader prefers."""
-
     width: int = 1400
     height: int = 1000
     dark: bool = False
 
 
 def is_there() -> bool:
-    """Whether this machine has the browser."""
     return CHROMIUM.exists() and DRIVER.exists()
 
 
 @contextmanager
 def served(ledger: Path, folder: Path, **environment: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """`rose dashboard` on a ledger: its address, and its process. What it says is in `folder`/server.log."""
+    """Run `rose dashboard` on a ledger; yield its address and its process. Its output is in `folder`/server.log."""
     port = free_port()
     command = [sys.executable, "-m", "rose.cli", "dashboard", "--ledger", str(ledger), "--port", str(port)]
     with (folder / "server.log").open("wb") as log:
@@ -73,21 +67,9 @@ def served(ledger: Path, folder: Path, **environment: str) -> Iterator[tuple[str
         server.wait(20)
 
 
-def memory_bytes(server: subprocess.Popen[bytes]) -> int:
-    """Of a server and all that it started."""
-    parent = psutil.Process(server.pid)
-    return sum(process.memory_info().rss for process in (parent, *parent.children(recursive=True)))
-
-
-def memory_peak_bytes(server: subprocess.Popen[bytes]) -> int:
-    """The most that each process of a server had so far, summed."""
-    parent = psutil.Process(server.pid)
-    return sum(peak_bytes(process.pid) for process in (parent, *parent.children(recursive=True)))
-
-
 @contextmanager
 def chromium(screen: Screen) -> Iterator[Any]:
-    """A selenium driver, far from UTC, so that a time shown in the browser's zone is seen to be wrong."""
+    """Yield a selenium driver in a zone far from UTC, so that a time shown in the browser's zone looks wrong."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -107,7 +89,7 @@ def chromium(screen: Screen) -> Iterator[Any]:
 
 
 def resize(driver: Any, screen: Screen) -> None:
-    """Give the page a window of that size, which may be narrower than a window can be, and that theme."""
+    """Give the page that size, which may be narrower than a window can be, and that theme."""
     size = {"width": screen.width, "height": screen.height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     theme = {"name": "prefers-color-scheme", "value": "dark" if screen.dark else "light"}
@@ -115,24 +97,21 @@ def resize(driver: Any, screen: Screen) -> None:
 
 
 def pages(driver: Any, url: str) -> dict[str, str]:
-    """The addresses of the pages in the menu, by their titles."""
     driver.get(url)
-    links = wait_for("the menu", lambda: driver.execute_script(_LINKS))
-    return dict(links)
+    return dict(wait_for("the menu", lambda: driver.execute_script(_LINKS)))
 
 
 def settled(driver: Any) -> bool:
-    """Whether the script has run and every chart and table is drawn."""
+    """Return whether the script has run and every chart and table is drawn."""
     return bool(driver.execute_script(_SETTLED))
 
 
 def height(driver: Any) -> int:
-    """Of all that the page has, in pixels."""
     return int(driver.execute_script(_HEIGHT))
 
 
 def wait_for(what: str, found: Callable[[], Any]) -> Any:
-    """The first true value of `found`. Raises AssertionError where it takes longer than within reason."""
+    """Return the first true value of `found`. Raises AssertionError after WAIT_S."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:

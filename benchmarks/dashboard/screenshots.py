@@ -15,16 +15,15 @@ from benchmarks.dashboard import browser
 from benchmarks.dashboard.browser import Screen
 from rose.accept.report import ROOT, phase
 
-#: Taller pages are cut off there: the rest is tables.
+#: Taller pages are cut off there; the rest is tables.
 HEIGHT_MAX_PX = 3600
-#: What the README begins with: these pages as a reader first sees them.
+#: The pages of which the README shows the top.
 FIRST, FIRST_PX = ("Overview", "Fleet now"), 1100
 SCREEN = Screen(1280, 1000)
 _QUALITY = 82
 
 
 def main() -> None:
-    """Write `PAGE-light.webp` for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ledger", type=Path, default=ROOT / "sample_traces" / "ledger")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images")
@@ -48,13 +47,11 @@ def main() -> None:
 
 
 def take(driver: Any, address: str, screen: Screen, file: Path) -> None:
-    """A picture of all of a page, up to a height."""
     browser.resize(driver, screen)
     driver.get(address)
     browser.wait_for(address, lambda: browser.settled(driver))
     tall = Screen(screen.width, min(HEIGHT_MAX_PX, browser.height(driver)), screen.dark)
     browser.resize(driver, tall)
-    # Charts are drawn anew where the window has another size.
     driver.execute_async_script("setTimeout(arguments[0], 1500)")
     Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB").save(file, quality=_QUALITY, method=6)
 

@@ -1,4 +1,4 @@
-"""What a browser does for the dashboard, without one: cookies, redirects, and Streamlit's own WebSocket messages."""
+"""A visitor of the dashboard without a browser: cookies, redirects, and Streamlit's WebSocket messages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,12 @@ WAIT_S = 60
 
 @dataclass
 class Screen:
-    """What one run of the script put on the screen."""
-
     texts: list[str] = field(default_factory=list)
     #: Ids of buttons by their labels.
     buttons: dict[str, str] = field(default_factory=dict)
-    #: Ids of files that are made when they are asked for, by the labels of their buttons.
+    #: Ids of files to download, by the labels of their buttons.
     downloads: dict[str, str] = field(default_factory=dict)
-    #: Titles of the pages in the menu.
     menu: list[str] = field(default_factory=list)
-    #: Where the browser is sent.
     redirect: str = ""
     session: str = ""
 
@@ -38,19 +34,15 @@ class Screen:
 
 
 class Visitor:
-    """One browser: it keeps its cookies from page to page."""
-
     def __init__(self, url: str) -> None:
         self.url = url
         self.http = httpx.Client(base_url=url, follow_redirects=False, timeout=WAIT_S)
 
     def open(self, page: str = "", query: str = "") -> Screen:
-        """What a page shows."""
         with self._connected() as socket:
             return _run(socket, _rerun(page, query))
 
     def click(self, label: str, page: str = "") -> Screen:
-        """What a page shows once its button was clicked."""
         with self._connected() as socket:
             button = _run(socket, _rerun(page, "")).buttons[label]
             message = _rerun(page, "")
@@ -58,7 +50,7 @@ class Visitor:
             return _run(socket, message)
 
     def download(self, label: str, page: str = "") -> bytes | None:
-        """The file behind a button; None if it was refused."""
+        """Return the file behind a button; None if it was refused."""
         with self._connected() as socket:
             message = BackMsg()
             message.backend_operation_request.request_id = "one"
@@ -74,11 +66,11 @@ class Visitor:
         return None
 
     def log_in(self) -> httpx.Response:
-        """Click, and go wherever that leads; the answer is the last one of the dashboard's own."""
+        """Click on "Log in", follow the redirects, and return the dashboard's last response."""
         return self.follow(self.click("Log in").redirect)
 
     def follow(self, address: str) -> httpx.Response:
-        """Go to an address and on, until the start page."""
+        """Follow redirects from an address until the start page."""
         for _ in range(8):
             response = self.http.get(address)
             address = response.headers.get("Location", "")
@@ -88,7 +80,7 @@ class Visitor:
 
     @contextmanager
     def _connected(self) -> Iterator[ClientConnection]:
-        """A session; the server's own cookie against forged requests goes back as its page's script sends it."""
+        """Yield a session; the server's cookie against forged requests is sent back as its page's script does."""
         self.http.get("/_stcore/health")
         self.http.get("/_stcore/host-config")
         parts = urlsplit(self.url)

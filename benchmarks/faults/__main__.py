@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +15,7 @@ from benchmarks.faults.books import Books, Reader
 from benchmarks.faults.claims import Asked, Seen, Served
 from benchmarks.faults.fleet import Fleet
 from benchmarks.faults.plan import Victim, faults
-from benchmarks.faults.processes import FleetError, Program
+from benchmarks.faults.processes import FleetError
 from benchmarks.faults.setting import ENGINE_KINDS, FILE, HOSTS, LEDGER, TEAMS, TRAINER_DEVICE, Setting
 from benchmarks.faults.trial import Striker, Trial
 from benchmarks.shared import arguments, measured
@@ -23,10 +23,10 @@ from rose.accept.report import Report, phase
 from rose.config import CoservingConfig
 from rose.terminal import echo
 
-#: How long serving is watched before the first fault.
+#: Seconds that serving is watched before the first fault.
 _CALM_S = 30.0
 _CALM_QUICK_S = 15.0
-#: After the last fault its host may still be starting.
+#: Timeout for lending after the last fault, whose host may still be starting.
 _LAST_S = 300.0
 _QUICK = (Victim.CONTROLLER, Victim.SCHEDULER, Victim.LINE)
 _BOOKS_TIMEOUT_S = 300.0
@@ -37,33 +37,33 @@ def main() -> None:
     """Measure; the exit code is 0 when the measuring itself worked."""
     given = _arguments()
     report = Report("faults", given.quick)
-    with measured(report, given.json), tempfile.TemporaryDirectory(prefix="faults-benchmark-") as folder:
+    with measured(report, given.json) as folder:
         try:
-            measure(report, Path(folder), given)
+            measure(report, folder, given)
         finally:
             if given.keep is not None:
-                # The logs of all parts, and the hosts' disks.
                 shutil.copytree(folder, given.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
 
 
 def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
-    """Start a fleet, strike it again and again, end it, and read its ledger."""
     report.detail["engines"] = given.engines
     struck: list[Trial] = []
     with ExitStack() as stack:
         with phase("fleet"):
             fleet = stack.enter_context(Fleet(folder, Setting(given.engines, given.patience), given.seed))
-            trainer = _train(fleet)
+            # The second host's serving has the core of this device: turns are played on lent devices.
+            fleet.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
+            trainer = fleet.train(TEAMS[0], _STEPS, resume=True, again=True)
         reader = Reader(fleet.hosts["one"], LEDGER)
         stack.callback(reader.stop)
         ended, tried = False, 0
         try:
-            striker = Striker(fleet, given.seed, trainer.lines)
+            striker = Striker(fleet, given.seed)
             with phase("calm before the first fault"):
                 _calm(fleet, striker, _CALM_QUICK_S if report.quick else _CALM_S)
             victims = tuple(map(Victim, given.only)) if given.only else _QUICK if given.quick else tuple(Victim)
             trials = given.trials or (3 if given.quick else 100)
-            for tried, fault in enumerate(faults(trials, given.seed, victims), 1):
+            for tried, fault in enumerate(itertools.islice(faults(given.seed, victims), trials), 1):
                 begun = time.monotonic()
                 trial = striker.strike(tried, fault)
                 if trial is None:
@@ -72,7 +72,9 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
                 struck.append(replace(trial, wrong=tuple(_books_now(reader))))
                 text = claims.line(_seen(fleet, struck, tried), struck[-1])
                 echo(f"trial {tried}, {time.monotonic() - begun:.0f} s, {text}", err=True)
-            _wait_lent(striker)
+            with phase("until all is lent again"):
+                for host in HOSTS:
+                    striker.wait_lending(host, _LAST_S)
         except FleetError:
             ended = True
             raise
@@ -86,14 +88,8 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
                 claims.show_causes(seen)
 
 
-def _train(fleet: Fleet) -> Program:
-    # The second host's serving has the core of this device: turns are played on lent devices.
-    fleet.rose("drain", TRAINER_DEVICE, "-c", FILE, "--reason", "its core is another host's")
-    return fleet.train(TEAMS[0], _STEPS, resume=True, again=True)
-
-
 def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
-    """Wait until every device is lent and served, and for a while more."""
+    """Wait until every device is lent and serves, and for `seconds` more."""
     if not all(striker.wait_lending(host, 600.0) for host in HOSTS):
         raise FleetError("not every device was lent before the first fault")
     time.sleep(seconds)
@@ -101,14 +97,8 @@ def _calm(fleet: Fleet, striker: Striker, seconds: float) -> None:
         raise FleetError("no user of serving was answered on every host before the first fault")
 
 
-def _wait_lent(striker: Striker) -> None:
-    with phase("until all is lent again"):
-        for host in HOSTS:
-            striker.wait_lending(host, _LAST_S)
-
-
 def _end(fleet: Fleet, keep: Path | None) -> Books | None:
-    """End the fleet in order, and read its ledger; None if it cannot be read."""
+    """End the fleet, and return its ledger's books; None if they cannot be read."""
     last: Books | None = None
     with phase("end"):
         try:
@@ -116,9 +106,8 @@ def _end(fleet: Fleet, keep: Path | None) -> Books | None:
         except FleetError as error:
             echo(str(error), err=True)
         try:
-            last = books.from_json(
-                fleet.call("one", "-m", "benchmarks.faults.books", LEDGER, timeout_s=_BOOKS_TIMEOUT_S)
-            )
+            text = fleet.call("one", "-m", "benchmarks.faults.books", LEDGER, timeout_s=_BOOKS_TIMEOUT_S)
+            last = books.from_json(text)
         except (FleetError, OSError) as error:
             echo(f"the ledger cannot be read: {error}", err=True)
         if keep is not None and fleet.hosts["one"].up:
@@ -127,7 +116,6 @@ def _end(fleet: Fleet, keep: Path | None) -> Books | None:
 
 
 def _books_now(reader: Reader) -> list[str]:
-    """Return the problems in the ledger so far."""
     try:
         return reader.read(_BOOKS_TIMEOUT_S).now_wrong()
     except (OSError, ValueError) as error:
@@ -152,19 +140,13 @@ def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--trials", type=int, help="faults; 100 if left out, 3 with --quick")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the traffic")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=1.0,
-        help="times the demo's latency budgets and the wait for a part that comes back; 1 if left out",
-    )
+    about = "factor on the demo's latency budgets and on the wait for a part that comes back; 1 if left out"
+    parser.add_argument("--patience", type=float, default=1.0, help=about)
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and is lent")
-    parser.add_argument(
-        "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"
-    )
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep the hosts' disks there, logs of all parts, and the ledger"
-    )
+    parts = [str(victim) for victim in Victim]
+    parser.add_argument("--only", nargs="+", metavar="PART", choices=parts, help="strike these parts alone")
+    about = "keep the hosts' disks there, logs of all parts, and the ledger"
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help=about)
     return parser.parse_args()
 
 

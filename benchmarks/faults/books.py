@@ -1,6 +1,6 @@
-"""Reads the records of a run with faults from its ledger; `python -m benchmarks.faults.books LEDGER` prints it as JSON.
+"""Reads the records of a run with faults; `python -m benchmarks.faults.books LEDGER` prints them as JSON.
 
-With `asked` it prints once for each line of input, with `priced` it adds charges, with `writers` it prints those alone.
+With `asked` it prints once for each line of input, with `priced` it adds charges, with `writers` it prints the writers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rose.terminal import echo
 from tests.runtime.hosts import Host
 
 _CLOSES = ("released", "preempted", "expired")
-#: What an event is about may have been seen a little before the fault.
+#: An event may be recorded this long before its fault.
 _EARLY_US = 50_000
 _OFF_NS = 10_000_000_000
 _SUM = " + ".join(f"{bucket}_ns" for bucket in BUCKETS)
@@ -113,9 +113,7 @@ _TABLES = {
         SELECT device_id, rollout_run_id, sum(rollout_ns)::BIGINT AS rollout_ns, sum(sync_ns)::BIGINT AS sync_ns
         FROM device_slice WHERE rollout_ns + sync_ns > 0 GROUP BY ALL ORDER BY ALL
     """,
-    "writers": "SELECT writer, count(*) AS events, max(seq) AS last_seq FROM event GROUP BY writer ORDER BY writer",
-    "leases": "SELECT device_id, count(*) AS leases FROM lease GROUP BY ALL ORDER BY ALL",
-    "requests": "SELECT device_id, outcome, count(*) AS requests FROM request GROUP BY ALL ORDER BY ALL",
+    "writers": "SELECT writer, count(*) AS events FROM event GROUP BY writer ORDER BY writer",
 }
 _TENURES = "SELECT device_class, pool, sum(left_ns - joined_ns)::BIGINT AS ns FROM tenure GROUP BY ALL"
 _ROUTES = "SELECT route, sum(wire_bytes)::BIGINT AS wire_bytes FROM sync GROUP BY ALL"
@@ -126,8 +124,6 @@ Rows = Callable[[str], list[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class LeaseChanged:
-    """A change of a lease in the ledger."""
-
     device_id: str
     number: int
     action: str
@@ -148,7 +144,7 @@ class EngineChanged:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Device time without a slice, or, if it ends before it begins, in two slices. UTC nanoseconds."""
+    """Device time without a slice, or in two slices if it ends before it begins. UTC nanoseconds."""
 
     device_id: str
     begin_ns: int
@@ -161,22 +157,20 @@ class Gap:
 
 @dataclass(slots=True)
 class Books:
-    """The parts of a ledger that show faults."""
-
     leases: list[LeaseChanged] = field(default_factory=list)
     engines: list[EngineChanged] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     unaccounted_ns: dict[str, int] = field(default_factory=dict)
-    #: Rows of the queries that must return none, as text, by problem.
+    #: Rows that should not exist, by problem.
     wrong: dict[str, list[list[str]]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     #: Sums, for the detail and for claims about runs.
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    #: Charges, and what devices and syncs cost by the price book; empty unless the ledger was priced.
+    #: Charges, and the cost of devices and syncs by the price book; empty unless the ledger was priced.
     bill: dict[str, Any] = field(default_factory=dict)
 
     def trace(self, trial: Trial) -> str | None:
-        """Return the events that a fault left in the ledger, in words; None without any."""
+        """Return the events that a fault left in the ledger, as text; None without any."""
         since_us, until_us = trial.at_us - _EARLY_US, trial.until_us
         engine_id, device_id = ENGINES[trial.fault.host], DEVICES[trial.fault.host]
         traces = [
@@ -194,7 +188,6 @@ class Books:
         return "; ".join(traces) or None
 
     def now_wrong(self) -> list[str]:
-        """Return the problems that later events cannot mend."""
         doubled = sum(gap.end_ns < gap.begin_ns for gap in self.gaps)
         return [
             *self.problems,
@@ -203,7 +196,7 @@ class Books:
         ]
 
     def not_accounted(self, trials: Sequence[Trial] = ()) -> list[Gap]:
-        """Return device time that is missing or counted twice, but for hosts without power."""
+        """Return device time that is missing or counted twice, except on hosts without power."""
         off = [
             (1000 * trial.at_us, 1000 * trial.until_us, DEVICES[trial.fault.host])
             for trial in trials
@@ -223,7 +216,7 @@ class Books:
 
 
 def read(ledger: Path, seen: Seen | None = None, *, priced: bool = False) -> Books:
-    """Read the ledger and verify every byte of it; with `seen` only bytes that are new since the last time."""
+    """Read the ledger and verify every byte of it; with `seen` only bytes new since the last call."""
     with catalog.connect(ledger) as connection:
 
         def values(query: str) -> list[tuple[Any, ...]]:
@@ -268,17 +261,15 @@ def _bill(ledger: Path, rows: Rows) -> dict[str, Any]:
     transfers = ("fleet_run_id", "device_id", "hour", "kind", "lease_id", "route", "policy_version")
     return {
         "charges": frame.group_by("run_id", "team").agg(pl.col("cost_nano").sum()).sort("run_id", "team").to_dicts(),
-        "kinds": frame.group_by("kind").agg(pl.col("cost_nano").sum()).sort("kind").to_dicts(),
         "nano": int(frame["cost_nano"].sum()),
         "exact_nano": float(exact),
-        # A device's hour, and a transfer of one hour, lease, route and version, is rounded once.
+        # Each device-hour is rounded once, and so is each transfer of one hour, lease, route and version.
         "rounded": frame.filter(pl.col("kind") == "transfer").select(transfers).n_unique()
         + frame.select("fleet_run_id", "device_id", "hour").n_unique(),
     }
 
 
 def from_json(text: str) -> Books:
-    """Return the books that the program printed."""
     values = json.loads(text)
     for name, row in (("leases", LeaseChanged), ("engines", EngineChanged), ("gaps", Gap)):
         values[name] = [row(**one) for one in values[name]]
@@ -286,7 +277,7 @@ def from_json(text: str) -> Books:
 
 
 class Reader:
-    """A program on a host that reads its ledger on request, and each file of it once."""
+    """A program on a host that reads its ledger on request, and each file once."""
 
     def __init__(self, host: Host, ledger: str) -> None:
         command = host.command([sys.executable, "-m", "benchmarks.faults.books", ledger, "asked"])
@@ -294,12 +285,12 @@ class Reader:
         self._program = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True
         )
-        # The fleet leaves it no time: a trial's books would take longer than the trial.
+        # Without priority the busy fleet would leave it no time.
         with suppress(OSError):
             Path(f"/proc/{self._program.pid}/autogroup").write_text("-20")
 
     def read(self, timeout_s: float) -> Books:
-        """Return the books as they are now. Raises OSError, TimeoutError or ValueError."""
+        """Return the current books. Raises OSError, TimeoutError or ValueError."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         self._program.stdin.write("\n")

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.faults import processes, setting
+from benchmarks.faults import setting
 from benchmarks.faults.books import Books
 from benchmarks.faults.plan import HostName, Victim
 from benchmarks.faults.processes import Sample, longest_lived
 from benchmarks.faults.setting import DEVICES, HOST_OF, HOSTS, TEAMS
 from benchmarks.faults.trial import Trial
 from benchmarks.faults.watch import LeaseSeen, Ran, back_ns, lease_end_ns
-from benchmarks.shared import GROWTH_MAX, show
+from benchmarks.shared import GROWTH_MAX, growth, show
 from rose.accept.report import Report
 from rose.runtime.coserving.page import SpanRecord
 
-#: A fault touches the requests that are in flight within this time after it.
+#: A fault touches the requests in flight within this time after it.
 WINDOW_NS = 8_000_000_000
-#: How much more often than before a request may miss a budget after a fault, as a share of requests.
-_LATE_MORE_MAX = 0.02
-#: How much more often /health may have no answer then, as a share of the times that it is asked.
-_MUTE_MORE_MAX = 0.01
-#: Rows of each problem that the detail keeps.
+#: Shares of requests and of /health questions by which misses may be more frequent after a fault.
+_LATE_MORE_MAX, _MUTE_MORE_MAX = 0.02, 0.01
 _ROWS_KEPT = 50
 _ENGINE = frozenset({Victim.SERVER, Victim.SCHEDULER})
-#: The end of these parts ends a lease at once, or changes an engine; the ledger always has a trace of it.
+#: The end of these parts ends a lease at once, or changes an engine, so that the ledger always has a trace of it.
 _TRACED = _ENGINE | {Victim.AGENT}
-#: While these parts are away, another part ends the lease by its time.
+#: Without these parts another part ends the lease at its expiry.
 _ENDS_LEASE = _TRACED | {Victim.NODE}
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A serving request as its user saw it. Monotonic nanoseconds. A failed request is late as well."""
+    """A serving request as its user saw it. Monotonic nanoseconds. A failed request is also late."""
 
     host: HostName
     sent_ns: int
@@ -47,8 +43,6 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question to a host's /health, and whether it was answered."""
-
     host: HostName
     at_ns: int
     well: bool
@@ -56,28 +50,24 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """Everything that was seen during a run."""
-
     trials: Sequence[Trial]
     leases: dict[HostName, Sequence[LeaseSeen]]
     work: dict[HostName, Sequence[SpanRecord]]
-    #: Processor time of the rollout engines.
     ran: dict[HostName, Sequence[Ran]]
     served: Sequence[Served]
     health: Sequence[Asked]
     ttl_s: float
     planned: int
-    #: Whether the fleet was lost.
     ended: bool = False
 
 
 def touched(served: Sequence[Served], trial: Trial) -> list[Served]:
-    """Return the requests that were in flight at the fault, or sent shortly after it."""
+    """Return the requests in flight at the fault, and those sent shortly after it."""
     return [one for one in served if one.ended_ns >= trial.at_ns and one.sent_ns <= trial.at_ns + WINDOW_NS]
 
 
 def _powered(seen: Seen) -> list[Asked]:
-    """Return the questions to hosts with power and, once it is back, with their serving engine."""
+    """Return the questions to hosts that had power and, after its loss, their serving engine."""
     off = [
         (trial.fault.host, trial.at_ns, trial.replaced_ns or trial.until_ns)
         for trial in seen.trials
@@ -86,16 +76,11 @@ def _powered(seen: Seen) -> list[Asked]:
     return [one for one in seen.health if not any(host == one.host and a <= one.at_ns <= b for host, a, b in off)]
 
 
-def _follows(one: Asked, trial: Trial) -> bool:
-    return trial.at_ns <= one.at_ns <= trial.at_ns + WINDOW_NS
-
-
 def _mute_share(asked: Sequence[Asked]) -> float:
     return sum(not one.well for one in asked) / len(asked) if asked else 0.0
 
 
 def _late_share(served: Sequence[Served]) -> float:
-    """Return the share of the answered requests that missed a budget."""
     answered = [one for one in served if not one.failed]
     return sum(one.late for one in answered) / len(answered) if answered else 0.0
 
@@ -103,8 +88,8 @@ def _late_share(served: Sequence[Served]) -> float:
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
     """Return the time from the fault until serving had the device to itself.
 
-    None if the lease outlived the fault, or the fault does not touch it: when a worker dies, the lease lasts until
-    there are no more turns, and an engine that stands still takes nothing. A host without power has no lease.
+    None if the lease outlived the fault, or the fault does not touch the lease: an engine that stands still takes
+    nothing, and a host without power has no lease.
     """
     fault, leases = trial.fault, seen.leases[trial.fault.host]
     if fault.victim not in _ENDS_LEASE or (fault.stop_s is not None and fault.victim in _ENGINE):
@@ -121,20 +106,21 @@ def device_back_s(seen: Seen, trial: Trial) -> float | None:
 
 
 def claim(report: Report, seen: Seen, books: Books | None) -> None:
-    """Claim what was seen, and keep the detail; `books` None: the ledger could not be read."""
+    """Make the claims, and keep the detail; `books` is None if the ledger could not be read."""
     trials = list(seen.trials)
     hit = {id(one): one for trial in trials for one in touched(seen.served, trial)}
     failed = [one for one in hit.values() if one.failed]
     late_hit = _late_share(list(hit.values()))
     calm = [one for one in seen.served if id(one) not in hit]
-    # The agents of a Ray node that is killed live for a moment longer, and renew.
+    # The agents of a killed Ray node live for a moment longer, and renew.
     backs = [back for t in trials if t.fault.victim in _TRACED and (back := device_back_s(seen, t)) is not None]
     until_ns = max((trial.until_ns for trial in trials), default=0)
-    # A burst keeps serving from answering as well, fault or none.
+    # A burst without a fault also keeps serving from answering.
     health = [one for one in _powered(seen) if one.at_ns <= until_ns]
     after, otherwise = list[Asked](), list[Asked]()
     for one in health:
-        (after if any(_follows(one, trial) for trial in trials) else otherwise).append(one)
+        follows = any(trial.at_ns <= one.at_ns <= trial.at_ns + WINDOW_NS for trial in trials)
+        (after if follows else otherwise).append(one)
     mute_hit, mute_calm = _mute_share(after), _mute_share(otherwise)
     again = sum(trial.lending_ns is not None for trial in trials)
     wrong = sum(bool(trial.wrong) for trial in trials)
@@ -151,22 +137,20 @@ def claim(report: Report, seen: Seen, books: Books | None) -> None:
     report.claim("trials after which something was wrong in the ledger", wrong, "trials", 0, "lower")
     if books is not None:
         claim_books(report, books, trials)
-    report.detail["serving"] = {
-        "requests": len(seen.served),
-        "touched": len(hit),
-        "over_budget_untouched": _late_share(calm),
-        "over_budget_touched": late_hit,
-        "failed": [one.reason for one in failed],
-        "health_asked": len(seen.health),
-        "health_mute_touched": mute_hit,
-        "health_mute_untouched": mute_calm,
-    }
+    report.detail["serving"] = {"requests": len(seen.served), "failed": [one.reason for one in failed]}
     report.detail["by_cause"] = by_cause(seen)
-    report.detail["trials"] = [_row(seen, trial, books) for trial in trials]
+    report.detail["trials"] = [
+        {
+            **asdict(trial),
+            **{name: measure(seen, trial) for name, measure in _TIMES.items()},
+            "requests": [asdict(one) for one in touched(seen.served, trial)],
+            "in_ledger": None if books is None else books.trace(trial),
+        }
+        for trial in trials
+    ]
 
 
 def claim_books(report: Report, books: Books, trials: Sequence[Trial] = ()) -> None:
-    """Claim what the ledger says once everything is stopped."""
     kills = [trial for trial in trials if trial.fault.stop_s is None and trial.fault.victim in _TRACED]
     missing = [trial.number for trial in kills if books.trace(trial) is None]
     lost_ns = sum(gap.length_ns for gap in books.not_accounted(trials))
@@ -192,19 +176,17 @@ def claim_books(report: Report, books: Books, trials: Sequence[Trial] = ()) -> N
 
 
 def _claim_processes(report: Report, samples: dict[str, list[Sample]], long: bool) -> None:
-    """Claim of a `long` run that the memory of the fleet's own processes did not grow."""
+    """Claim of a `long` run that the memory of the fleet's processes did not grow."""
     report.detail["processes"] = {}
     for name, each in sorted(samples.items()):
         life = longest_lived(each)
-        grown = processes.growth(life)
+        grown = growth([sample.memory_bytes for sample in life])
         if long and grown is not None:
             report.claim(f"memory of {name}, last third over the one before", grown, "x", GROWTH_MAX, "lower")
         report.detail["processes"][name] = {
             "processes": len({sample.pid for sample in each}),
             "longest_life_s": life[-1].at_s - life[0].at_s,
-            "memory_growth": grown,
             "memory_mib": [round(sample.memory_bytes / 2**20, 1) for sample in (life[0], life[-1])],
-            "cpu_ms_per_turn": processes.cpu_ms_per_turn(each),
         }
 
 
@@ -221,7 +203,6 @@ _COLUMNS = ("cause", "trials", "device back", "there again", "lent again", "lost
 
 
 def by_cause(seen: Seen) -> dict[str, dict[str, Any]]:
-    """Return the times of each kind of fault, and what it cost."""
     rows: dict[str, dict[str, Any]] = {}
     for cause in sorted({trial.fault.cause for trial in seen.trials}):
         trials = [trial for trial in seen.trials if trial.fault.cause == cause]
@@ -235,7 +216,6 @@ def by_cause(seen: Seen) -> dict[str, dict[str, Any]]:
 
 
 def lost(seen: Seen, trial: Trial) -> list[str]:
-    """Return what a fault cost, in words."""
     failed = sum(one.failed for one in touched(seen.served, trial))
     costs = [f"{failed} serving requests"] if failed else []
     costs += ["lending did not come back"] if trial.lending_ns is None else []
@@ -244,7 +224,6 @@ def lost(seen: Seen, trial: Trial) -> list[str]:
 
 
 def show_causes(seen: Seen) -> None:
-    """Print what each kind of fault did, as a table."""
     rows = []
     for cause, row in by_cause(seen).items():
         times = ["" if row[n] is None else f"{row[n]['median']:.1f} / {row[n]['worst']:.1f}" for n in _TIMES]
@@ -252,75 +231,42 @@ def show_causes(seen: Seen) -> None:
     show("Faults: median and worst, seconds", _COLUMNS, rows, left=("cause", "lost"))
 
 
-def _row(seen: Seen, trial: Trial, books: Books | None) -> dict[str, Any]:
-    requests = touched(seen.served, trial)
-    return {
-        **asdict(trial.fault),
-        "number": trial.number,
-        "cause": trial.fault.cause,
-        "wanted": trial.wanted,
-        "lease": trial.lease,
-        **{name: measure(seen, trial) for name, measure in _TIMES.items()},
-        "seconds": (trial.until_ns - trial.at_ns) / 1e9,
-        "steps": trial.steps,
-        "requests": len(requests),
-        "over_budget": sum(one.late for one in requests),
-        "failed": sum(one.failed for one in requests),
-        "health_failed": sum(not one.well for one in _powered(seen) if _follows(one, trial)),
-        "wrong": trial.wrong,
-        "in_ledger": None if books is None else books.trace(trial),
-    }
-
-
 def line(seen: Seen, trial: Trial) -> str:
-    """Return one trial as a line for the terminal."""
     times = [f"{n} {value:.1f}" for n, measure in _TIMES.items() if (value := measure(seen, trial)) is not None]
     return f"{trial.fault}: {', '.join(times)}; lost: {'; '.join(lost(seen, trial)) or 'nothing'}"
 
 
-# ------------------------------------------------------------------ two runs of two teams
-
-
 @dataclass(slots=True)
 class RunsSeen:
-    """Holds the records and answers of a fleet that was stopped.
+    """The records of a stopped fleet, and the answers of `rose cost --by run`, `--by team` (`costs`) and `rose report`.
 
-    The books are those of its first host, which has the events of the second too. The answers are those of
-    `rose cost --by run`, `rose cost --by team` (`costs`) and `rose report`.
+    The books are those of the first host, which also has the events of the second.
     """
 
     books: Books = field(default_factory=Books)
     writers_there: list[dict[str, Any]] = field(default_factory=list)
     costs: dict[str, dict[str, Any]] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
-    #: Trainers that ended otherwise than they should, in words.
     clients: list[str] = field(default_factory=list)
-    #: Of the run whose trainer was killed: before, and after it was resumed.
+    #: Fences of the run whose trainer was killed, before the kill and after the resumption.
     fences: tuple[int, int] = (0, 0)
-    #: Steps that the trainer of each run reported.
     steps_told: dict[str, int] = field(default_factory=dict)
-    #: Every clock offset that the controller measured, by device.
-    clock_offsets_ns: dict[str, list[int]] = field(default_factory=dict)
+    #: Every device of the controller's status, and whether its clock offset was ever known.
+    clock_is_known: dict[str, bool] = field(default_factory=dict)
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
 
 def claim_runs(report: Report, seen: RunsSeen, *, long: bool) -> None:
-    """Make all claims about two runs, with the detail; those about memory only of a `long` run."""
+    """Make all claims about two runs, with the detail; claims about memory need a `long` run."""
     claim_books(report, seen.books)
     report.claim("events of the second host that the ledger lacks", _missing_events(seen), "events", 0, "lower")
     _claim_trainers(report, seen)
     _claim_money(report, seen)
     _claim_weights(report, seen.books.tables)
-    offsets = [ns for values in seen.clock_offsets_ns.values() for ns in values]
-    known = sum(bool(values) for values in seen.clock_offsets_ns.values())
+    known = sum(seen.clock_is_known.values())
     report.claim("devices whose clock's offset is known", known, "devices", len(HOST_OF), "higher")
     _claim_processes(report, seen.samples, long)
-    report.detail |= {
-        "fences": seen.fences,
-        "clients": seen.clients,
-        "clock_offset_ns_median": statistics.median(offsets) if offsets else None,
-        "costs": {by: answer["lines"] for by, answer in seen.costs.items()},
-    }
+    report.detail |= {"fences": seen.fences, "clients": seen.clients}
 
 
 def _claim_trainers(report: Report, seen: RunsSeen) -> None:
@@ -341,7 +287,7 @@ def _claim_trainers(report: Report, seen: RunsSeen) -> None:
 
 
 def _claim_money(report: Report, seen: RunsSeen) -> None:
-    """Claim that the charges of runs, of teams and of the report each come to the bill."""
+    """Claim that the charges of runs, of teams and of the report each sum to the bill."""
     own = seen.books.bill
     summed = {"charges of runs and teams": sum(row["cost_nano"] for row in own["charges"])}
     for by, answer in seen.costs.items():
@@ -360,7 +306,7 @@ def _claim_money(report: Report, seen: RunsSeen) -> None:
 
 
 def _claim_weights(report: Report, tables: dict[str, Any]) -> None:
-    """Claim that weights of a trainer on another host come by a relay over the route between the two."""
+    """Claim that weights from a trainer on another host come by a relay over the route between the two."""
     host_of = {run["run_id"]: next((t.host for t in TEAMS if t.name == run["team"]), None) for run in tables["runs"]}
     syncs = [row for row in tables["syncs"] if row["ok"] and host_of.get(row["rl_run_id"]) is not None]
     across = [row for row in syncs if HOST_OF[row["device_id"]] != host_of[row["rl_run_id"]]]
@@ -371,11 +317,10 @@ def _claim_weights(report: Report, tables: dict[str, Any]) -> None:
         way = ("relay", setting.ROUTE) if row in across else ("trainer", "loopback")
         wrong += row["syncs"] * ((row["source"], row["route"]) != way)
     report.claim("syncs with another source or route than theirs", wrong, "syncs", 0, "lower")
-    report.detail["ways between hosts"] = sorted({(row["source"], row["route"]) for row in across})
 
 
 def _missing_events(seen: RunsSeen) -> int:
-    """Return how many events of the second host's writers the ledger lacks, or has otherwise."""
+    """Return how many events of the second host's writers the ledger lacks or has too many."""
     here = {row["writer"]: row["events"] for row in seen.books.tables["writers"]}
     own = [row for row in seen.writers_there if row["writer"].startswith("other.")]
     return sum(abs(row["events"] - here.get(row["writer"], 0)) for row in own) if own else 1

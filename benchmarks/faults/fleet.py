@@ -1,7 +1,7 @@
 """A fleet on two hosts of this machine, each with a core that serves and is lent, and its trainers.
 
-Each host is a set of namespaces (`tests/runtime/hosts.py`). This module starts and restarts what a service manager
-does there: Ray's nodes, `rose up --stay`, and a trainer. Serving has users on its host.
+Each host is a set of namespaces (`tests/runtime/hosts.py`). This module does the service manager's work: it starts and
+restarts Ray's nodes, `rose up --stay`, trainers, and the users of each host's serving.
 """
 
 from __future__ import annotations
@@ -34,14 +34,10 @@ from tests.runtime.hosts import Host, Network, clock_library, missing
 
 _DISK_BYTES = 256 << 20
 _START_TIMEOUT_S, _STOP_TIMEOUT_S, _CALL_TIMEOUT_S = 600.0, 240.0, 600.0
-#: Seconds that the second host's monotonic clock is ahead.
+#: Lead of the second host's monotonic clock.
 _AHEAD_S = 50_000
 #: Titles of the processes of each part.
-_TITLES = {
-    Victim.CONTROLLER: "ray::ControllerActor",
-    Victim.AGENT: "ray::HostActor",
-    Victim.TRAINER: "rose.cli train",
-}
+_TITLES = {Victim.CONTROLLER: "ray::ControllerActor", Victim.AGENT: "ray::HostActor", Victim.TRAINER: "rose.cli train"}
 _PYTHON, _ROSE = sys.executable, ("-m", "rose.cli")
 _STAND_INS = ("-m", "tests.runtime.service.players")
 #: `rose up --stay` with stand-ins for engines.
@@ -59,7 +55,7 @@ while fleet.goes_on():
     time.sleep(1.0)
 """
 _FILL = """
-import os, sys, time
+import os, sys
 space = os.statvfs(sys.argv[1])
 file = os.open(sys.argv[1] + "/ballast", os.O_CREAT | os.O_WRONLY)
 os.posix_fallocate(file, 0, space.f_bavail * space.f_frsize)
@@ -68,15 +64,13 @@ os.posix_fallocate(file, 0, space.f_bavail * space.f_frsize)
 
 @dataclass(slots=True)
 class Heard:
-    """The lines that `benchmarks.faults.users` printed, with the host."""
-
     served: list[dict[str, Any]] = field(default_factory=list)
     health: list[dict[str, Any]] = field(default_factory=list)
     controller: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Fleet:
-    """A context that ends everything with it. `folder` holds the hosts' disks; `ray` are more settings of Ray.
+    """A fleet that runs inside its context. `folder` holds the hosts' disks, and `ray` more settings of Ray.
 
     Raises FleetError.
     """
@@ -112,8 +106,6 @@ class Fleet:
             program.stop(signal.SIGKILL, 5.0)
         self.network.__exit__()
 
-    # ------------------------------------------------------------------ start and end
-
     def _start(self) -> None:
         for name in HOSTS:
             ahead_s = 0 if name == "one" else _AHEAD_S
@@ -139,34 +131,20 @@ class Fleet:
             watch.start()
 
     def _start_ray(self, name: HostName) -> None:
-        """Start a host's Ray node."""
         head = ("--head", f"--port={setting.RAY_PORT}", "--include-dashboard=false")
-        self._program(
-            name,
-            "ray",
-            str(Path(_PYTHON).with_name("ray")),
-            "start",
-            "--block",
-            *(head if name == "one" else (f"--address={RAY_ADDRESS}",)),
-            f"--node-ip-address={self.hosts[name].address}",
-            "--disable-usage-stats",
-            "--num-cpus=2",
-            f"--object-store-memory={128 << 20}",
-            again=True,
-            **self._ray,
-        )
+        options = ["--block", *(head if name == "one" else (f"--address={RAY_ADDRESS}",)), "--disable-usage-stats"]
+        options += [f"--node-ip-address={self.hosts[name].address}", "--num-cpus=2"]
+        options += [f"--object-store-memory={128 << 20}"]
+        ray = str(Path(_PYTHON).with_name("ray"))
+        self.start(name, "ray", "start", *options, command=ray, again=True, **self._ray)
 
-    def start(self, name: HostName, what: str, *arguments: str, **options: Any) -> Program:
-        """Start a Python program on a host; `options` are those of `Program`."""
-        return self._program(name, what, _PYTHON, *arguments, **options)
-
-    def _program(self, name: HostName, what: str, *command: str, **options: Any) -> Program:
-        program = Program(self.hosts[name], what, *command, **options)
+    def start(self, name: HostName, what: str, *arguments: str, command: str = _PYTHON, **options: Any) -> Program:
+        """Start a program on a host; `options` are those of `Program`."""
+        program = Program(self.hosts[name], what, command, *arguments, **options)
         self.programs.append(program)
         return program
 
     def _attend(self, name: HostName) -> None:
-        """Wait for a host's serving engine, and start its users."""
         self._until(f"serving on {name} answers", lambda: self.serving_url(name) is not None)
         patience = 0.0 if self.setting.made else self.setting.patience
         arguments = (self.serving_url(name), self._seed, self._ahead_ns(name), patience)
@@ -182,12 +160,12 @@ class Fleet:
     def train(self, team: Team, steps: int, *, resume: bool = False, again: bool = False) -> Program:
         """Start `rose train` of a team; its lines are its steps."""
         options = ["--url", URL, "--config", FILE, "--json", "--team", team.name, "--name", team.name]
-        options += ["--checkpoint", team.checkpoint, "--steps", str(steps), *(["--resume"] if resume else [])]
-        options += [] if team.device is None else ["--device", team.device]
+        options += ["--checkpoint", f"/srv/checkpoint-{team.name}", "--steps", str(steps)]
+        options += [*(["--resume"] if resume else []), *(["--device", team.device] if team.device else [])]
         return self.start(team.host, f"train-{team.name}", *_ROSE, "train", *options, again=again, ROSE_TOKEN=TOKEN)
 
     def lose(self, name: HostName) -> None:
-        """Cut a host's power, and end its users: its serving engine is another when it is back."""
+        """Cut a host's power, and end its users; the host comes back with another serving engine."""
         host = self.hosts[name]
         for program in [one for one in self._users() if one.host is host]:
             self.programs.remove(program)
@@ -195,14 +173,14 @@ class Fleet:
         host.kill()
 
     def boot(self, name: HostName, ahead_s: int) -> None:
-        """Start a lost host again, with another clock; its users come when it serves."""
+        """Start a lost host again with another clock, and its users once it serves."""
         host = self.hosts[name]
         host.clock_ahead_s = ahead_s
         host.boot()
         threading.Thread(target=self._attend, args=[name], daemon=True).start()
 
     def stop(self) -> None:
-        """End trainers and fleet as `rose down` does. Raises FleetError if it does not end."""
+        """End the trainers, and run `rose down`. Raises FleetError if that fails."""
         self._stopped = True
         for program in [*self._users(), *(one for one in self.programs if one.name.startswith("train"))]:
             program.stop()
@@ -213,42 +191,34 @@ class Fleet:
     def _users(self) -> list[Program]:
         return [program for program in self.programs if program.name.startswith("users")]
 
-    # ------------------------------------------------------------------ looking
-
     def call(self, name: HostName, *arguments: str, timeout_s: float = _CALL_TIMEOUT_S) -> str:
-        """Return what a Python program prints on a host. Raises FleetError with its errors."""
+        """Return the output of a Python program on a host. Raises FleetError with its errors."""
         try:
             return self.hosts[name].call(_PYTHON, *arguments, timeout_s=timeout_s)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             raise FleetError(str(error)) from None
 
     def rose(self, *arguments: str) -> str:
-        """Return what a command prints on the first host. Raises FleetError with its errors."""
         return self.call("one", *_ROSE, *arguments)
 
     def inside(self, name: HostName, path: str) -> Path:
-        """Return a path of a host as it is seen from outside."""
         return Path(f"/proc/{self.hosts[name].first_pid}/root{path}")
 
     def serving_url(self, name: HostName) -> str | None:
         if self.setting.made:
             return setting.SERVING_URL if self.hosts[name].up else None
-        record = self._owner(name)
-        return None if record is None else record["urls"].get(DEVICES[name])
+        with suppress(OSError, ValueError):
+            record = self.inside(name, f"{DISK}/state/{NAME}/{name}/serving.json")
+            # A record from before the host's boot is of an engine that is gone.
+            if record.stat().st_mtime >= (self.hosts[name].disk / ".booted").stat().st_mtime:
+                url: str | None = json.loads(record.read_text())["urls"].get(DEVICES[name])
+                return url
+        return None
 
     def serving_pid(self, name: HostName) -> int | None:
-        """Return the number of the host's serving scheduler there."""
+        """Return the number of the serving scheduler on its host."""
         page = self.watches[name].page
         return page.get(Party.SERVING, Field.PID) if page is not None and page.alive(Party.SERVING) else None
-
-    def _owner(self, name: HostName) -> dict[str, Any] | None:
-        """Return the record of the owner process of a host's serving; None without one since the host booted."""
-        with suppress(OSError, ValueError):
-            path = self.inside(name, f"{DISK}/state/{NAME}/{name}/serving.json")
-            if path.stat().st_mtime >= (self.hosts[name].disk / ".booted").stat().st_mtime:
-                record: dict[str, Any] = json.loads(path.read_text())
-                return record
-        return None
 
     def _process(self, name: HostName, number: int) -> psutil.Process | None:
         with suppress(psutil.Error):
@@ -256,7 +226,7 @@ class Fleet:
         return None
 
     def find(self, victim: Victim, name: HostName) -> Sequence[psutil.Process]:
-        """Return the processes that are this part now; none while it is being started again."""
+        """Return the part's current processes; none during its restart."""
         host = self.hosts[name]
         with suppress(psutil.NoSuchProcess):
             if victim in (Victim.HEAD, Victim.NODE):
@@ -268,7 +238,7 @@ class Fleet:
                     return []
                 scheduler = numbered(host, page.get(Party.ROLLOUT, Field.PID))
                 if scheduler is None or victim is Victim.SCHEDULER or self.setting.made:
-                    # A stand-in is one process, which nobody but the host's first one is the parent of.
+                    # A stand-in is one process, a child of the host's first.
                     return [] if scheduler is None else [scheduler]
                 return [scheduler.parent() or scheduler]
             title = _TITLES[victim]
@@ -280,18 +250,16 @@ class Fleet:
         return []
 
     def check(self) -> None:
-        """Raises FleetError if the first host is lost."""
+        """Raise FleetError if the first host is lost."""
         if not self.hosts["one"].up:
             raise FleetError("the first host ended by itself")
-
-    # ------------------------------------------------------------------ inside
 
     def _ahead_ns(self, name: HostName) -> int:
         return self.hosts[name].clock_ahead_s * 1_000_000_000
 
     def _page(self, name: HostName) -> tuple[Path, int]:
         plan = HostPlan(config=self._config, host=name, run_id="", controller_url="")
-        # The link is the host's, and leads to a path of the host.
+        # The link leads to a path of the host.
         memory = self.inside(name, str(plan.state / "memory")).readlink()
         return self.inside(name, str(memory / DEVICES[name] / "page")), self._ahead_ns(name)
 
@@ -302,12 +270,9 @@ class Fleet:
 
         until(f"{what} (logs: {self.hosts['one'].disk})", met_or_over, _START_TIMEOUT_S)
 
+    def fill(self) -> None:
+        """Leave no byte on the file system of the first host's ledger."""
+        self.hosts["one"].python(_FILL, DISK)
 
-def fill(fleet: Fleet) -> None:
-    """Leave no byte on the file system of the first host's ledger."""
-    fleet.hosts["one"].python(_FILL, DISK)
-
-
-def empty(fleet: Fleet) -> None:
-    """Give the room back that `fill` took."""
-    fleet.hosts["one"].call("rm", "-f", f"{DISK}/ballast")
+    def empty(self) -> None:
+        self.hosts["one"].call("rm", "-f", f"{DISK}/ballast")

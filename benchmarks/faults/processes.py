@@ -1,8 +1,7 @@
-"""Processes of the hosts: started again as a service manager does, found, signalled, and measured."""
+"""Starts, finds, signals and measures processes of the hosts, as a service manager does."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from typing import Any
 
 import psutil
 
-from benchmarks import shared
 from benchmarks.faults.plan import HostName
 from rose.errors import UserError
 from tests.runtime.hosts import Host
@@ -31,9 +29,9 @@ class FleetError(UserError):
 
 
 class Program:
-    """A program on a host; with `again` it is started again whenever it ends.
+    """A program on a host, started again after each end if `again`.
 
-    Lines of JSON go to `heard`, or else to `lines`; other output goes to its log.
+    Lines of JSON go to `heard`, by default to `lines`; other output goes to its log.
     """
 
     def __init__(
@@ -46,7 +44,6 @@ class Program:
         **environment: str,
     ) -> None:
         self.host, self.name, self.lines = host, name, list[dict[str, Any]]()
-        #: Exit codes, one each time that it ended.
         self.codes: list[int] = []
         self._arguments, self._environment, self._again = arguments, environment, again
         self._heard = heard or self.lines.append
@@ -57,12 +54,11 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """The exit code; None while the program runs."""
         return None if self._thread.is_alive() or not self.codes else self.codes[-1]
 
     @property
     def tail(self) -> str:
-        """The end of its log."""
         with suppress(OSError):
             return "\n".join(self._log.read_text().splitlines()[-_TAIL_LINES:])
         return ""
@@ -72,7 +68,7 @@ class Program:
         return self.host.disk / f"{self.name}.log"
 
     def send(self, number: signal.Signals) -> list[psutil.Process]:
-        """Send a signal to the program itself, a child of what entered the host's namespaces."""
+        """Send a signal to the program itself, a child of the process that entered the host's namespaces."""
         process = self._process
         if process is None or process.poll() is not None:
             return []
@@ -83,14 +79,14 @@ class Program:
         return []
 
     def wait(self, timeout_s: float) -> int:
-        """Return its exit code. Raises FleetError with the end of its log if it runs for longer."""
+        """Return the exit code. Raises FleetError with the end of the log after `timeout_s`."""
         self._thread.join(timeout_s)
         if (code := self.code) is None:
             raise FleetError(f"{self.name} did not end within {timeout_s:.0f} s:\n{self.tail}")
         return code
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> None:
-        """End it for good, with SIGKILL if the signal does not."""
+        """End the program for good, with SIGKILL if it outlives the signal."""
         self._stopping.set()
         _, left = psutil.wait_procs(self.send(number), timeout_s)
         kill(left, signal.SIGKILL)
@@ -121,7 +117,7 @@ class Program:
 
 
 def until(what: str, met: Callable[[], bool], timeout_s: float, *programs: Program) -> None:
-    """Wait until `met`. Raises FleetError after `timeout_s`, or if one of `programs` ends before."""
+    """Wait until `met`. Raises FleetError after `timeout_s`, or when one of `programs` ends."""
     deadline = time.monotonic() + timeout_s
     while True:
         with suppress(OSError):
@@ -136,7 +132,7 @@ def until(what: str, met: Callable[[], bool], timeout_s: float, *programs: Progr
 
 
 def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
-    """Send a signal; return whether any process was there."""
+    """Send a signal; return whether any process existed."""
     sent = False
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -167,7 +163,6 @@ def _space(pid: int) -> int:
 
 
 def numbered(host: Host, number: int) -> psutil.Process | None:
-    """Return the process with this number on its host."""
     for process in processes_of(host):
         with suppress(OSError):
             for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
@@ -189,32 +184,21 @@ def title_of(process: psutil.Process) -> str:
         return ""
 
 
-# ------------------------------------------------------------------ memory and processor time
-
-#: Parts of a fleet by the titles that Ray gives their processes.
-_TITLES = {
-    "ray::ControllerActor": "controller",
-    "ray::HostActor": "host agent",
-}
+_TITLES = {"ray::ControllerActor": "controller", "ray::HostActor": "host agent"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a process: its unshared memory, and its processor time so far."""
-
     at_s: float
     pid: int
     memory_bytes: int
-    cpu_s: float
-    turns: int
 
 
 @dataclass(slots=True)
 class Watch:
-    """Samples the fleet's own processes every `look_s` seconds until `stop`. `turns` counts the turns so far."""
+    """Samples the fleet's processes every `look_s` seconds until `stop`."""
 
     hosts: Mapping[HostName, Host]
-    turns: Callable[[], int]
     look_s: float
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -231,40 +215,18 @@ class Watch:
 
     def _loop(self) -> None:
         while not self._stopping.wait(self.look_s):
-            turns, now = self.turns(), time.monotonic()
             for host_name, host in self.hosts.items():
                 for process in processes_of(host):
                     name = next((name for start, name in _TITLES.items() if title_of(process).startswith(start)), None)
                     with suppress(psutil.Error):
                         if name is not None:
                             part = f"{name} of host {host_name}" if name == "host agent" else name
-                            self.samples.setdefault(part, []).append(_sample(process, now, turns))
-
-
-def _sample(process: psutil.Process, now: float, turns: int) -> Sample:
-    times = process.cpu_times()
-    return Sample(now, process.pid, process.memory_full_info().uss, times.user + times.system, turns)
+                            sample = Sample(time.monotonic(), process.pid, process.memory_full_info().uss)
+                            self.samples.setdefault(part, []).append(sample)
 
 
 def longest_lived(samples: list[Sample]) -> list[Sample]:
-    """Return the samples of the process that was the part for the longest time."""
     lives: dict[int, list[Sample]] = {}
     for sample in samples:
         lives.setdefault(sample.pid, []).append(sample)
     return max(lives.values(), key=lambda life: life[-1].at_s - life[0].at_s, default=[])
-
-
-def growth(samples: list[Sample]) -> float | None:
-    """Return memory in the last third of the time over the third before it; None for fewer than three samples."""
-    return shared.growth([sample.memory_bytes for sample in samples])
-
-
-def cpu_ms_per_turn(samples: list[Sample]) -> float | None:
-    """Return the processor time of the part for each turn; None without turns."""
-    turns = samples[-1].turns - samples[0].turns if samples else 0
-    if turns <= 0:
-        return None
-    taken_s = 0.0
-    for before, after in itertools.pairwise(samples):
-        taken_s += after.cpu_s - (before.cpu_s if after.pid == before.pid else 0.0)
-    return taken_s / turns * 1e3

@@ -1,16 +1,14 @@
 """`python -m benchmarks.faults.runs`: two RL runs of two teams on two hosts, one killed and resumed.
 
-The claims are about the ledger of the stopped fleet: no step or turn is lost or counted twice, and each nanosecond of a
+The claims are about the stopped fleet's ledger: no step or turn is lost or counted twice, and each nanosecond of a
 device and each nano-dollar is accounted for. `--minutes` lets the runs continue for that long, to watch memory.
 """
 
 from __future__ import annotations
 
-import functools
 import json
+import math
 import signal
-import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,13 @@ from benchmarks.faults.processes import FleetError, Program, Watch, until
 from benchmarks.faults.setting import ENGINE_KINDS, KILLED, LEDGER, PRICE_BOOK, TEAMS, Setting, Team
 from benchmarks.shared import arguments, measured
 from rose.accept.report import Report, phase
-from rose.terminal import echo
 
 #: Steps before one trainer is killed, and of each run after that unless a time is given.
 KILLED_AFTER = 2
 STEPS, QUICK_STEPS = 6, 2
 _ENDLESS = 1_000_000
 _STEP_TIMEOUT_S, _READY_S, _END_S = 600.0, 300.0, 120.0
-_PROGRESS_S = 30.0
-#: No host is lost here: Ray must not give up a host that a busy machine keeps from answering.
+#: No host is lost here: Ray must not give up a host that a busy machine delays.
 _PATIENT = {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_threshold": "20"}
 
 
@@ -41,12 +37,11 @@ def main() -> None:
     parser.add_argument("--engines", choices=ENGINE_KINDS, default="sglang", help="what serves and generates")
     given = parser.parse_args()
     report = Report("fleet", given.quick)
-    with measured(report, given.json), tempfile.TemporaryDirectory(prefix="fleet-benchmark-") as folder:
-        measure(report, Path(folder), Setting(given.engines), given.minutes)
+    with measured(report, given.json) as folder:
+        measure(report, folder, Setting(given.engines), given.minutes)
 
 
 def measure(report: Report, folder: Path, setting: Setting, minutes: float | None = None) -> None:
-    """Run everything. Raises FleetError if a part does not start or end."""
     report.detail |= {"engines": setting.engines, "minutes": minutes}
     with Fleet(folder, setting, ray=_PATIENT) as fleet:
         seen = Round(fleet, QUICK_STEPS if report.quick else STEPS, minutes).play()
@@ -56,8 +51,6 @@ def measure(report: Report, folder: Path, setting: Setting, minutes: float | Non
 
 
 class Round:
-    """The trainers of a fleet from start to end, and the end of the fleet."""
-
     def __init__(self, fleet: Fleet, steps: int, minutes: float | None) -> None:
         self._fleet, self._steps, self._minutes = fleet, steps, minutes
         self._seen = RunsSeen()
@@ -65,13 +58,12 @@ class Round:
 
     def play(self) -> RunsSeen:
         fleet, seen = self._fleet, self._seen
-        watch = Watch(fleet.hosts, self._turns, 5.0 if self._minutes else 0.5, seen.samples)
+        watch = Watch(fleet.hosts, 5.0 if self._minutes else 0.5, seen.samples)
         with phase("both trainers begin"):
             for team in TEAMS:
                 self._train(team)
             for team in TEAMS:
-                begun = functools.partial(self._has_done, team, 1)
-                until(f"the first step of {team.name}", begun, _STEP_TIMEOUT_S, *self._newest())
+                self._await_steps(team, 1, *self._newest())
         watch.start()
         began = time.monotonic()
         with phase("one is killed in mid-step and resumed"):
@@ -80,18 +72,21 @@ class Round:
             if self._minutes is None:
                 self._go_on_for_steps()
             else:
-                self._go_on_until(began + self._minutes * 60)
+                end_s = began + self._minutes * 60
+                until("the time of the runs", lambda: time.monotonic() >= end_s, math.inf, *self._newest())
         with phase("runs end"):
             self._interrupt()
             for program in self._newest():
-                self._expect_end(program)
+                try:
+                    if code := program.wait(_STEP_TIMEOUT_S):
+                        seen.clients.append(f"{program.name} ended with exit code {code}:\n{program.tail}")
+                except FleetError as error:
+                    seen.clients.append(str(error))
         watch.stop()
         with phase("rose down"):
             fleet.stop()
         self._note()
         return seen
-
-    # ------------------------------------------------------------------ trainers
 
     def _train(self, team: Team, steps: int | None = None, *, resume: bool = False) -> Program:
         program = self._fleet.train(team, _ENDLESS if steps is None else steps, resume=resume)
@@ -105,13 +100,13 @@ class Round:
         """Return the steps that the team's trainers reported; a resumed trainer may report the last one again."""
         return len({step["step"] for program in self._trainers[team.name] for step in program.lines})
 
-    def _has_done(self, team: Team, steps: int) -> bool:
-        return self._done(team) >= steps
+    def _await_steps(self, team: Team, steps: int, *trainers: Program) -> None:
+        until(f"{steps} steps of {team.name}", lambda: self._done(team) >= steps, _STEP_TIMEOUT_S, *trainers)
 
     def _kill_and_resume(self) -> None:
         team = KILLED
         victim = self._trainers[team.name][-1]
-        until(f"{KILLED_AFTER} steps of {team.name}", lambda: self._done(team) >= KILLED_AFTER, _STEP_TIMEOUT_S, victim)
+        self._await_steps(team, KILLED_AFTER, victim)
         until("turns in flight", lambda: self._run(team).get("turns_in_flight", 0) > 0, _READY_S, victim)
         before = int(self._run(team)["fence"])
         victim.send(signal.SIGKILL)
@@ -121,23 +116,9 @@ class Round:
         self._seen.fences = before, int(self._run(team)["fence"])
 
     def _go_on_for_steps(self) -> None:
-        wanted = {team.name: self._done(team) + self._steps for team in TEAMS}
-        for team in TEAMS:
-            over = functools.partial(self._has_done, team, wanted[team.name])
-            until(f"{wanted[team.name]} steps of {team.name}", over, _STEP_TIMEOUT_S, *self._newest())
-
-    def _go_on_until(self, until_s: float) -> None:
-        """Raises FleetError if a trainer ends before."""
-        said = time.monotonic()
-        while (now := time.monotonic()) < until_s:
-            for program in self._newest():
-                if program.code is not None:
-                    raise FleetError(f"{program.name} ended with exit code {program.code}:\n{program.tail}")
-            if now - said >= _PROGRESS_S:
-                said = now
-                steps = ", ".join(f"{team.name} {self._done(team)} steps" for team in TEAMS)
-                echo(f"{(until_s - now) / 60:.1f} min to go: {steps}, {self._turns()} turns", err=True)
-            threading.Event().wait(0.5)
+        wanted = [(team, self._done(team) + self._steps) for team in TEAMS]
+        for team, steps in wanted:
+            self._await_steps(team, steps, *self._newest())
 
     def _interrupt(self) -> None:
         """Interrupt each trainer, which leaves its run to be resumed; then start one that ends the run."""
@@ -148,45 +129,24 @@ class Round:
         for team in TEAMS:
             self._train(team, self._done(team), resume=True)
 
-    def _expect_end(self, program: Program) -> None:
-        try:
-            code = program.wait(_STEP_TIMEOUT_S)
-        except FleetError as error:
-            self._seen.clients.append(str(error))
-            return
-        if code:
-            self._seen.clients.append(f"{program.name} ended with exit code {code}:\n{program.tail}")
-
-    # ------------------------------------------------------------------ what is seen
-
-    def _told(self) -> list[dict[str, Any]]:
-        """Return the controller's answers about its runs, in order."""
+    def _statuses(self) -> list[dict[str, Any]]:
         return [answer for answer in list(self._fleet.heard.controller) if answer["well"]]
 
     def _run(self, team: Team) -> dict[str, Any]:
-        told = self._told()
-        return next((run for run in told[-1]["runs"] if run["team"] == team.name), {}) if told else {}
-
-    def _turns(self) -> int:
-        """Return the turns of all runs so far; the controller no longer reports a run that has ended."""
-        most: dict[str, int] = {}
-        for answer in self._told():
-            for run in answer["runs"]:
-                most[run["run_id"]] = max(most.get(run["run_id"], 0), run["turns_completed"])
-        return sum(most.values())
+        last = self._statuses()[-1:]
+        return next((run for status in last for run in status["runs"] if run["team"] == team.name), {})
 
     def _note(self) -> None:
-        for answer in self._told():
+        known = self._seen.clock_is_known
+        for answer in self._statuses():
             for device_id, offset_ns in answer["clock_offsets_ns"].items():
-                offsets = self._seen.clock_offsets_ns.setdefault(device_id, [])
-                offsets += [] if offset_ns is None else [offset_ns]
+                known[device_id] = known.get(device_id, False) or offset_ns is not None
             for run in answer["runs"]:
                 team = next(team for team in TEAMS if team.name == run["team"])
                 self._seen.steps_told[run["run_id"]] = self._done(team)
 
 
 def _read_books(fleet: Fleet, seen: RunsSeen) -> None:
-    """Read the ledger on the first host, and the second host's part of it there."""
     books = ("-m", "benchmarks.faults.books", LEDGER)
     seen.books = from_json(fleet.call("one", *books, "priced"))
     seen.writers_there = json.loads(fleet.call("other", *books, "writers"))

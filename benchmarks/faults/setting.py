@@ -1,4 +1,4 @@
-"""The fleet of the fault suites: two hosts of this machine in two zones, a core on each that serves and is lent."""
+"""The fleet of the fault suites: two hosts of this machine in two zones, each with a core that serves and is lent."""
 
 from __future__ import annotations
 
@@ -16,44 +16,38 @@ ENGINE_KINDS: tuple[Engines, ...] = ("sglang", "stand-in")
 
 NAME = "faults"
 HOSTS: tuple[HostName, HostName] = ("one", "other")
-#: The network of the hosts numbers them in the order in which they are added.
+#: The network numbers hosts in the order of their addition.
 ADDRESSES: dict[HostName, str] = {"one": "10.77.0.1", "other": "10.77.0.2"}
 RAY_PORT, GATEWAY_PORT = 6379, 30100
 RAY_ADDRESS, URL = f"{ADDRESSES['one']}:{RAY_PORT}", f"http://{ADDRESSES['one']}:{GATEWAY_PORT}"
-#: The lent device of each host, and its engine.
 DEVICES: dict[HostName, str] = {"one": "serving-one", "other": "serving-other"}
 ENGINES: dict[HostName, str] = {host: f"{device}-rollout" for host, device in DEVICES.items()}
-#: The first host also has a device for rollouts alone, with a trainer on it.
+#: The first host also has a device only for rollouts, with a trainer on it.
 TRAINER_DEVICE = "rollout-one"
 HOST_OF: dict[str, HostName] = {**{device: host for host, device in DEVICES.items()}, TRAINER_DEVICE: "one"}
-#: The first host's file system for ledger and state: small, so that it can be filled.
+#: The first host's file system for ledger and state, small enough to fill.
 DISK = "/srv/small"
 LEDGER = f"{DISK}/ledger"
-#: Paths on each host. Real models lie in the user's cache, which hosts can read.
+#: Paths on each host. Hosts read real models from the user's cache.
 FILE, MODEL, SERVING_URL = "/srv/fleet.json", "/srv/model", "http://127.0.0.1:30000"
 #: Between the zones of the hosts.
 ROUTE, PRICE_BOOK = "inter-zone", "example"
 TOKEN = "a-token-of-the-trials"
-#: What the model promises on a core of its own, as in the demo.
+#: The demo's latency budgets.
 _TTFT_MS, _TPOT_MS = 2000, 400
 _KV_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A team with an RL run, and the host of its trainer. `device` is what the trainer is charged for."""
+    """A team with an RL run, the host of its trainer, and the device that the trainer is charged for."""
 
     name: str
     host: HostName
     device: str | None = None
 
-    @property
-    def checkpoint(self) -> str:
-        """On its host."""
-        return f"/srv/checkpoint-{self.name}"
 
-
-#: The first team trains while parts are struck; of two runs the second team's trainer is killed.
+#: The first team trains while parts are struck; in the suite of two runs the second team's trainer is killed.
 TEAMS = (Team("research", "one", TRAINER_DEVICE), Team("agents", "other"))
 KILLED = TEAMS[1]
 
@@ -67,16 +61,15 @@ class Setting:
 
     @property
     def made(self) -> bool:
-        """Whether engines are stand-ins, which start at once and serve nobody."""
+        """Whether engines are stand-ins, which start at once and get no requests."""
         return self.engines == "stand-in"
 
     @property
     def serving(self) -> dict[str, Any]:
-        """Serving's part of the fleet file."""
         return {"ttft_budget_ms": _TTFT_MS * self.patience, "tpot_budget_ms": _TPOT_MS * self.patience}
 
     def config(self) -> FleetConfig:
-        """Return the fleet file. The second host's serving shares its core with the device for rollouts alone."""
+        """Return the fleet file. The second host's serving shares its core with the device only for rollouts."""
         cores = sorted(os.sched_getaffinity(0))
         model = {"model": MODEL} if self.made else {}
         url = {"serving_url": SERVING_URL} if self.made else {}
@@ -86,6 +79,8 @@ class Setting:
             for host, core in zip(HOSTS, cores, strict=False)
         ]
         alone = {"id": TRAINER_DEVICE, "host": "one", "pool": "rollout", "cores": [cores[1]], **shared}
+        # Steps of a few seconds.
+        groups = {"groups_per_step": 8 if self.made else 4, "group_size": 8}
         return FleetConfig.model_validate(
             {
                 "name": NAME,
@@ -101,20 +96,13 @@ class Setting:
                 "coserving": {"holdout_share": 0},
                 "traffic": {"trace": "none"},
                 "task": {"size": 3, "turns_max": 4} if self.made else {},
-                # Steps of a few seconds.
-                "training": {
-                    "staleness_max": 2,
-                    "minibatches": 1,
-                    "groups_per_step": 8 if self.made else 4,
-                    "group_size": 8,
-                },
+                "training": {"staleness_max": 2, "minibatches": 1, **groups},
                 "gateway": {"host": "0.0.0.0", "port": GATEWAY_PORT, "token": TOKEN},
             }
         )
 
 
 def make_models(config: FleetConfig) -> None:
-    """Make the fleet's models in the user's cache, which hosts can only read."""
     from rose.runtime.engines import models
 
     for name in (config.serving.model, config.rollout.model):
@@ -122,7 +110,7 @@ def make_models(config: FleetConfig) -> None:
 
 
 def make_model(folder: Path) -> None:
-    """Save the smallest policy that a trainer takes: stand-ins compute nothing with it."""
+    """Save the smallest policy that a trainer takes, for stand-ins."""
     from rose.runtime.training.policy_model import Policy, PolicyShape
 
     sizes = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 32}

@@ -1,4 +1,4 @@
-"""One fault: wait for the moment, strike, and watch until the device is lent again."""
+"""One trial: wait for the moment, strike, and watch until the device is lent again."""
 
 from __future__ import annotations
 
@@ -12,64 +12,54 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.faults.fleet import Fleet, empty, fill
+from benchmarks.faults.fleet import Fleet
 from benchmarks.faults.plan import AWAY, Fault, HostName, Victim
 from benchmarks.faults.processes import kill
 from benchmarks.faults.setting import HOSTS
 from rose.clock import monotonic_ns, utc_us
 
-#: For rollouts to work before a fault.
+#: Timeout for rollouts to work before a fault.
 _LENDING_TIMEOUT_S = 240.0
 _RECENT_NS = 2_000_000_000
 _MOMENT_TIMEOUT_S = 20.0
-#: A lease may end while the moment is waited for.
+#: A lease may end during the wait for the moment.
 _TRIES = 5
 _MOMENT_LOOK_S = 0.002
-#: Time for the consequences of a fault to show, however soon it is mended.
+#: Least time for the consequences of a fault to show.
 OBSERVED_S = 6.0
-#: For the struck part to come back and be lent again, times the patience of a run on a slow machine.
+#: Timeout for the struck part to come back and be lent again, times `--patience`.
 _RECOVERY_TIMEOUT_S = 300.0
 _LOOK_S = 0.1
-#: A host is without power for so long, and comes back with a clock that begins somewhere else.
+#: Time of a host without power, and the most by which its clock is ahead afterwards.
 _POWER_OFF_S = 3.0
 _CLOCK_MAX_S = 100_000
-#: A wall clock is set at most so far ahead or back.
+#: The most by which a wall clock is set ahead or back.
 _CLOCK_SET_MAX_S = 7_200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """What one fault did. Times are monotonic nanoseconds, and None for what did not happen in time."""
+    """The outcome of one fault. Times are monotonic nanoseconds, and None after a timeout."""
 
     number: int
     fault: Fault
-    #: Whether serving wanted the device at the fault.
-    wanted: bool
     at_ns: int
     at_us: int
     #: The lease in force on the struck host's device, as the watch numbers it.
     lease: int
-    #: When the part was there again: started anew, or continued.
     replaced_ns: int | None
     #: When rollouts first worked on the struck host's device after that.
     lending_ns: int | None
     until_ns: int
     until_us: int
-    #: Hosts with power throughout whose serving engine was started anew.
+    #: Hosts that kept their power and whose serving engine was started anew.
     serving_anew: tuple[HostName, ...] = ()
-    #: Completed steps before and after.
-    steps: tuple[int, int] = (0, 0)
-    #: Problems in the ledger afterwards.
     wrong: tuple[str, ...] = ()
 
 
 class Striker:
-    """Runs trials against a watched fleet."""
-
-    def __init__(self, fleet: Fleet, seed: int, steps: Sequence[object]) -> None:
-        """`steps` grows by one with each step of the trainer."""
-        self._fleet, self._steps = fleet, steps
-        self._luck = random.Random(seed)
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        self._fleet, self._luck = fleet, random.Random(seed)
         self._recovery_timeout_s = _RECOVERY_TIMEOUT_S * fleet.setting.patience
 
     def wait_lending(self, host: HostName, timeout_s: float = _LENDING_TIMEOUT_S) -> bool:
@@ -77,7 +67,7 @@ class Striker:
         return self._wait(lambda: self._lending(host), timeout_s)
 
     def strike(self, number: int, fault: Fault) -> Trial | None:
-        """Run one trial; None if the part was missing, or nothing was lent. Raises FleetError if the fleet is lost."""
+        """Run one trial; return None without the part or without a lease. Raises FleetError if the fleet is lost."""
         fleet = self._fleet
         watch = fleet.watches[fault.host]
         for _ in range(_TRIES):
@@ -85,15 +75,13 @@ class Striker:
                 continue
             before = self._parts(fault)
             serving = {host: fleet.serving_pid(host) for host in HOSTS}
-            steps = len(self._steps)
             self._await_moment(fault)
-            lease, page = watch.lease(monotonic_ns()), watch.page
+            lease = watch.lease(monotonic_ns())
             is_there = bool(before) or fault.victim in AWAY | {Victim.HOST}
-            if is_there and lease is not None and page is not None:
+            if is_there and lease is not None and watch.page is not None:
                 break
         else:
             return None
-        wanted = bool(page.serving_wants())
         at_ns, at_us = monotonic_ns(), utc_us()
         back = self._blow(fault, before)
         if back is None:
@@ -120,7 +108,6 @@ class Striker:
         return Trial(
             number=number,
             fault=fault,
-            wanted=wanted,
             at_ns=at_ns,
             at_us=at_us,
             lease=lease.number,
@@ -129,26 +116,23 @@ class Striker:
             until_ns=until_ns,
             until_us=until_us,
             serving_anew=anew,
-            steps=(steps, len(self._steps)),
         )
 
-    # ------------------------------------------------------------------ the fault
-
     def _blow(self, fault: Fault, parts: Sequence[psutil.Process]) -> Callable[[], object] | None:
-        """Strike; return what ends the fault, or None if there was nothing to strike."""
+        """Strike; return the function that ends the fault, or None if the part was gone."""
         fleet, host = self._fleet, self._fleet.hosts[fault.host]
         match fault.victim:
             case Victim.HOST:
                 fleet.lose(fault.host)
-                return self._power_on(fault.host)
+                return lambda: self._power_on(fault.host)
             case Victim.LINE:
                 host.unplug()
                 return host.plug_in
             case Victim.DISK:
                 # A writer may take the last byte first.
                 with suppress(AssertionError, subprocess.TimeoutExpired):
-                    fill(fleet)
-                return lambda: empty(fleet)
+                    fleet.fill()
+                return fleet.empty
             case Victim.CLOCK:
                 host.set_clock(self._luck.choice((-1, 1)) * self._luck.randrange(60, _CLOCK_SET_MAX_S))
                 return lambda: host.set_clock(0)
@@ -156,24 +140,19 @@ class Striker:
             return (lambda: None) if kill(parts, signal.SIGKILL) else None
         return (lambda: kill(parts, signal.SIGCONT)) if kill(parts, signal.SIGSTOP) else None
 
-    def _power_on(self, host: HostName) -> Callable[[], None]:
-        def power_on() -> None:
-            self._sleep(_POWER_OFF_S)
-            self._fleet.boot(host, self._luck.randrange(1, _CLOCK_MAX_S))
-
-        return power_on
+    def _power_on(self, host: HostName) -> None:
+        self._sleep(_POWER_OFF_S)
+        self._fleet.boot(host, self._luck.randrange(1, _CLOCK_MAX_S))
 
     def _parts(self, fault: Fault) -> Sequence[psutil.Process]:
         return [] if fault.victim in AWAY | {Victim.HOST} else self._fleet.find(fault.victim, fault.host)
-
-    # ------------------------------------------------------------------ waiting
 
     def _lending(self, host: HostName) -> bool:
         now, watch = monotonic_ns(), self._fleet.watches[host]
         return watch.lease(now) is not None and watch.works_since(now - _RECENT_NS) is not None
 
     def _await_moment(self, fault: Fault) -> None:
-        """Wait for the fault's moment: serving wants the device, or rollouts work; for a while at most."""
+        """Wait for the fault's moment, when serving wants the device or does not, up to _MOMENT_TIMEOUT_S."""
         watch, burst = self._fleet.watches[fault.host], fault.moment == "burst"
         deadline = time.monotonic() + (0.0 if self._fleet.setting.made else _MOMENT_TIMEOUT_S)
         while time.monotonic() < deadline:
@@ -195,7 +174,6 @@ class Striker:
         return monotonic_ns() if self._wait(replaced, self._recovery_timeout_s) else None
 
     def _await_lending(self, host: HostName, since_ns: int) -> int | None:
-        """Return when rollouts first worked again under a lease."""
         watch = self._fleet.watches[host]
         first: list[int] = []
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.faults.users URL SEED AHEAD_NS PATIENCE [CONTROLLER TOKEN]`: users of a host's serving.
 
-It runs on that host, and prints a line of JSON for each request as its user saw it, and for each question to `/health`
-and to the controller. Times are of the machine's clock, from which the host's is `AHEAD_NS` ahead.
+It runs on that host, and prints a line of JSON for each request, and for each question to `/health` and to the
+controller. Times are of the machine's clock; the host's clock is `AHEAD_NS` ahead of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rose.terminal import echo
 _TRACE = "bursty"
 _LOOK_S = 0.5
 _TIMEOUT_S = 5.0
-_RUN = ("run_id", "team", "fence", "turns_in_flight", "turns_completed")
+_RUN = ("run_id", "team", "fence", "turns_in_flight")
 _lock = threading.Lock()
 
 
@@ -41,17 +41,14 @@ def main() -> None:
 
 
 class Users:
-    """Requests of a trace, and questions about health and status beside them."""
-
     def __init__(self, url: str, seed: int, ahead_ns: int, patience: float) -> None:
         self._replayed = patience > 0
         self._url, self._seed, self._ahead_ns = url, seed, ahead_ns
         self._budgets = ServingConfig(**Setting(patience=patience or 1.0).serving)
 
     async def replay(self) -> None:
-        """Replay the trace again and again."""
+        """Replay the trace in a loop; a stand-in gets no requests."""
         if not self._replayed:
-            # A stand-in is asked about its health alone.
             await asyncio.Event().wait()
         traffic = TrafficConfig(trace=_TRACE, seed=self._seed)
         trace = open_trace(traffic)
@@ -69,7 +66,7 @@ class Users:
         self._print("served", sent_ns=sent_ns, ended_ns=now, failed=failed, late=late, reason=event.reason)
 
     def ask(self, kind: str, url: str, token: str | None) -> None:
-        """Print the answer to a GET, again and again; runs in a thread."""
+        """Print the answer to a GET in a loop; runs in a thread."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         while True:
             at_ns = monotonic_ns() - self._ahead_ns
@@ -77,8 +74,8 @@ class Users:
             with suppress(OSError, ValueError):
                 with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as got:
                     answer = got.read()
-            more = {} if token is None or answer is None else _status(json.loads(answer))
-            self._print(kind, at_ns=at_ns, well=answer is not None, **more)
+            status = {} if token is None or answer is None else _status(json.loads(answer))
+            self._print(kind, at_ns=at_ns, well=answer is not None, **status)
             threading.Event().wait(_LOOK_S)
 
     def _print(self, kind: str, **values: Any) -> None:
@@ -88,7 +85,6 @@ class Users:
 
 
 def _status(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the controller's runs, and the clock offsets of devices."""
     devices = answer["devices"]
     return {
         "runs": [{name: run[name] for name in _RUN} for run in answer["runs"]],

@@ -1,4 +1,4 @@
-"""A lent device's page while faults happen: changes of its lease, and rollout work."""
+"""Watches a lent device's page during faults: changes of its lease, and rollout work."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import psutil
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, Span, SpanRecord
 
-#: Between two looks at the lease: how exactly its end is known.
+#: Time between two looks at the lease, and the precision of its end.
 LOOK_S = 0.005
 _LOOKS_PER_DRAIN = 10
-#: Looks at processor time that are further apart say nothing about the time between them.
+#: Processor times further apart than this say nothing about the time between them.
 _LOOKS_APART_NS = 1_000_000_000
 PAGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """At `at_ns` the page had this lease, and at `without_ns` not yet. Monotonic nanoseconds; number 0: no lease.
+    """A lease that the page had at `at_ns`, and not yet at `without_ns`. Monotonic nanoseconds; number 0: no lease.
 
-    Leases of a new page, as on a host that was started again, are numbered from the next `PAGE` on.
+    Leases of a new page, as after a host's restart, are numbered from the next multiple of `PAGE` on.
     """
 
     at_ns: int
@@ -46,15 +46,15 @@ class Ran:
 class PageWatch:
     """Reads a device's page, and each page that replaces it, in a thread between `start` and `stop`.
 
-    `place` returns the page's path, and how far its host's clock is ahead; `process` the process with a number on that
-    host. Times are of this machine's clock.
+    `place` returns the page's path and the lead of its host's clock, ns; `process` returns the process with a number on
+    that host. Times are of this machine's clock.
     """
 
     def __init__(
         self, place: Callable[[], tuple[Path, int]], process: Callable[[int], psutil.Process | None] = lambda _: None
     ) -> None:
         self._place, self._process = place, process
-        #: The rollout engine: its number, its process, and its processor time at the last look.
+        #: The rollout engine's number, its process, and its processor time at the last look.
         self._engine: tuple[int, psutil.Process | None, int] = (0, None, 0)
         self._sought_ns = 0
         self._page: ArbiterPage | None = None
@@ -64,32 +64,29 @@ class PageWatch:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="page watch", daemon=True)
         self.leases: list[LeaseSeen] = [LeaseSeen(0, 0, 0, 0)]
-        #: Rollout work alone, in the order in which it ended.
+        #: Rollout spans by end.
         self.work: list[SpanRecord] = []
-        self.lost_spans = 0
         self.ran: list[Ran] = [Ran(0, 0)]
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Safe to call twice."""
+        """Stop the thread. Safe to call twice."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     @property
     def page(self) -> ArbiterPage | None:
-        """The page that is there."""
         return self._page
 
     def lease(self, now_ns: int) -> LeaseSeen | None:
-        """Return the lease in force, as last seen."""
         last = self.leases[-1]
         return last if last.number and last.expires_ns > now_ns else None
 
     def works_since(self, since_ns: int) -> int | None:
-        """Return when the first rollout work since then began; None without work."""
+        """Return when the first rollout work after `since_ns` began; None without work."""
         starts = [span.start_ns for span in self.work[-2000:] if span.start_ns >= since_ns]
         return min(starts, default=None)
 
@@ -106,13 +103,12 @@ class PageWatch:
             terms = page.lease()
             self._see(terms.number, terms.expires_ns - self._ahead_ns, looked_ns)
             if looks % _LOOKS_PER_DRAIN == 0:
-                spans, self._tail, lost = page.drain(Party.ROLLOUT, self._tail)
+                spans, self._tail, _ = page.drain(Party.ROLLOUT, self._tail)
                 self.work += [
                     SpanRecord(span.kind, span.start_ns - self._ahead_ns, span.end_ns - self._ahead_ns)
                     for span in spans
                     if span.kind is Span.ROLLOUT
                 ]
-                self.lost_spans += lost
                 self._see_ran(page)
 
     def _see(self, number: int, expires_ns: int, looked_ns: int) -> None:
@@ -143,14 +139,13 @@ class PageWatch:
         self._engine = (number, process, cpu_ns)
 
     def _find(self) -> None:
-        """Open the page that is there now."""
         before_ns, self._found_ns = self._found_ns, monotonic_ns()
         path, ahead_ns = self._place()
         if self._page is not None and (self._page.path != path or self._page.replaced()):
             self._page.close()
             self._page = None
             self._pages += 1
-            # The next one may lie there since.
+            # The new page may exist since then.
             self._looked_ns = before_ns
         if self._page is None:
             with suppress(OSError, PageError, ValueError):
@@ -160,7 +155,7 @@ class PageWatch:
 
 
 def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
-    """Return when the lease was withdrawn from the page, or expired on it; None if it still runs."""
+    """Return when the lease was withdrawn or expired; None if it still runs."""
     last = next((i for i in range(len(leases) - 1, -1, -1) if leases[i].number == number), None)
     if last is None:
         return None
@@ -173,15 +168,14 @@ def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
 def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_ns: int, next_ns: int) -> int:
     """Return when serving had the device to itself: at the end of the lease, or later if a last step still computed.
 
-    A step that waits for serving, which has precedence on cores, takes nothing. The lease was in force in [begin_ns,
-    end_ns), and the next one not before `next_ns`.
+    The lease was in force in [begin_ns, end_ns), and the next lease began at `next_ns` or later.
     """
     last = max((span.end_ns for span in work if begin_ns <= span.start_ns < next_ns), default=0)
     return end_ns if last <= end_ns else end_ns + min(last - end_ns, _ran_ns(ran, end_ns, last))
 
 
 def _ran_ns(ran: Sequence[Ran], begin_ns: int, end_ns: int) -> int:
-    """Return the processor time of rollout engines in that time; all of the time where nobody looked."""
+    """Return the processor time of rollout engines in [begin_ns, end_ns); all of it if the looks are too far apart."""
     first = bisect.bisect_right(ran, begin_ns, key=lambda one: one.at_ns) - 1
     last = bisect.bisect_left(ran, end_ns, key=lambda one: one.at_ns)
     if first < 0 or last >= len(ran):

@@ -18,11 +18,11 @@ PARTS = {
 
 
 def main() -> None:
-    """Run every part, or those named; the exit code is 0 when the measuring itself worked."""
+    """Run every part, or those of `--only`; the exit code is 0 when the measuring itself worked."""
     given = arguments(__doc__, folder=True, only=PARTS).parse_args()
     report = Report("ledger", given.quick)
-    with measured(report, given.json):
-        measure_parts(report, PARTS, given.folder, given.only)
+    with measured(report, given.json, given.folder) as folder:
+        measure_parts(report, PARTS, folder, given.only)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Statements that try to write, to look elsewhere or to bring the host down: each must be refused or stopped.
-
-Each is tried on the ledger's folder and through the controller's door, as a remote reader's query is run.
-"""
+"""Statements that try to write, to read other files or to bring the host down, on the folder and by the controller."""
 
 from __future__ import annotations
 
@@ -24,18 +21,19 @@ from rose.tokens import of_secret
 
 TIMEOUT_S, TIMEOUT_QUICK_S = 2.0, 0.25
 MEMORY_GB = 0.5
-#: At once, on the folder and through the door: they wait more than they work.
+#: Statements in parallel: most of their time is waiting.
 _AT_ONCE = 2
 #: In a file that no statement may read.
 SECRET = "hunter2"
-#: With `--quick` each way tries one statement in so many; together they try these.
+#: With `--quick` each way tries one statement of this many, and the two ways try different ones.
 _QUICK_STRIDE = 25
-Attempt = Callable[[str], object]
+#: Files that change because the controller writes its access log.
+_LOGGED = ("ledger/live/gateway/", "ledger/heads/gateway.", "ledger/ledger.duckdb", "ledger/writers.jsonl")
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """What statements came to: those that were let through or gave the secret away, and the longest, in seconds."""
+    """Counts statements, and holds those that were let through or returned the secret."""
 
     tried: int = 0
     passed: list[str] = field(default_factory=list)
@@ -43,13 +41,13 @@ class _Outcome:
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Try every statement both ways; with `--quick` a part of them each way, with less time."""
     root, timeout_s = folder / "ledger", TIMEOUT_QUICK_S if report.quick else TIMEOUT_S
     (folder / "secret.csv").write_text(f"password\n{SECRET}\n", encoding="utf-8")
     with LedgerWriter.open(root, "w", "r", "simulated") as writer:
         for number in range(1000):
             writer.record(traffic.turn(number))
-    statements = hostile_statements(root)
+    texts = hostile_made.statements().values()
+    statements = [text.replace("{root}", str(root)).replace("{outside}", str(root.parent)) for text in texts]
     before = _files(folder)
     local = _try(
         lambda text: query(root, text, timeout_s=timeout_s, memory_limit_gb=MEMORY_GB),
@@ -65,8 +63,8 @@ def measure(report: Report, folder: Path) -> None:
             lambda text: door.query(caller, text, 10_000, timeout_s),
             statements[_QUICK_STRIDE // 2 :: _QUICK_STRIDE] if report.quick else statements,
         )
-    # The door's own log grows, under its own name, and the catalog with it: verification compares what that defines.
-    changed |= {(name, content) for name, content in before ^ _files(folder) if not _log(name)}
+    # The controller's access log grows, and the catalog with it; verification compares what the catalog defines.
+    changed |= {(name, content) for name, content in before ^ _files(folder) if not name.startswith(_LOGGED)}
     unlogged = far.tried - int(query(root, "SELECT count(*) FROM access WHERE action = 'query'").rows[0][0])
     assert query(root, "SELECT count(*) FROM turn").rows == [(1000,)], "the ledger still answers"
     assert not (problems := verify(root).problems), problems
@@ -77,23 +75,10 @@ def measure(report: Report, folder: Path) -> None:
     report.claim("  through the controller's door and not in its access log", unlogged, "statements", 0, "lower")
     slowest_s = max(local.slowest_s, far.slowest_s)
     report.claim(f"  longest until stopped, with a limit of {timeout_s:g} s", slowest_s, "s", 2 * TIMEOUT_S, "lower")
-    report.detail["hostile"] = {
-        "statements": len(statements),
-        "tried_on_the_folder": local.tried,
-        "tried_through_the_door": far.tried,
-        "let_through": passed,
-        "slowest_on_the_folder_s": round(local.slowest_s, 2),
-        "slowest_through_the_door_s": round(far.slowest_s, 2),
-    }
+    report.detail["hostile"] = {"statements": len(statements), "let_through": passed}
 
 
-def hostile_statements(root: Path) -> list[str]:
-    """The statements, which aim at the ledger `root` and the folder around it."""
-    texts = hostile_made.statements().values()
-    return [text.replace("{root}", str(root)).replace("{outside}", str(root.parent)) for text in texts]
-
-
-def _try(attempt: Attempt, statements: Sequence[str]) -> _Outcome:
+def _try(attempt: Callable[[str], object], statements: Sequence[str]) -> _Outcome:
     outcome = _Outcome(tried=len(statements))
 
     def one(statement: str) -> None:
@@ -117,9 +102,3 @@ def _files(folder: Path) -> set[tuple[str, str]]:
         for path in folder.rglob("*")
         if path.is_file() and "locks" not in path.parts
     }
-
-
-def _log(name: str) -> bool:
-    """Whether a file changes because the door writes its log."""
-    own = ("ledger/live/gateway/", "ledger/heads/gateway.", "ledger/ledger.duckdb", "ledger/writers.jsonl")
-    return name.startswith(own)

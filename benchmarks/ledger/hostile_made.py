@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rose.accept.report import ROOT
 
-#: What each tries, and its text.
 MADE: dict[str, str] = {
     "A line end, and a second statement.": "SELECT 1 --\n; DROP VIEW lease",
     "A byte that ends texts in C.": "SELECT 1\0; DROP VIEW lease",
@@ -61,6 +60,6 @@ MADE: dict[str, str] = {
 
 
 def statements() -> dict[str, str]:
-    """Every hostile statement by what names it: itself in `benchmarks/hostile.sql`, what it tries in MADE."""
+    """Return every hostile statement: those of `benchmarks/hostile.sql` under their own text, those of MADE by name."""
     lines = (ROOT / "benchmarks" / "hostile.sql").read_text(encoding="utf-8").split("\n")
     return {line: line for line in lines if line and not line.startswith("-- ")} | MADE

@@ -30,8 +30,8 @@ from rose.terminal import echo
 _DISK_BYTES = 6 * 1024**2
 _LEASE = {"action": "renewed", "kv_budget_bytes": 1, "compute_share": 1.0, "expires_at_us": 1}
 
-#: Records queued events and a durable one for ever, and prints the id of each that was acknowledged as durable.
-#: On a small disk epochs have a few segments, so that most of the time one is begun, merged or removed.
+#: Records queued events and a durable one in a loop, and prints the id of each event acknowledged as durable.
+#: On a small disk epochs have a few segments, so that epochs begin, merge and go often.
 _WRITER = """
 import sys, time
 from contextlib import suppress
@@ -63,7 +63,6 @@ while True:
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Kill a real writer process at random moments of its life, its start among them."""
     trials = 5 if report.quick else 200
     root, luck = folder / "ledger", random.Random(3)
     acknowledged: set[str] = set()
@@ -74,13 +73,11 @@ def measure(report: Report, folder: Path) -> None:
             time.sleep(luck.uniform(0, 0.5 if early else 0.15))
             acknowledged.update(first, _killed(process))
     with catalog.connect(root) as connection:
-        seqs = [
-            seq for (seq,) in connection.execute("SELECT seq FROM event WHERE writer = 'w' ORDER BY seq").fetchall()
-        ]
+        seqs = connection.execute("SELECT seq FROM event WHERE writer = 'w' ORDER BY seq").fetchall()
         names = _count(connection)
     report.claim(f"acknowledged events lost in {trials} kill -9", len(acknowledged - set(names)), "events", 0, "lower")
     report.claim("  events that came twice", names.total() - len(names), "events", 0, "lower")
-    report.claim("  gaps in seq", len(seqs) and seqs[-1] + 1 - len(seqs), "events", 0, "lower")
+    report.claim("  gaps in seq", len(seqs) and seqs[-1][0] + 1 - len(seqs), "events", 0, "lower")
     report.claim("  problems that verify finds", len(verify(root).problems), "problems", 0, "lower")
     report.detail["kills"] = {"trials": trials, "acknowledged": len(acknowledged), "events": len(seqs)}
 
@@ -96,14 +93,14 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _killed(process: subprocess.Popen[str]) -> list[str]:
-    """Kill a writer; returns what it printed since. What is in the pipe was acknowledged, a line cut short was not."""
+    """Kill a writer and return the lines left in its pipe; those were acknowledged, a line cut short was not."""
     assert process.stdout is not None
     process.send_signal(signal.SIGKILL)
     return [line.strip() for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def measure_full_disk(report: Report, folder: Path) -> None:
-    """Fill the disk at a random byte and kill the writer at a random moment; 200 times, or 3 with `quick`."""
+    """Fill the disk at a random byte and kill the writer at a random moment: 200 times, or 3 with `quick`."""
     trials = 3 if report.quick else 200
     disk = folder / "disk"
     disk.mkdir()
@@ -120,36 +117,29 @@ def measure_full_disk(report: Report, folder: Path) -> None:
         ["unshare", "-rm", "sh", "-c", inside, "sh", *command], stdout=subprocess.PIPE, text=True, check=True
     )
     totals: dict[str, Any] = json.loads(done.stdout)
-    claims = {
-        "hidden_then": f"acknowledged events not seen on a full disk, {trials} kill -9",
-        "unread_then": "  not read by a connection of ROSE",
-        "hidden_later": "  not seen once there is room",
-        "twice": "  events that came twice",
-        "gaps": "  gaps in seq",
-        "problems": "  problems that verify finds",
-        "not_opened": "  names that could not be opened again once there was room",
-    }
-    for name, text in claims.items():
-        report.claim(text, totals[name], "events", 0, "lower")
-    report.detail["full_disk"] = totals
+    report.detail["full_disk"] = {"trials": trials, **totals}
+    for name, count in totals["claims"].items():
+        report.claim(name.format(trials=trials), count, "events", 0, "lower")
 
 
 def main() -> None:
-    """Run the trials on the file system at `sys.argv[1]`; prints the sums over all of them as JSON."""
+    """Run the trials on the file system at `sys.argv[1]`, and print their sums as JSON."""
     disk, trials = Path(sys.argv[1]), int(sys.argv[2])
     luck = random.Random(15)
-    totals: Counter[str] = Counter()
+    totals, claims = Counter[str](), Counter[str]()
     for life in range(trials):
-        totals.update(trial(disk, life, luck))
+        counts, failures = trial(disk, life, luck)
+        totals.update(counts)
+        claims.update(failures)
         for path in disk.iterdir():
             subprocess.run(["rm", "-rf", path], check=True)
-    print(json.dumps({"trials": trials, **totals}))
+    print(json.dumps({**totals, "claims": claims}))
 
 
-def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
-    """One writer's life and what was left of it: how many events of each fate."""
+def trial(disk: Path, life: int, luck: random.Random) -> tuple[dict[str, int], dict[str, int]]:
+    """Run one writer, and return counts of its life, and of its failures by claim."""
     root, ballast = disk / "ledger", disk / "ballast"
-    # Most of what matters happens where the catalog has just room, or just none.
+    # Most faults show where the catalog has just room, or just none.
     free_bytes = luck.choice((luck.randrange(900_000), luck.randrange(600_000), luck.randrange(30_000)))
     merging = luck.random() < 0.3
     early = luck.random() < 0.15
@@ -178,7 +168,7 @@ def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
     with closing(catalog.connect(root)) as connection:
         later = _count(connection)
         events = Counter(
-            row[0] for row in connection.execute("SELECT event_id FROM event WHERE kind = 'lease'").fetchall()
+            id for (id,) in connection.execute("SELECT event_id FROM event WHERE kind = 'lease'").fetchall()
         )
         seqs = connection.execute(
             "SELECT count(*), count(DISTINCT seq), max(seq) + 1 FROM stored_event WHERE writer = 'w'"
@@ -187,18 +177,16 @@ def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
     problems = verify(root).problems
     for problem in problems:
         echo(f"trial {life}: {problem}", err=True)
-    return {
-        "acknowledged": len(names),
-        "events": count,
-        "trials_with_refusals": refused,
-        "trials_with_compaction": merging,
-        "hidden_then": len(names - set(then)),
-        "unread_then": len(names - set(read)),
-        "hidden_later": len(names - set(later)) + len(names - set(events)),
-        "twice": sum(number - 1 for number in (*then.values(), *later.values(), *events.values())) + count - distinct,
-        "gaps": (end or 0) - distinct,
-        "problems": len(problems),
-        "not_opened": not opened,
+    counts = {"acknowledged": len(names), "events": count, "refusals": refused, "compactions": merging}
+    doubled = sum(number - 1 for number in (*then.values(), *later.values(), *events.values())) + count - distinct
+    return counts, {
+        "acknowledged events not seen on a full disk, {trials} kill -9": len(names - set(then)),
+        "  not read by a connection of ROSE": len(names - set(read)),
+        "  not seen once there is room": len(names - set(later)) + len(names - set(events)),
+        "  events that came twice": doubled,
+        "  gaps in seq": (end or 0) - distinct,
+        "  problems that verify finds": len(problems),
+        "  names that could not be opened again once there was room": not opened,
     }
 
 
@@ -211,7 +199,6 @@ def _fill(disk: Path, ballast: Path, free_bytes: int) -> None:
 
 
 def _seen(root: Path) -> Counter[str]:
-    """Leases in the catalog as it lies there."""
     with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         return _count(client)
 

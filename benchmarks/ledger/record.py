@@ -1,8 +1,4 @@
-"""What `record` costs its caller, and how many events a second reach the disk.
-
-Each way is measured in rounds, by turns with the others, and a claim is the median of the rounds: what else the machine
-does then falls on all of them.
-"""
+"""What `record` costs its caller, and how many events a second reach the disk: medians of rounds, in turns."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import traffic
+from benchmarks.shared import timed
 from rose.accept.report import Report
 from rose.event_columns import all_columns
 from rose.events import Event, Lease
@@ -27,16 +25,16 @@ from rose.ledger.writer import LedgerWriter
 
 RATE = 2000
 ROUNDS = 5
-#: Events of a batch, after which DuckDB, SQLite and the durable form of the ledger wait for the disk.
+#: Events before DuckDB, SQLite and the durable form of the ledger wait for the disk.
 BATCH = 1000
 #: A host of 8 devices writes 21 events a second, a controller of 200 turns a second some 600.
 EVENTS_PER_S_MIN = 5_000
 
-Way = Callable[[Sequence[Event]], None]
+Way = Callable[[Sequence[Event]], object]
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Latency of `record`, queued at RATE events a second and durable one by one; SQLite's durable commit beside it."""
+    """Time `record`, queued at RATE events a second and durable one by one, and SQLite's durable commit."""
     seconds, durable = (0.6, 20) if report.quick else (4.0, 200)
     queued: list[Any] = []
     taken: dict[str, list[Any]] = {}
@@ -55,12 +53,8 @@ def measure(report: Report, folder: Path) -> None:
             queued.append(paced(writer, seconds))
             for name, act in ways.items():
                 taken.setdefault(name, []).append(_each([next(numbers) for _ in range(durable)], act))
-    report.detail["record"] = {
-        "rate_per_s": RATE,
-        "rounds": ROUNDS,
-        "queued_us": _percentiles(np.concatenate(queued), 1e3),
-        **{f"{name}_ms": _percentiles(np.concatenate(rounds), 1e6) for name, rounds in taken.items()},
-    }
+    every = {"queued": queued, **taken}
+    report.detail["record_ms"] = {name: _percentiles(np.concatenate(rounds)) for name, rounds in every.items()}
     report.claim("record() at 2,000 events/s, p50", _p(50, queued) / 1e3, "us", 15, "lower")
     if not report.quick:
         report.claim("record() at 2,000 events/s, p99", _p(99, queued) / 1e3, "us", 50, "lower")
@@ -68,32 +62,22 @@ def measure(report: Report, folder: Path) -> None:
 
 
 def measure_throughput(report: Report, folder: Path) -> None:
-    """Events a second that one writer takes from its process until the last is on disk, and what others take.
-
-    Each way begins with the events as Python objects, which is what the runtime has.
-    """
+    """Count the events a second from Python objects, which is what the runtime has, until the last is on disk."""
     seconds = 60 if report.quick else 900
     events = traffic.Fleet(16, seconds).batch(0, 0, seconds)
     taken: dict[str, list[float]] = {}
     with LedgerWriter.open(folder / "ledger", "benchmark", "r", "simulated") as writer:
         ways: dict[str, Way] = {
-            "ledger": lambda events: _record(writer, [events]),
-            "ledger, each batch durable": lambda events: _record(writer, _batches(events)),
+            "ledger": partial(traffic.record, writer),
+            "ledger, each batch durable": lambda events: [traffic.record(writer, part) for part in _batches(events)],
             "duckdb INSERT": _duckdb_way(folder / "events.duckdb"),
             "sqlite WAL": _sqlite_way(folder / "events.sqlite"),
         }
         for _ in range(ROUNDS):
             for name, way in ways.items():
-                began_s = time.perf_counter()
-                way(events)
-                taken.setdefault(name, []).append(len(events) / (time.perf_counter() - began_s))
+                taken.setdefault(name, []).append(len(events) / timed(partial(way, events))[1])
     rates = {name: float(np.median(rounds)) for name, rounds in taken.items()}
-    report.detail["throughput"] = {
-        "events": len(events),
-        "batch": BATCH,
-        "events_per_s": {name: round(rate) for name, rate in rates.items()},
-        "rounds": {name: [round(rate) for rate in rounds] for name, rounds in taken.items()},
-    }
+    report.detail["throughput"] = {"events": len(events), "batch": BATCH, "events_per_s": taken}
     report.claim("events/s of one writer, until on disk", rates["ledger"], "events/s", EVENTS_PER_S_MIN, "higher")
     durable = rates["ledger, each batch durable"]
     for other, text in (("duckdb INSERT", "DuckDB's INSERT from Arrow"), ("sqlite WAL", "SQLite's WAL")):
@@ -101,7 +85,7 @@ def measure_throughput(report: Report, folder: Path) -> None:
 
 
 def paced(writer: LedgerWriter, seconds: float) -> Any:
-    """Nanoseconds that each `record` took at RATE events a second, int64[events]."""
+    """Return the nanoseconds of each `record` at RATE events a second, int64[events]."""
     count = int(RATE * seconds)
     taken = np.zeros(count, dtype=np.int64)
     began = time.perf_counter_ns()
@@ -109,7 +93,7 @@ def paced(writer: LedgerWriter, seconds: float) -> Any:
         event = traffic.turn(number)
         due = began + number * 1_000_000_000 // RATE
         while (now := time.perf_counter_ns()) < due:
-            # Sleep through the longer waits, so that other threads find the interpreter free as they would.
+            # Sleeping through the longer waits leaves the interpreter to other threads, as the runtime does.
             if due - now > 300_000:
                 time.sleep(0.0001)
         before = time.perf_counter_ns()
@@ -131,7 +115,7 @@ def _lease(number: int) -> Lease:
 
 
 def _p(point: float, rounds: list[Any]) -> float:
-    """The median over the rounds of a percentile of each, nanoseconds."""
+    """Return the median over the rounds of a percentile of each, nanoseconds."""
     return float(np.median([np.percentile(one, point) for one in rounds]))
 
 
@@ -144,32 +128,20 @@ def _each(numbers: list[int], act: Callable[[int], object]) -> Any:
     return taken
 
 
-def _percentiles(taken: Any, unit: float) -> dict[str, float]:
-    return {f"p{point:g}": round(float(np.percentile(taken, point)) / unit, 3) for point in (50, 90, 99, 99.9, 100)}
-
-
-# ------------------------------------------------------------------ the ways
+def _percentiles(taken: Any) -> dict[str, float]:
+    return {f"p{point:g}": round(float(np.percentile(taken, point)) / 1e6, 6) for point in (50, 90, 99, 99.9, 100)}
 
 
 def _batches(events: Sequence[Event]) -> list[Sequence[Event]]:
     return [events[first : first + BATCH] for first in range(0, len(events), BATCH)]
 
 
-def _record(writer: LedgerWriter, parts: Sequence[Sequence[Event]]) -> None:
-    for part in parts:
-        traffic.record(writer, part)
-
-
 def _rows(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The events as the columns of the ledger have them; shorter names of them are of their class."""
-    return [
-        {
-            "kind": event.kind,
-            "provenance": "simulated",
-            **{field.name: getattr(event, field.name) for field in dataclasses.fields(event)},
-        }
-        for event in events
-    ]
+    rows = []
+    for event in events:
+        values = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+        rows.append({"kind": event.kind, "provenance": "simulated", **values})
+    return rows
 
 
 def _duckdb_way(path: Path) -> Way:

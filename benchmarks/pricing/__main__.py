@@ -3,10 +3,9 @@ same allocation in pandas, which must come to the same charges."""
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
-import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import polars as pl
 
 from benchmarks import traffic
 from benchmarks.pricing import naive, year
-from benchmarks.shared import answer, arguments, measured, timed
+from benchmarks.shared import arguments, measured, output
 from benchmarks.traffic import Fleet
 from rose.accept.report import Report, phase
 from rose.ledger.growth.compaction import compact
@@ -25,66 +24,54 @@ CORES = 2
 KEPT = "pricing.duckdb"
 MORE_EVENTS = 100_000
 ROUNDS = 5
-_child = partial(answer, "pricing.child")
 
 
 def main() -> None:
-    """Make the ledger, price it in every way, and compare; the exit code is 0 when the measuring itself worked."""
+    """Measure; the exit code is 0 when the measuring itself worked."""
     given = arguments(__doc__, folder=True).parse_args()
-    # Every process of the benchmark has as many, whatever the machine has.
+    # Every process of the benchmark inherits these cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     report = Report("pricing", given.quick, provenance="simulated")
-    with (
-        measured(report, given.json),
-        tempfile.TemporaryDirectory(prefix="pricing-benchmark-", dir=given.folder) as folder,
-    ):
-        measure(report, Path(folder))
+    with measured(report, given.json, given.folder) as folder:
+        measure(report, folder)
 
 
 def measure(report: Report, folder: Path) -> None:
-    """All of it, in the order in which a ledger lives."""
     fleet, more = (Fleet(16, 1400), 3_000) if report.quick else (Fleet(128, 30_000), MORE_EVENTS)
     root = folder / "ledger"
     with phase("making the ledger"):
-        events, made_s = timed(lambda: fleet.fill(root))
-        report.detail["ledger"] = {
-            "provenance": "simulated",
-            "events": events,
-            "devices": fleet.devices,
-            "hours": round(fleet.seconds / 3600, 2),
-            "made_s": round(made_s, 1),
-        }
+        events = fleet.fill(root)
+        report.detail["ledger"] = {"events": events, "devices": fleet.devices, "seconds": fleet.seconds}
     with phase("merging its segments"):
         traffic.close_epochs(root)
         compact(root, grace_s=0)
         compact(root, grace_s=0)
     with phase("verifying it"):
-        sound, seconds = timed(lambda: verify(root))
-        assert sound.ok
-        report.detail["verify_s"] = round(seconds, 2)
+        assert verify(root).ok
     _from_nothing(report, root, folder, events)
     rounds = 2 if report.quick else ROUNDS
     with phase(f"pricing after {more:,} more events, {rounds} times"):
-        told = _child("increments", root, fleet.devices, fleet.seconds, more, rounds)
-    report.claim(
-        f"after {more:,} more events, median of {rounds}", statistics.median(told["after_more_s"]), "s", 1, "lower"
-    )
-    report.claim("  slowest", max(told["after_more_s"]), "s", 1, "lower")
-    report.detail["increments"] = told
+        increments = _child("increments", root, fleet.devices, fleet.seconds, more, rounds)
+    after_s = increments["after_more_s"]
+    report.claim(f"after {more:,} more events, median of {rounds}", statistics.median(after_s), "s", 1, "lower")
+    report.claim("  slowest", max(after_s), "s", 1, "lower")
+    report.detail["increments"] = increments
     with phase("pricing in a process that knows nothing"):
         kept = _child("charges", root, folder / "kept.parquet")
     (root / KEPT).unlink(missing_ok=True)
     with phase("pricing all of it from nothing"):
         fresh = _child("charges", root, folder / "fresh.parquet")
     assert kept["sha256"] == fresh["sha256"], "what was kept gives the same bytes as the events do"
-    report.detail["kept_s"] = round(kept["seconds"], 2)
-    with phase("closing, and FOCUS rows"):
-        report.detail["books"] = _child("books", root, folder)
     year.measure(report, folder)
 
 
+def _child(way: str, root: Path, *arguments: object) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(output("benchmarks.pricing.child", way, root, *arguments))
+    return answer
+
+
 def _from_nothing(report: Report, root: Path, folder: Path, events: int) -> None:
-    """Both ways, twice, in turns: a slow moment of the machine falls on both. The faster time of each counts."""
+    """Price in both ways, twice, in turns, so that a slow moment hits both. The faster time of each counts."""
     timings: dict[str, list[dict[str, Any]]] = {"charges": [], "naive": []}
     for number in range(1 if report.quick else 2):
         (root / KEPT).unlink(missing_ok=True)

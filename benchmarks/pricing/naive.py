@@ -1,20 +1,17 @@
-"""The same charges as a careful analyst would make them in an afternoon: pandas for sums, plain loops for money.
+"""The product's charges as an analyst would compute them: pandas for sums, plain loops for money.
 
-Written from the rules of the charges alone and on purpose without a line of `rose.pricing`: it is what the charges are
-held against, and what their speed is measured against. The rules it follows:
+It follows the rules of the charges without a line of `rose.pricing`, so that charges and their speed have a reference:
 
-- A device is of one class and pool, and held by one run at a time: the fleet of the benchmark knows nothing else, and
-  another class or pool is refused. It may leave and come back, and is provisioned from each time it joined until it
-  left; if it has not left, up to its last slice and, once its run is over, at least up to the run's end.
-- Each UTC hour of a device costs its rate times the time, rounded half to even to a nano-dollar, once.
-- A slice over the end of an hour is cut there: piece by piece, each divided among what is left of its buckets.
+- A device has one class and pool, and one run at a time; a device of two classes or pools is refused. It is provisioned
+  from each joining until it leaves, or else until its last slice and, after its run's end, at least until then.
+- Each UTC hour of a device costs its rate times the time, rounded once, half to even, to a nano-dollar.
+- A slice over the end of an hour is cut there, and each piece is divided among the rest of its buckets.
 - The hour's charge is divided by nanoseconds among leases and buckets and the time that no slice reports.
-- Rollout time is divided further by what the tokens made in that device-hour and lease became.
+- Rollout time is divided further by the fates of the tokens made in that device-hour and lease.
 - Transfer and energy are rounded once for each device-hour (and lease, route and version). A sync outside of a lease
-  was for the device's next one.
+  belongs to the device's next lease.
 
-Text that is missing is "" here and a missing number -1, so that they sort first, as the rules want it. Rows whose every
-amount is 0 are left out.
+Missing text is "" and a missing number -1, so that they sort first. Rows whose every amount is 0 are left out.
 """
 
 from __future__ import annotations
@@ -39,36 +36,21 @@ BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idl
 #: In the order in which ties are settled.
 ALL = (*BUCKETS, "unaccounted")
 HOUR_NS = 3_600_000_000_000
-#: A row of the result is one of these, and its amounts.
-KEY = (
-    "run_id",
-    "hour",
-    "device_id",
-    "lease_id",
-    "kind",
-    "bucket",
-    "policy_version",
-    "task",
-    "fate",
-    "cause",
-    "route",
-)
+_PLACE = ("run_id", "hour", "device_id", "lease_id")
+#: The columns of a row, before its amounts.
+KEY = (*_PLACE, "kind", "bucket", "policy_version", "task", "fate", "cause", "route")
 AMOUNTS = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 
-_TEXTS = ("lease_id", "task", "fate", "cause", "route")
-#: What the smallest thing is that money is divided to: a bucket of a device's hour.
-_PARTS_OF_HOUR = ("run_id", "device_id", "hour", "bucket")
-
 K = TypeVar("K", bound=Hashable)
-#: (run_id, device_id, hour, lease_id), and what its tokens became: (version, task, fate, cause).
+#: (run_id, device_id, hour, lease_id), and the fate of tokens made there: (version, task, fate, cause).
 Place = tuple[str, str, int, str]
 Fate = tuple[int, str, str, str]
 
 
 def price(root: Path, book: str) -> pd.DataFrame:
-    """Every charge of the ledger at `root` by the price book whose text is `book`: columns KEY and AMOUNTS.
+    """Return every charge of the ledger at `root` by the text of a price book: columns KEY and AMOUNTS.
 
-    `hour` is the number of the hour since the epoch. Fails with whatever pandas or Python says where something is off.
+    `hour` is the number of the hour since the epoch.
     """
     prices = Prices(book)
     with catalog.connect(root) as ledger:
@@ -83,18 +65,18 @@ def price(root: Path, book: str) -> pd.DataFrame:
 
 
 class Prices:
-    """A price book's entries, looked up by the hour they are in force."""
+    """A price book's entries by the hour in which they hold."""
 
     def __init__(self, text: str) -> None:
         self._tables = tomllib.loads(text, parse_float=Decimal)
 
     def entry(self, table: str, hour: int, **values: str | None) -> dict[str, Any]:
-        """The one entry of a table that holds in an hour and has these values."""
+        """Return the one entry of a table that holds in an hour and has these values."""
         (entry,) = self._entries(table, hour, values)
         return entry
 
     def device(self, hour: int, device_class: str, pool: str) -> dict[str, Any]:
-        """A price for the class in this pool goes before one for the class."""
+        """Return the price for the class in this pool, or else for the class."""
         own = self._entries("device", hour, {"class": device_class, "pool": pool})
         return own[0] if own else self.entry("device", hour, **{"class": device_class, "pool": None})
 
@@ -110,7 +92,7 @@ class Prices:
 
 
 def split(total: int, weights: dict[K, int]) -> dict[K, int]:
-    """Largest remainder; ties to the key that comes first; as equal as can be where all weights are zero."""
+    """Split by largest remainder, ties to the first key; as equally as possible where all weights are zero."""
     if not any(weights.values()):
         weights = dict.fromkeys(weights, 1)
     whole = sum(weights.values())
@@ -122,14 +104,17 @@ def split(total: int, weights: dict[K, int]) -> dict[K, int]:
 
 
 def _stays(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Each time [t0_ns, t1_ns) for which a device of a run was provisioned. Fails for one of two classes or pools."""
+    """Return each time [t0_ns, t1_ns) for which a device of a run was provisioned.
+
+    Raises ValueError for a device of two classes or pools.
+    """
     device = read(
         "SELECT run_id, device_id, pool, device_class, joined_ns AS t0_ns, coalesce(left_ns, 0) AS left_ns FROM tenure"
     )
     kinds = device[["run_id", "device_id", "pool", "device_class"]].drop_duplicates()
     if moved := kinds[kinds.duplicated(["run_id", "device_id"])]["device_id"].tolist():
         raise ValueError(f"{moved[0]} is of two classes or pools, which this reference knows nothing of")
-    # Int64, or a device without slices would turn the others' nanoseconds into floats.
+    # With int64 a device without slices would turn all nanoseconds into floats.
     last = read("SELECT run_id, device_id, max(t1_ns) AS last_ns FROM device_slice GROUP BY ALL")
     last["last_ns"] = last["last_ns"].astype("Int64")
     run = read("SELECT run_id, coalesce(1000 * epoch_us(ended_at), 0) AS ended_ns FROM run")
@@ -140,7 +125,7 @@ def _stays(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _time(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Nanoseconds of each bucket by run, device, hour and lease."""
+    """Return the nanoseconds of each bucket by run, device, hour and lease."""
     slices = read(
         "SELECT run_id, device_id, coalesce(lease_id, '') AS lease_id, t0_ns, t1_ns, "
         + ", ".join(f"{bucket}_ns AS {bucket}" for bucket in BUCKETS)
@@ -155,7 +140,7 @@ def _time(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _cut(row: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
-    """A slice in pieces of at most an hour each."""
+    """Yield a slice in pieces within one hour each."""
     left = {bucket: int(row[bucket]) for bucket in BUCKETS}
     for hour in range(row["t0_ns"] // HOUR_NS, (row["t1_ns"] - 1) // HOUR_NS + 1):
         part = split(min(row["t1_ns"], (hour + 1) * HOUR_NS) - max(row["t0_ns"], hour * HOUR_NS), left)
@@ -164,7 +149,7 @@ def _cut(row: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
 
 
 def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, dict[Fate, tuple[int, int]]]:
-    """What became of the tokens made in each place: output tokens, and the weight of all tokens there."""
+    """Return the fates of the tokens made in each place: output tokens, and the weight of all tokens."""
     turns, lost = _turns(read), _lost(read)
     places: dict[Place, dict[Fate, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     by = ["run_id", "device_id", "hour", "lease_id", "version", "task", "fate", "cause"]
@@ -177,7 +162,7 @@ def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, 
                 continue
             rates = prices.entry("tokens", key[2])
             rate = {name: Fraction(rates[f"{name}_usd_per_million"]) for name in ("input", "output")}
-            # Any scale on which both prices are whole gives the same shares.
+            # Any scale that makes both prices whole numbers gives the same shares.
             scale = rate["input"].denominator * rate["output"].denominator
             sums = places[tuple(key[:4])][tuple(key[4:])]
             sums[0] += int(count) if kind == "output" else 0
@@ -186,7 +171,7 @@ def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, 
 
 
 def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Each attempt at a turn, what its tokens became, and the prompt tokens it had to compute again."""
+    """Return each attempt at a turn, the fate of its tokens, and the prompt tokens that it computed again."""
     turns = read(
         f"SELECT run_id, device_id, epoch_ns(event_time) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
         "coalesce(policy_version, -1) AS version, trajectory_id, turn, attempt, outcome, output_tokens, "
@@ -205,14 +190,9 @@ def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _last(read: Callable[[str], pd.DataFrame], view: str, columns: str) -> pd.DataFrame:
-    """The last event of a kind on each trajectory."""
-    events = read(
-        f"SELECT run_id, trajectory_id, event_time, writer, seq, {columns} FROM {view} WHERE trajectory_id IS NOT NULL"
-    )
-    events = events.sort_values(["event_time", "writer", "seq"]).drop_duplicates(
-        ["run_id", "trajectory_id"], keep="last"
-    )
-    return events.drop(columns=["event_time", "writer", "seq"])
+    keys, order = ["run_id", "trajectory_id"], ["event_time", "writer", "seq"]
+    events = read(f"SELECT {', '.join([*keys, *order])}, {columns} FROM {view} WHERE trajectory_id IS NOT NULL")
+    return events.sort_values(order).drop_duplicates(keys, keep="last").drop(columns=order)
 
 
 def _fates(turns: pd.DataFrame) -> tuple[Any, Any]:
@@ -225,7 +205,7 @@ def _fates(turns: pd.DataFrame) -> tuple[Any, Any]:
 
 
 def _lost(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Tokens that a preemption threw away before any turn had them; of which trajectory, nobody says."""
+    """Return the tokens that a preemption discarded before any turn had them; their trajectory is unknown."""
     return read(
         f"SELECT run_id, device_id, epoch_ns(event_time) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
         "-1 AS version, '' AS task, tokens_lost AS output_tokens, 'lost' AS fate, 'preempted' AS cause "
@@ -236,7 +216,7 @@ def _lost(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 def _capacity(
     stays: pd.DataFrame, time: pd.DataFrame, tokens: dict[Place, dict[Fate, tuple[int, int]]], prices: Prices
 ) -> Iterator[tuple[Any, ...]]:
-    """Each provisioned device-hour, its charge divided among the rows of its time."""
+    """Yield each provisioned device-hour, its charge divided among the rows of its time."""
     used: dict[tuple[str, str, int], dict[tuple[str, int], int]] = defaultdict(dict)
     for run_id, device_id, hour, lease_id, *ns in time.itertuples(index=False):
         for rank, bucket_ns in enumerate(ns):
@@ -244,7 +224,7 @@ def _capacity(
                 used[run_id, device_id, hour][lease_id, rank] = bucket_ns
     left = dict(tokens)
     for _, spans in stays.groupby(["run_id", "device_id"], sort=False):
-        # A device that was away for a part of an hour is charged once for the rest of it.
+        # A device that was away for a part of an hour is charged once for the rest of the hour.
         hours: dict[int, int] = defaultdict(int)
         for stay in spans.to_dict("records"):
             for hour in range(stay["t0_ns"] // HOUR_NS, (stay["t1_ns"] - 1) // HOUR_NS + 1):
@@ -264,13 +244,12 @@ def _capacity(
                     else {(-1, "", "", _cause(stay, *place[3:], rank)): (0, 1)}
                 )
                 yield from _divided(place, ALL[rank], ns, cost, fates)
-    # What was made where no rollout time is left to divide.
+    # Tokens of places without rollout time.
     for place, fates in left.items():
         yield from _divided(place, "rollout", 0, 0, fates)
 
 
 def _cause(stay: dict[Any, Any], lease_id: str, rank: int) -> str:
-    """Why time was idle."""
     if ALL[rank] != "idle":
         return ""
     if stay["pool"] != "serving":
@@ -281,7 +260,7 @@ def _cause(stay: dict[Any, Any], lease_id: str, rank: int) -> str:
 def _divided(
     place: Place, bucket: str, ns: int, cost: int, fates: dict[Fate, tuple[int, int]] | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Time and its cost by what became of the tokens made in it."""
+    """Yield time and its cost by the fates of the tokens made in it."""
     run_id, device_id, hour, lease_id = place
     fates = fates or {(-1, "", "no tokens", ""): (0, 1)}
     weights = {fate: fates[fate][1] for fate in sorted(fates)}
@@ -293,7 +272,7 @@ def _divided(
 
 
 def _transfer(read: Callable[[str], pd.DataFrame], prices: Prices) -> Iterator[tuple[Any, ...]]:
-    """Bytes of weight syncs, failed ones too, at the price of their route."""
+    """Yield the bytes of weight syncs, failed ones too, at the price of their route."""
     sync = read(
         "SELECT run_id, device_id, epoch_us(event_time) AS at_us, coalesce(lease_id, '') AS lease_id, route, "
         "coalesce(policy_version, -1) AS version, wire_bytes FROM sync"
@@ -312,7 +291,7 @@ def _transfer(read: Callable[[str], pd.DataFrame], prices: Prices) -> Iterator[t
     sync["hour"] = sync["at_us"] * 1000 // HOUR_NS
     moved = sync.groupby([*keys, "hour", "lease_id", "route", "version"])["wire_bytes"].sum().reset_index()
     for run_id, device_id, hour, lease_id, route, version, size in moved.itertuples(index=False):
-        # Dollars a billion bytes are nano-dollars a byte.
+        # Dollars per billion bytes are nano-dollars per byte.
         cost = round(Fraction(prices.entry("transfer", hour, route=route)["usd_per_gb"]) * size)
         key = (run_id, hour, device_id, lease_id, "transfer", "transfer", version, "", "", "", route)
         if size or cost:
@@ -320,7 +299,7 @@ def _transfer(read: Callable[[str], pd.DataFrame], prices: Prices) -> Iterator[t
 
 
 def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Prices) -> Iterator[tuple[Any, ...]]:
-    """Metered energy of each device-hour, where the device's price does not hold it already."""
+    """Yield the metered energy of each device-hour, unless the device's price includes it."""
     devices = {(stay["run_id"], stay["device_id"]): stay for stay in stays.to_dict("records")}
     metered: dict[tuple[str, str, int], int] = defaultdict(int)
     for run_id, device_id, t0_ns, t1_ns, power_mw in read(
@@ -339,28 +318,23 @@ def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Pr
             yield (run_id, hour, device_id, "", "energy", "energy", -1, "", "", "", "", 0, 0, 0, mw_ns, cost)
 
 
-# ------------------------------------------------------------------ comparing
-
-
 def of_charges(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame of the product's `Charges` as `of_naive` has it: hours as numbers, "" or -1 for what is missing."""
+    """Return the frame of the product's `Charges` in the form of `of_naive`: hours as numbers, "" or -1 if missing."""
     rows = frame.with_columns(
         pl.col("hour").dt.epoch("s") // 3600,
         pl.col("policy_version").fill_null(-1),
-        *(pl.col(name).fill_null("") for name in _TEXTS),
+        *(pl.col(name).fill_null("") for name in ("lease_id", "task", "fate", "cause", "route")),
     )
     return _sorted(rows)
 
 
 def of_naive(frame: pd.DataFrame) -> pl.DataFrame:
-    """What `price` returns."""
     return _sorted(pl.DataFrame({name: frame[name].tolist() for name in frame.columns}))
 
 
 def differences(one: pl.DataFrame, other: pl.DataFrame) -> list[str]:
-    """Return at most ten differences between the two, in words; empty if every row is the same."""
     faults = []
-    for by in (["kind"], [*_PARTS_OF_HOUR], [*KEY]):
+    for by in (["kind"], ["run_id", "device_id", "hour", "bucket"], [*KEY]):
         sums = [side.group_by(by).agg(pl.col(name).sum() for name in AMOUNTS) for side in (one, other)]
         joined = sums[0].join(sums[1], on=by, how="full", suffix="_other", coalesce=True)
         apart = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in AMOUNTS)

@@ -1,24 +1,18 @@
-"""Questions of finance about a closed year of a fleet, asked by the commands themselves, each in a process of its own.
-
-The charges are made up, row for row as many as such a fleet has; what a month's charges take to price and to freeze is
-measured elsewhere.
-"""
+"""Questions of finance about a closed year of made-up charges, asked by the commands in processes of their own."""
 
 from __future__ import annotations
 
-import resource
 import statistics
-import subprocess
-import sys
-import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from benchmarks.shared import output, timed
 from rose import events
-from rose.accept.report import ROOT, Report, phase
+from rose.accept.report import Report, phase
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges
 from rose.pricing.charges.pricing import COLUMNS
@@ -33,44 +27,33 @@ ROUNDS = 3
 _BUCKETS = ("serving", "train", "sync", "activation", "headroom", "idle", "unaccounted")
 _TASKS = ("code", "math", "maze")
 _ROW_NANO = 276_923_076
-QUESTIONS: dict[str, tuple[str, ...]] = {
-    "cost of a year by team and bucket": ("cost", "--by", "team", "--by", "bucket"),
-    "cost of a year by day and device class": ("cost", "--by", "day", "--by", "device-class"),
-    "cost of a year by task and version": ("cost", "--by", "task", "--by", "version"),
-    "cost of a year by project and month": ("cost", "--by", "tag:project", "--by", "month"),
-    "cost of a year by hardware and bucket": ("cost", "--by", "hardware", "--by", "bucket"),
-    "cost of a team's quarter by day in Berlin": (
-        "cost",
-        "--by",
-        "day",
-        "--team",
-        "team-3",
-        "--tz",
-        "Europe/Berlin",
-        "--period",
-        f"{YEAR}-Q3",
-    ),
-    "forecast of a closed month": ("forecast", "--month", f"{YEAR}-12"),
+#: Each question by the command that answers it.
+QUESTIONS = {
+    "cost of a year by team and bucket": f"cost --by team --by bucket --period {YEAR}",
+    "cost of a year by day and device class": f"cost --by day --by device-class --period {YEAR}",
+    "cost of a year by task and version": f"cost --by task --by version --period {YEAR}",
+    "cost of a year by project and month": f"cost --by tag:project --by month --period {YEAR}",
+    "cost of a year by hardware and bucket": f"cost --by hardware --by bucket --period {YEAR}",
+    "cost of a team's quarter by day in Berlin": f"cost --by day --team team-3 --tz Europe/Berlin --period {YEAR}-Q3",
+    "forecast of a closed month": f"forecast --month {YEAR}-12",
 }
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Make the year, and ask every question."""
     root, devices = folder / "year", DEVICES_QUICK if report.quick else DEVICES
     with phase(f"making a closed year of {devices:,} devices"):
         rows = make(root, devices)
-    report.detail["year"] = {"devices": devices, "runs": RUNS, "rows": rows, "seconds": {}, "cpu_seconds": {}}
+    seconds = {}
     with phase("asking what it cost"):
-        for name, arguments in QUESTIONS.items():
-            rounds = [_seconds(root, arguments) for _ in range(1 if report.quick else ROUNDS)]
-            report.detail["year"]["seconds"][name] = [took for took, _ in rounds]
-            # On a machine that does other things too, the cores' time is what can be told.
-            report.detail["year"]["cpu_seconds"][name] = [cpu for _, cpu in rounds]
-            report.claim(name, statistics.median(took for took, _ in rounds), "s", 10, "lower")
+        for name, question in QUESTIONS.items():
+            ask = partial(output, "rose.cli", *question.split(), "--ledger", root, "--json")
+            seconds[name] = [timed(ask)[1] for _ in range(1 if report.quick else ROUNDS)]
+            report.claim(name, statistics.median(seconds[name]), "s", 10, "lower")
+    report.detail["year"] = {"devices": devices, "runs": RUNS, "rows": rows, "seconds": seconds}
 
 
 def make(root: Path, devices: int) -> int:
-    """A ledger with the closes of a year; returns the rows of their charges."""
+    """Make a ledger with the closes of a year; return the rows of their charges."""
     for number in range(RUNS):
         with LedgerWriter.open(root, f"writer-{number}", f"run-{number}", "live") as writer:
             at_us = int(datetime(YEAR, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
@@ -106,26 +89,8 @@ def make(root: Path, devices: int) -> int:
     return rows
 
 
-def _seconds(root: Path, arguments: tuple[str, ...]) -> tuple[float, float]:
-    """How long a command took, and the time of cores that it took, seconds."""
-    command = [sys.executable, "-m", "rose.cli", *arguments, "--ledger", str(root), "--json"]
-    if arguments[0] == "cost" and "--period" not in arguments:
-        command += ["--period", str(YEAR)]
-    before, began = _cpu_s(), time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    took = time.perf_counter() - began
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-    return took, _cpu_s() - before
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def _charges(period: Period, devices: int) -> pl.DataFrame:
-    """A row for each hour, device, bucket, and version and task of rollouts."""
+    """Return a row for each hour, device, bucket, and version and task of rollouts."""
     hours = pl.datetime_range(naive(period.from_ns), naive(period.to_ns), "1h", closed="left", eager=True)
     run = pl.col("number") % RUNS
     named = pl.DataFrame({"number": range(devices)}).select(

@@ -3,13 +3,9 @@ beside XOR + zstd and other ways of sending it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-
 from benchmarks.shared import arguments, measure_parts, measured
 from benchmarks.transfer import chain, codec, join, link, pause, shards
-from benchmarks.transfer.scope import FULL, QUICK, Scope
+from benchmarks.transfer.scope import FULL, QUICK
 from rose.accept.report import Report
 
 PARTS = {
@@ -24,21 +20,12 @@ PARTS = {
 
 
 def main() -> None:
-    """Run every part, or those named; the exit code is 0 when the measuring itself worked."""
+    """Run every part, or those of `--only`; the exit code is 0 when the measuring itself worked."""
     given = arguments(__doc__, folder=True, only=PARTS).parse_args()
-    report = Report("transfer", given.quick, provenance="simulated")
-    with measured(report, given.json):
-        measure(report, given.folder, QUICK if given.quick else FULL, given.only)
-
-
-def measure(report: Report, home: Path, scope: Scope, only: Sequence[str] | None = None) -> None:
-    """Every part, or `only` some; they leave nothing under `home`."""
-    parts = {name: partial(_measure, part, scope) for name, part in PARTS.items()}
-    measure_parts(report, parts, home, only)
-
-
-def _measure(part: Callable[[Report, Path, Scope], None], scope: Scope, report: Report, folder: Path) -> None:
-    part(report, folder, scope)
+    report, scope = Report("transfer", given.quick, provenance="simulated"), QUICK if given.quick else FULL
+    parts = {name: lambda report, folder, part=part: part(report, folder, scope) for name, part in PARTS.items()}
+    with measured(report, given.json, given.folder) as folder:
+        measure_parts(report, parts, folder, given.only)
 
 
 if __name__ == "__main__":

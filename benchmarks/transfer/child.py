@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.shared import answer
 from rose.accept.report import ROOT
 
 
@@ -30,12 +29,6 @@ def main() -> None:
         servers = [stack.enter_context(StoreServer(VersionStore(Path(folder)))) for folder in rest]
         print(json.dumps([server.url for server in servers]), flush=True)
         sys.stdin.read()
-
-
-def rates_on(cores: Sequence[int], elements: int, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Return `codec.rates` of a process that has only these cores from its start."""
-    rates: dict[str, dict[str, dict[str, float]]] = answer("transfer.child", list(cores), "speed", elements, rounds)
-    return rates
 
 
 @contextmanager

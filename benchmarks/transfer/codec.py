@@ -1,10 +1,8 @@
-"""Bytes of one step of made-up weights by each way, and GiB of checkpoint encoded and applied in a second.
-
-Speed is that of one core and of all, beside XOR + zstd-1 and a plain copy.
-"""
+"""Bytes of one step of made-up weights by each way, and GiB/s encoded and applied on one core and on all."""
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
@@ -14,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.transfer import child, made_up
+from benchmarks.shared import output
+from benchmarks.transfer import made_up
 from benchmarks.transfer.compare import compare
 from benchmarks.transfer.scope import ORDINARY_SHARES, SHARES, Scope
 from benchmarks.transfer.ways import AUTO, SMALL, XOR
@@ -25,45 +24,34 @@ Rates = dict[str, dict[str, dict[str, float]]]
 
 
 def measure_sizes(report: Report, _: Path, scope: Scope) -> None:
-    """Compare the ways at each share of changed elements."""
     detail = {}
     for share in SHARES:
         compared = compare(*made_up.pair(scope.sizes_elements, share))
         sent = compared.sent_bytes
-        report.claim(
-            f"bytes of XOR + zstd-1 against ours, {share:.0%} changed",
-            sent[XOR.name] / sent[AUTO.name],
-            "x",
-            2,
-            "higher",
-        )
+        ratio = sent[XOR.name] / sent[AUTO.name]
+        report.claim(f"bytes of XOR + zstd-1 against ours, {share:.0%} changed", ratio, "x", 2, "higher")
         report.claim("  `small` against the entropy", sent[SMALL.name] / compared.bound_bytes, "x", 1.15, "lower")
         detail[f"{share:.0%}"] = compared.to_json()
-    report.detail["sizes"] = {"provenance": "simulated", "shares": detail}
+    report.detail["sizes"] = {"shares": detail}
 
 
 def measure_speed(report: Report, _: Path, scope: Scope) -> None:
     """Measure one core, of a process kept to it from its start, and all cores."""
     one = sorted(os.sched_getaffinity(0))[-1:]
     amount = scope.speed_elements, scope.speed_rounds
-    detail: dict[str, Rates] = {"one core": child.rates_on(one, *amount), "all cores": rates(*amount)}
+    on_one = json.loads(output("benchmarks.transfer.child", one, "speed", *amount))
+    detail: dict[str, Rates] = {"one core": on_one, "all cores": rates(*amount)}
     for share in ORDINARY_SHARES:
         one_core = detail["one core"][f"{share:.0%}"]
         for what, target in (("encode", ENCODE_GIB_PER_S), ("apply", APPLY_GIB_PER_S)):
             ours, xor = (one_core[f"{way.name}: {what}"]["best"] for way in (AUTO, XOR))
             report.claim(f"{what}, {share:.0%} changed, one core", ours, "GiB/s", target, "higher")
             report.claim("  against XOR + zstd-1", ours / xor, "x", 1, "higher")
-    report.detail["speed"] = {
-        "provenance": "simulated",
-        "unit": "GiB/s of checkpoint",
-        "elements": scope.speed_elements,
-        "rounds": scope.speed_rounds,
-        **detail,
-    }
+    report.detail["speed"] = {"unit": "GiB/s of checkpoint", "elements": scope.speed_elements, **detail}
 
 
 def rates(elements: int, rounds: int) -> Rates:
-    """Return the rates of each way at each share, of some rounds in which the ways take turns."""
+    """Return the rates of each way at each share, over rounds in which the ways take turns."""
     return {f"{share:.0%}": _rates(elements, rounds, share) for share in SHARES}
 
 
@@ -79,7 +67,7 @@ def _rates(elements: int, rounds: int, share: float) -> dict[str, dict[str, floa
         taken_s.setdefault(what, []).append(time.perf_counter() - began_s)
 
     for number in range(rounds + 1):
-        if number == 1:  # The first was to compile, and to touch memory.
+        if number == 1:  # The first round compiled, and touched memory.
             taken_s.clear()
         with timed("memcpy"):
             np.copyto(held, new)

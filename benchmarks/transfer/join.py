@@ -1,7 +1,7 @@
 """An engine that joins far behind: by composite deltas, by every delta since, and by the whole version.
 
-The three ways are stores that hold different packages of the same versions: the same server, receiver and checks bring
-an engine from the old version to the new one, over a link of 100 Mbit/s. A new receiver begins with the only anchor.
+Three stores hold different packages of the same versions. The same server, receiver and checks bring an engine from the
+old version to the new one, over a link of 100 Mbit/s. A new receiver begins with the only anchor.
 """
 
 from __future__ import annotations
@@ -29,22 +29,16 @@ SHARE = 0.01
 LINK_BYTES_PER_S = 1e8 / 8
 TENSORS = 4
 ROUNDS = 3
-#: The version that is joined is so many beyond the largest distance: no power of two leads there.
+#: Versions beyond the largest distance, so that no power of two leads to the newest.
 _BEYOND = 21
 _WAYS = _COMPOSITES, _CHAIN, _DENSE = "composite deltas", "every delta", "whole version"
 _Tensors = dict[str, torch.Tensor]
 
 
 def measure(report: Report, folder: Path, scope: Scope) -> None:
-    """Publish as many versions as the largest distance needs, and join at each distance."""
     newest = max(scope.join_distances) + _BEYOND
     kept = _publish(folder, scope.join_elements, newest, {newest - distance for distance in scope.join_distances})
-    detail: dict[str, object] = {
-        "provenance": "simulated",
-        "changed_share": SHARE,
-        "elements": scope.join_elements,
-        "versions": newest + 1,
-    }
+    detail: dict[str, object] = {"changed_share": SHARE, "elements": scope.join_elements, "versions": newest + 1}
     packages = VersionStore(folder / _COMPOSITES).packages()
     for distance in scope.join_distances:
         name = f"packages to a new receiver, {distance - 1} versions after the anchor"
@@ -72,14 +66,13 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
 
 
 def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[int, _Tensors]:
-    """Publish versions 0 to `newest` in three stores; return the tensors of those in `kept`, and of the newest."""
+    """Publish versions 0 to `newest` in three stores; return the tensors of `kept` and of the newest."""
     size = elements // TENSORS
     made = made_up.versions(size, SHARE)
-    # One anchor for all of them.
     store = VersionStore(folder / _COMPOSITES, anchor_every=2 * newest, anchors_kept=1)
     found, chain = {}, []
     for version in range(newest + 1):
-        # Nothing is encoded across tensors: the same weights shifted do for others, and take no time to make.
+        # Tensors are encoded apart, so the same weights shifted serve as other tensors.
         bits = next(made)
         shifted = [np.roll(bits, index * size // TENSORS) for index in range(TENSORS)]
         tensors = {f"layers.{index}.weight": from_bits(each, "bfloat16") for index, each in enumerate(shifted)}

@@ -1,4 +1,4 @@
-"""Made-up bf16 weights, and versions of them that a step of Adam leads to: so many in a hundred change each time."""
+"""Made-up bf16 weights, and versions of them after steps of Adam that change a given share."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ import numpy.typing as npt
 from rose.runtime.transfer.codec.header import Bits
 
 Masters = npt.NDArray[np.float32]
-#: Standard deviation of the weights.
 SCALE = 0.02
 _SAMPLE = 1 << 20
 
 
 def bf16(masters: Masters) -> Bits:
-    """Bit patterns of the nearest bf16 of each, as a trainer publishes its float32 masters."""
+    """Return the bits of the nearest bf16 of each, as a trainer publishes its float32 masters."""
     bits = masters.view(np.uint32)
     rounded: Bits = (bits + (bits >> 16 & 1) + np.uint32(0x7FFF) >> 16).astype(np.uint16)
     return rounded
 
 
 def versions(elements: int, share: float, seed: int = 0) -> Iterator[Bits]:
-    """Version after version of an array; of each about `share` of the elements differ from the one before.
+    """Yield versions of an array, each of which differs from the one before in about `share` of the elements.
 
-    A step is a normal draw for each element: what Adam does once its gradients are mostly noise, since it divides each
-    by the size it usually has.
+    A step is a normal draw for each element, as with Adam once its gradients are mostly noise.
     """
     rng = np.random.default_rng([seed, elements])
     masters = _normal(rng, elements) * np.float32(SCALE)
@@ -38,7 +36,6 @@ def versions(elements: int, share: float, seed: int = 0) -> Iterator[Bits]:
 
 
 def pair(elements: int, share: float, seed: int = 0) -> tuple[Bits, Bits]:
-    """Return a base, and what a step made of it."""
     made = versions(elements, share, seed)
     return next(made), next(made)
 

@@ -1,8 +1,7 @@
 """How long a live engine stands still for a new version: ours, beside SGLang's own `update_weights_from_disk`.
 
-One real SGLang engine with a small real model, brought to version after version both ways in turn. Ours is the time the
-plugin measured from when it stops the engine's steps to when it lets them go on; SGLang's is that of its HTTP call,
-through which it holds requests. No request is in flight: SGLang's would wait for it first.
+Ours is the plugin's time between two steps of a real engine; SGLang's is the time of its HTTP call, during which it
+holds requests. No request is in flight, since SGLang's call would wait for it first.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.transfer.child import served
-from benchmarks.transfer.scope import Scope
+from benchmarks.transfer.scope import CACHE, Scope
 from rose.accept.report import Report
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage
@@ -34,13 +33,12 @@ _UPDATE_TIMEOUT_S = 300.0
 
 
 def measure(report: Report, folder: Path, scope: Scope) -> None:
-    """Nothing is measured in a scope without rounds: an engine takes half a minute to start."""
     if not scope.pause_rounds:
         skipped = "skipped by --quick: an engine takes half a minute to start"
         echo(skipped, err=True)
         report.detail["pause"] = {"skipped": skipped}
         return
-    model = models.smollm2(scope.cache, lambda text: echo(text, err=True))
+    model = models.smollm2(CACHE, lambda text: echo(text, err=True))
     page = ArbiterPage.create(folder / "page")
     staging = folder / "staging"
     staging.mkdir()
@@ -74,7 +72,6 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
 
 
 def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> list[dict[str, float]]:
-    """Return what each round took; a first one is not counted."""
     weights = load_file(model / _WEIGHTS)
     store = VersionStore(folder / "store")
     store.publish(0, weights)
@@ -90,21 +87,14 @@ def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> li
             assert event.ok, event.reason
             assert event.base_version == version - 1
             assert event.pause_ns is not None
-            # What the engine holds by now, from disk: it stays where our next delta begins.
+            # The version that the engine already holds, from disk, so that our next delta fits.
             save_file(weights, checkpoint / _WEIGHTS, metadata={"format": "pt"})
             began_ns = time.monotonic_ns()
             answer = engine.post("/update_weights_from_disk", {"model_path": str(checkpoint)}, _UPDATE_TIMEOUT_S)
             sglang_ns = time.monotonic_ns() - began_ns
             assert isinstance(answer, dict)
             assert answer["success"], answer
-            taken.append(
-                {
-                    "checkpoint_bytes": event.dense_bytes,
-                    "pause_ms": event.pause_ns / 1e6,
-                    "sync_ms": event.total_ns / 1e6,
-                    "sglang_ms": sglang_ns / 1e6,
-                }
-            )
+            taken.append({"pause_ms": event.pause_ns / 1e6, "sglang_ms": sglang_ns / 1e6})
     return taken[1:]
 
 

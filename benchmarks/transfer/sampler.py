@@ -1,4 +1,4 @@
-"""Rollouts in this process, without an engine."""
+"""Rollouts in this process without an engine."""
 
 from __future__ import annotations
 
@@ -6,15 +6,56 @@ from collections.abc import Sequence
 
 import torch
 
-from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, Episode
+from rose.config import TaskConfig
+from rose.runtime.rollout.frozenlake import MAX_NEW_TOKENS, STOP_TOKEN_IDS, Episode, seed_of
+from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training.policy_model import Policy, pad
 
 
+def rollouts(
+    policy: Policy,
+    groups: int,
+    size: int,
+    *,
+    task: TaskConfig,
+    seed: int = 0,
+    version: int = 0,
+    temperature: float = 1.0,
+) -> list[Trajectory]:
+    """Return `groups` groups of `size` trajectories by version `version` of the policy."""
+    episodes = [
+        (f"{version}-{group}", Episode(task, seed_of(seed, group), slip_seed=number))
+        for group in range(groups)
+        for number in range(size)
+    ]
+    generator = torch.Generator().manual_seed(seed)
+    _play(policy, [episode for _, episode in episodes], temperature, generator, version)
+    return [
+        Trajectory(
+            trajectory_id=f"{group}-{number}",
+            group_id=group,
+            step=version,
+            task=task.name,
+            outcome="finished" if episode.terminated else "truncated",
+            ids=episode.ids,
+            mask=episode.mask,
+            logprobs=episode.logprobs,
+            versions=episode.versions,
+            reward=episode.reward,
+            correct=episode.reward == 1.0,
+            turns=episode.turns,
+            answer_tokens=episode.answer_tokens,
+            duration_ns=0,
+        )
+        for number, (group, episode) in enumerate(episodes)
+    ]
+
+
 @torch.no_grad()
-def play(
-    policy: Policy, episodes: Sequence[Episode], *, temperature: float, generator: torch.Generator, version: int = 0
+def _play(
+    policy: Policy, episodes: Sequence[Episode], temperature: float, generator: torch.Generator, version: int
 ) -> None:
-    """Play all episodes to their end, all turns of the same number in one batch, sampling at `temperature`."""
+    """Play all episodes to their end, all turns of the same number in one batch."""
     while live := [episode for episode in episodes if not episode.done]:
         outputs: list[list[int]] = [[] for _ in live]
         logprobs: list[list[float]] = [[] for _ in live]

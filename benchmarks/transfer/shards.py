@@ -1,7 +1,6 @@
 """Trainers of n ranks that publish by parts, engines of m ranks that each fetch only what they hold.
 
-What a rank's fetch takes is held against a delta of exactly its own slices: how much of what it was sent is another
-rank's. The manifest, which every rank reads whole, is told apart: it does not grow with the tensors.
+The bytes of a rank's fetch are compared with a delta of its own slices. The manifest, read whole, counts apart.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ _Tensors = dict[str, torch.Tensor]
 
 
 def measure(report: Report, folder: Path, scope: Scope) -> None:
-    """Every number of trainer ranks with every number of engine ranks."""
     model, counts = _model(scope.shards_width, scope.shards_vocabulary), scope.shards_ranks
     base, new = _weights(model)
     receivers = {(m, rank): receiver_regions(model, m, rank) for m in counts for rank in range(m)}
@@ -58,7 +56,6 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
         most = max(each[index] for each in worst.values())
         report.claim(f"  bytes of {what} against a delta of a rank's own", most, "x", OVERHEAD_MOST, "lower")
     report.detail["shards"] = {
-        "provenance": "simulated",
         "changed_share": SHARE,
         "elements": sum(tensor.numel() for tensor in base.values()),
         "worst_rank_against_a_delta_of_its_own": {
@@ -74,7 +71,7 @@ def _chunk_bytes(staged: Staged, regions: dict[str, Region]) -> int:
 
 
 def _model(width: int, vocabulary: int) -> ModelShape:
-    """Return a Llama of that width, with tied embeddings and half as many key and value heads as ranks at most."""
+    """Return the shapes of a Llama with tied embeddings."""
     head = width // _HEADS
     inner = 11 * width // 4
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, width)}
@@ -105,7 +102,7 @@ def _weights(model: ModelShape) -> tuple[_Tensors, _Tensors]:
 
 
 def _published(folder: Path, model: ModelShape, tp: int, ranks: int, versions: Sequence[_Tensors]) -> VersionStore:
-    """Versions 0, 1, ... as `ranks` trainer ranks publish them, in turn, for engines of up to `tp` ranks."""
+    """Publish versions 0, 1, ... by `ranks` trainer ranks for engines of up to `tp` ranks; return a store."""
     cut, layout = cells(model, tp), fsdp(ranks)
     stores = [VersionStore(folder, tp=tp, model=model) for _ in range(ranks)]
     for version, tensors in enumerate(versions):

@@ -1,7 +1,4 @@
-"""The ways of bringing new weights to a receiver that are compared: the codec's, XOR with zstd, and a dense copy.
-
-An array is compressed in blocks, with as many threads as cores, as the codec does it.
-"""
+"""Ways of bringing new weights to a receiver: the codec's, XOR with zstd in blocks and threads, and a dense copy."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _own = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`encode(base, new)` returns what is sent; `apply(base, sent)` turns the base into the new array, in place.
+    """`encode(base, new)` returns the bytes to send; `apply(base, sent)` turns the base into the new array, in place.
 
     Arrays are flat, of 16-bit elements.
     """
@@ -88,7 +85,7 @@ def _blocks(elements: int) -> list[slice]:
 
 
 def _zstd() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
-    """Return this thread's own; making them anew takes longer than a small block."""
+    """Return this thread's codecs; making new ones takes longer than a small block."""
     if not hasattr(_own, "zstd"):
         _own.zstd = zstandard.ZstdCompressor(level=_ZSTD_LEVEL), zstandard.ZstdDecompressor()
     zstd: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] = _own.zstd

@@ -31,7 +31,6 @@ def trial(number=1, *, at_s=10, until_s=20, lease=4, lending_s=15, fault=KILLED,
     return Trial(
         number=number,
         fault=fault,
-        wanted=False,
         at_ns=at_s * S,
         serving_anew=anew,
         wrong=wrong,
@@ -84,9 +83,12 @@ def claimed(facts, ledger=None):
     return {claim.name.strip(): claim for claim in report.claims}, report.detail
 
 
-def wait_for(there):
+# ------------------------------------------------------------------ what is seen of the device
+
+
+def wait_for(holds):
     deadline = time.monotonic() + 20
-    while not there() and time.monotonic() < deadline:
+    while not holds() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -258,8 +260,8 @@ def runs_seen():
         report={view: {"total": {"value": 10}} for view in ("amortized", "fully_loaded")},
         fences=(1, 2),
         steps_told={team.name: 4 for team in TEAMS},
-        clock_offsets_ns={device_id: [0] for device_id in setting.HOST_OF},
-        samples={"controller": [Sample(number, 1, 100, 0.0, 0) for number in range(9)]},
+        clock_is_known=dict.fromkeys(setting.HOST_OF, True),
+        samples={"controller": [Sample(number, 1, 100) for number in range(9)]},
     )
 
 

@@ -63,7 +63,8 @@ def test_parts_are_measured_in_folders_that_are_removed(tmp_path: Path) -> None:
         (folder / "file").write_text("x")
         report.claim(folder.name, 1, "x", 0, "lower")
 
-    shared.measure_parts(report, {"one": part, "two": part}, tmp_path, ["two"])
+    with shared.measured(report, None, tmp_path) as folder:
+        shared.measure_parts(report, {"one": part, "two": part}, folder, ["two"])
     assert [(claim.name, claim.holds) for claim in report.claims] == [("two", False)]
     assert list(tmp_path.iterdir()) == []
 

@@ -8,9 +8,13 @@ from rose.errors import UserError
 
 
 class TransferError(UserError):
-    """A version could not be published, fetched, staged or applied; nothing of the engine was changed.
+    """A version could not be published, fetched, staged or applied; the engine is unchanged.
 
-    The message names the tensor or the package, what was expected, what was found, and what to do.
+    The message names the tensor or the package, the expected and the actual value, and the remedy.
     """
 
     exit_code: ClassVar[int] = 1
+
+
+def of_run(run_id: str) -> str:
+    return f"of run {run_id!r}" if run_id else "of no run"

@@ -1,4 +1,4 @@
-"""Turns on a device that others work on too: what takes long is done in portions, and there is a turn around each."""
+"""Turns on a shared device: long work is done in portions, each in a turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PORTION_BYTES = 4 << 20
 
 
 def portions(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Return the same rows of tensors of one shape, in C order, as many at a time as a turn takes."""
+    """Yield the same rows of tensors of one shape, in C order, up to PORTION_BYTES at a time."""
     flat = [tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach() for tensor in tensors]
     rows = len(flat[0])
     count = max(1, PORTION_BYTES * rows // max(1, *(tensor.nbytes for tensor in flat)))

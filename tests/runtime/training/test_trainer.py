@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.transfer.sampler import play
+from benchmarks.transfer import sampler
 from rose.config import TaskConfig, TrainingConfig
-from rose.runtime.rollout.agent import trajectory_of
-from rose.runtime.rollout.frozenlake import Episode, seed_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.training import trainer as module
 from rose.runtime.training.policy_model import Policy, PolicyShape
@@ -21,20 +20,7 @@ TASK = TaskConfig(size=3, turns_max=6)
 on_each_device = pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 
 
-def rollouts(
-    policy: Policy, groups: int, size: int, *, seed: int = 0, version: int = 0, temperature: float = 1.0
-) -> list[Trajectory]:
-    episodes = [
-        (f"g{group}", Episode(TASK, seed_of(seed, group), slip_seed=number))
-        for group in range(groups)
-        for number in range(size)
-    ]
-    generator = torch.Generator().manual_seed(seed)
-    play(policy, [e for _, e in episodes], temperature=temperature, generator=generator, version=version)
-    return [
-        trajectory_of(episode, f"{group}-{number}", group, 0, duration_ns=0)
-        for number, (group, episode) in enumerate(episodes)
-    ]
+rollouts = partial(sampler.rollouts, task=TASK)
 
 
 def rewarded(trajectories: list[Trajectory], rewards: list[float]) -> list[Trajectory]:

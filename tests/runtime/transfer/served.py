@@ -20,10 +20,12 @@ from typing import Any
 
 from aiohttp import web
 
-from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, PieceEntry, index_bytes, plan
+from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, index_bytes, plan
+from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.wire.origin import Route
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import Server
+from tests.runtime.transfer.made_manifests import piece
 
 Send = Callable[[web.Request, Path], Awaitable[web.StreamResponse]]
 #: Of each tensor that `put` makes, of two bytes each: no chunk can be larger.
@@ -38,8 +40,7 @@ def noise(seed: int, size_bytes: int) -> bytes:
 
 
 def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes], *, listed: bool = True) -> Manifest:
-    """Add a package with a chunk, and a tensor, for each of `contents`. What is in them means nothing. `listed` has the
-    index name all packages."""
+    """Add a package with a chunk and a tensor for each of the meaningless `contents`; `listed`: also to the index."""
     chunks = []
     for content in contents:
         sha256 = hashlib.sha256(content).hexdigest()
@@ -47,21 +48,10 @@ def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes],
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         chunks.append(Chunk(sha256, len(content)))
+    leads = {"result_xxh3": f"{version:032x}", "base_xxh3": None if base is None else f"{base:032x}"}
+    plain = {"shape": (ELEMENTS,), "encoding": "dense" if base is None else "fast", "changed": 0, **leads}
     pieces = tuple(
-        PieceEntry(
-            name=f"t{index:03d}",
-            dtype="float16",
-            shape=(ELEMENTS,),
-            start=(0,),
-            stop=(ELEMENTS,),
-            chunk=index,
-            offset=0,
-            length=chunk.size_bytes,
-            encoding="dense" if base is None else "fast",
-            changed=0,
-            base_xxh3=None if base is None else f"{base:032x}",
-            result_xxh3=f"{version:032x}",
-        )
+        piece(f"t{index:03d}", (0,), (ELEMENTS,), chunk=index, length=chunk.size_bytes, **plain)
         for index, chunk in enumerate(chunks)
     )
     manifest = Manifest(version=version, base_version=base, encode_ns=1, chunks=tuple(chunks), pieces=pieces)
@@ -72,7 +62,6 @@ def put(folder: Path, version: int, base: int | None, contents: Sequence[bytes],
 
 
 def remove(folder: Path, manifest: Manifest) -> None:
-    """Take a package away, as a store does that has newer ones."""
     (folder / f"{manifest.package.stem}.json").unlink()
     for chunk in manifest.chunks:
         (folder / "chunks" / chunk.sha256[:2] / chunk.sha256).unlink()
@@ -89,7 +78,7 @@ async def send_file(_: web.Request, path: Path) -> web.StreamResponse:
 
 
 async def send_nothing(request: web.Request, path: Path) -> web.StreamResponse:
-    """Announces the file and then says nothing, until the other side goes."""
+    """Announce the file and send nothing until the other side goes."""
     size_bytes = await asyncio.to_thread(lambda: path.stat().st_size)
     response = web.StreamResponse(headers={"Content-Length": str(size_bytes)})
     await response.prepare(request)
@@ -165,19 +154,21 @@ class Scripted:
             yield server.url
 
 
+def contents_of(staged: Staged) -> list[bytes]:
+    return [bytes(staged.chunk(chunk)) for manifest in staged.manifests for chunk in manifest.chunks]
+
+
 def warm_up() -> None:
     """Begin to load what processes need, beside the tests that need none."""
     multiprocessing.forkserver.ensure_running()
 
 
 def fetch_slowly(url: str, staging: Path) -> None:
-    """Version 0, a megabyte a second."""
     Receiver(url, None, staging, max_bytes_per_s=1e6).fetch(0, None)
 
 
 @contextmanager
 def process(target: Callable[..., None], *arguments: object) -> Iterator[multiprocessing.process.BaseProcess]:
-    """A process of its own, gone at the end of the block at the latest."""
     started = _processes.Process(target=target, args=arguments, daemon=True)
     started.start()
     try:

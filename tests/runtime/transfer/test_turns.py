@@ -19,7 +19,6 @@ from rose.runtime.transfer.wire.receiver import Receiver
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks and portions so small that little weights have many."""
     for module in (turns, staged):
         monkeypatch.setattr(module, "PORTION_BYTES", 1000)
     monkeypatch.setattr("rose.runtime.transfer.codec.bits.PORTION_BYTES", 1000)
@@ -56,9 +55,11 @@ def test_portions_are_all_rows_in_order_and_no_larger_than_they_may_be(shape: tu
     assert torch.equal(copied.float(), tensor)
 
 
+Versions = tuple[Staged, Staged, dict[str, torch.Tensor], dict[str, torch.Tensor]]
+
+
 @pytest.fixture
-def versions(tmp_path: Path) -> tuple[Staged, Staged, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """An anchor, a delta after it, and the weights of each."""
+def versions(tmp_path: Path) -> Versions:
     old = {"w": torch.randn(5000).bfloat16(), "v": torch.randn(3, 1000)}
     new = {name: torch.where(torch.rand(tensor.shape) < 0.1, tensor * 1.01, tensor) for name, tensor in old.items()}
     store = VersionStore(tmp_path / "store")
@@ -68,9 +69,7 @@ def versions(tmp_path: Path) -> tuple[Staged, Staged, dict[str, torch.Tensor], d
     return receiver.fetch(0, None), receiver.fetch(1, 0), old, new
 
 
-def test_a_version_is_checked_decoded_and_hashed_in_turns(
-    versions: tuple[Staged, Staged, dict[str, torch.Tensor], dict[str, torch.Tensor]],
-) -> None:
+def test_a_version_is_checked_decoded_and_hashed_in_turns(versions: Versions) -> None:
     anchor, delta, old, new = versions
     for version, before, after in (
         (anchor, {name: torch.zeros_like(old[name]) for name in old}, old),
@@ -89,9 +88,7 @@ def test_a_version_is_checked_decoded_and_hashed_in_turns(
         assert all(torch.equal(engine[name], after[name]) for name in after)
 
 
-def test_a_turn_that_is_not_given_ends_it_wherever_it_is_and_it_can_be_done_again(
-    versions: tuple[Staged, Staged, dict[str, torch.Tensor], dict[str, torch.Tensor]],
-) -> None:
+def test_a_turn_that_is_not_given_ends_it_wherever_it_is_and_it_can_be_done_again(versions: Versions) -> None:
     _, delta, old, new = versions
     engine = {name: tensor.clone() for name, tensor in old.items()}
     whole = Turns()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def weights(version: int, rows: int = 24) -> Weights:
-    """The same for a version whenever it is asked for; about one element in thirty changes from one to the next."""
+    """Return a version's weights; about one element in thirty changes from one version to the next."""
     bits = np.random.default_rng(0).integers(0, 2**15, (rows, 16), dtype=np.int16)
     steps = np.zeros_like(bits)
     for earlier in range(1, version + 1):
@@ -44,7 +46,7 @@ def same(left: Weights, right: Weights) -> bool:
 def stage(
     store: VersionStore, packages: Sequence[Package], folder: Path, regions: dict[str, Region] | None = None
 ) -> Staged:
-    """What a receiver stages of these packages, linked instead of sent."""
+    """Stage these packages by hard links instead of a transfer."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "chunks").mkdir(parents=True)
     for index, package in enumerate(packages):
@@ -57,22 +59,36 @@ def stage(
 
 
 def join(store: VersionStore, version: int, have: int | None, folder: Path) -> Weights:
-    """What an engine that is at version `have` of `weights` (None: that holds anything) gets for `version`."""
+    """Return what an engine at version `have` of `weights` (None: that holds anything) gets for `version`."""
     staged = stage(store, plan(store.packages(), version, have), folder)
     engine = {name: tensor.clone() for name, tensor in weights(have or 0).items()}
     prepare(staged, engine).commit()
     return engine
 
 
-def stems(store: VersionStore) -> list[str]:
-    return [package.stem for package in store.packages()]
+@contextmanager
+def file_size_limit(size_bytes: int) -> Iterator[None]:
+    """As on a full disk, the kernel refuses to write more than so much of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def chunks_of(store: VersionStore) -> set[str]:
-    """What the manifests name."""
     return {chunk.sha256 for package in store.packages() for chunk in store.manifest(package).chunks}
 
 
 def chunks_in(store: VersionStore) -> set[str]:
-    """What lies in the folder."""
     return {path.name for path in store.folder.glob("chunks/??/*")}
+
+
+class Clock:
+    """Seconds since the Unix epoch, as the test says."""
+
+    now_s = 1e9
+
+    def __call__(self) -> float:
+        return self.now_s

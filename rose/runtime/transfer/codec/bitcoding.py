@@ -1,12 +1,12 @@
-"""The code of `fast`: of the changed elements of an array the gaps before them, their signs, and how far they moved.
+"""The code of `fast`: the gaps before the changed elements of an array, their signs, and how far they moved.
 
-A gap is how many unchanged elements lie before a changed one. Most move by one, so only the others are told: the gaps
-between those, among the changed elements, and how far they moved less two. Where more than half of the elements moved
-further, each is told how far, less one. All of these are numbers in Rice codes; a sign is one bit.
+A gap is the number of unchanged elements before a changed one. Most elements move by one, so only the others are sent:
+the gaps between those among the changed elements, and their distances less two. If more than half moved further, every
+distance is sent, less one. The numbers are in Rice codes; a sign is one bit.
 
-A Rice code of a number is the number's upper part in ones that a zero ends, then its `k` lower bits. `k` follows the
-mean of the numbers, anew after each eight, so there are no tables, and a run of them adapts when a part of the array
-changes more than another. Bits are packed least significant first; each run of numbers begins with a byte.
+A Rice code of a number is its upper part in ones that a zero ends, then its `k` lower bits. `k` follows the mean of the
+numbers after each eight, so that there are no tables and the code adapts along the array. Bits are packed least
+significant first; each run of numbers begins with a byte.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _own = threading.local()
 
 
 def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
-    """Return the changes that `differences.find` found among so many elements."""
+    """Return the code of the changes that `differences.find` found among so many elements."""
     changed = gaps.size
     words, between, far = _room(changed)
     far_count = _split(steps, words.view(np.uint8), between, far)
@@ -50,7 +50,7 @@ def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
 
 
 def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
-    """The gaps and steps of `changed` elements. Raises TransferError; the gaps may still lead past the elements."""
+    """Return the gaps and steps of `changed` elements; the gaps may lead past the elements. Raises TransferError."""
     far_count, signs_from = take_number(block, 0)
     if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(
@@ -80,7 +80,7 @@ def _parameter(size: int, events: int) -> int:
 
 
 def _room(changed: int) -> tuple[Words, Words, Words]:
-    """For the code of so many changes, and twice as many numbers: this thread's own, used anew each time."""
+    """Return this thread's buffers for the code of so many changes, and for twice as many numbers."""
     if changed > getattr(_own, "changed", -1):
         _own.changed = 2 * changed
         _own.words = np.empty(5 * _own.changed + 8, np.uint32)
@@ -90,9 +90,9 @@ def _room(changed: int) -> tuple[Words, Words, Words]:
 
 @jit
 def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
-    """Take steps apart: a bit for each that is negative; of those that go further, the gaps before them, and how far.
+    """Write a sign bit for each step, and the gaps before and the distances of steps that go further.
 
-    Returns how many are told: those that move by more than one, less two; or all, less one, without gaps.
+    Returns the count of distances: those of more than one, less two; or all, less one, without gaps.
     """
     byte: Int = 0
     far_count: Int = 0
@@ -120,7 +120,7 @@ def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
 
 @jit
 def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
-    """Put the steps together again that `_split` took apart. False if one that there is not goes further."""
+    """Join the steps that `_split` took apart. Returns False if a far step lies past the end."""
     for i in range(steps.size):
         steps[i] = 1 - 2 * (np.int64(signs[i >> 3]) >> (i & 7) & 1)
     if far.size == steps.size:
@@ -138,17 +138,17 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
-    """Return the next Rice parameter, and the sum of the values that it follows, the older of which count half as much.
+    """Return the next Rice parameter, and half of `total`, so that older values count less.
 
-    `total` is about that of sixteen values. 2**k comes to lie between their mean and its half. Only numbers that nobody
-    wrote, of more than 32 bits, would lead beyond `_LARGEST`.
+    `total` is about the sum of sixteen values; 2**k lies between their mean and its half. Only forged numbers of more
+    than 32 bits would lead beyond `_LARGEST`.
     """
     return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
 @jit
 def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Append `width` <= 32 bits; `bits` < 32 of `acc` wait to be written."""
+    """Append `width` <= 32 bits; `bits` < 32 of `acc` are not written yet."""
     acc |= _U(value) << _U(bits)
     bits += width
     out[at] = acc & _U(0xFFFFFFFF)
@@ -160,7 +160,7 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
     """Write numbers below 2**32 from the bit `at`, the first with the parameter `k`. Returns the bit after them.
 
-    `out` needs two words for each, and one more; those from `at` on may hold anything.
+    `out` needs two words for each number, and one more; the words from `at` on may hold anything.
     """
     bits = at & 31
     at >>= 5
@@ -196,7 +196,7 @@ def _write_all(gaps: Words, between: Words, far: Words, k: Int, k_between: Int, 
 
 @jit
 def _look(data: Array, at: Int) -> Int:
-    """At least 57 bits from the bit `at`; compiled, it is one load."""
+    """Return at least 57 bits from the bit `at`; compiled, this is one load."""
     byte = np.uintp(at) >> np.uintp(3)
     word = _U(data[byte]) | _U(data[byte + np.uintp(1)]) << _U(8)
     word |= _U(data[byte + np.uintp(2)]) << _U(16) | _U(data[byte + np.uintp(3)]) << _U(24)
@@ -207,9 +207,9 @@ def _look(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
-    """Read what `_write` wrote from the bit `at`, as many as `values` has room for. Returns the bit after them.
+    """Fill `values` with what `_write` wrote from the bit `at`. Returns the bit after them.
 
-    -1 if `data` is too short: its last `_BEYOND_BYTES` are looked at, but no number may begin there.
+    Returns -1 if `data` is too short: no number may begin in its last `_BEYOND_BYTES`.
     """
     end = 8 * (data.size - _BEYOND_BYTES)
     word = _U(0)
@@ -241,7 +241,7 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
 def _read_all(
     data: Array, signs_from: Int, k: Int, k_between: Int, gaps: Words, steps: Steps, between: Words, far: Words
 ) -> Int:
-    """Read what `_write_all` wrote, and put steps together. Returns the bit after it, `_SHORT` or `_SENSELESS`."""
+    """Read the output of `_write_all`, and join the steps. Returns the bit after it, `_SHORT` or `_SENSELESS`."""
     signs_to = signs_from + (gaps.size + 7 >> 3)
     at = _read(data, 8 * signs_to, k, gaps)
     if at >= 0 and far.size < gaps.size:

@@ -1,4 +1,4 @@
-"""Torch tensors as the integer bit patterns the codec works on, and their hashes."""
+"""Torch tensors as the integer bit patterns of the codec, and their hashes."""
 
 from __future__ import annotations
 
@@ -21,28 +21,24 @@ _SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
 def dtype_name(name: str, tensor: torch.Tensor) -> str:
-    """Its name in manifests, such as `bfloat16`. Raises TransferError naming the tensor for a dtype without one."""
+    """Return the dtype's name in manifests, such as `bfloat16`. Raises TransferError for a dtype without one."""
     if tensor.dtype not in _NAMES:
         raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {', '.join(_NAMES.values())}")
     return _NAMES[tensor.dtype]
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
-    """Return the torch type of a dtype of a manifest."""
     return _TORCH[dtype]
 
 
 def integers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in C order as signed integers of their width, on the tensor's device.
-
-    Shares the tensor's memory if that is contiguous, else a copy.
-    """
+    """Return the elements in C order as signed integers on the tensor's device; a copy if not contiguous."""
     # A view to another dtype of the same width is not defined for 0-d tensors in all torch versions; flatten first.
     return tensor.detach().reshape(-1).view(_TORCH_INTEGERS[tensor.element_size()])
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
-    """Return the tensor's bit patterns, same shape; shares its memory if it is contiguous on the CPU, else a copy."""
+    """Return the tensor's bit patterns, same shape; they share its memory if it is contiguous on the CPU."""
     expected = bits_dtype(dtype_name(name, tensor))
     host = integers(tensor)
     if host.is_cuda:
@@ -59,7 +55,7 @@ def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
 
 
 def digest(bits: Bits, turn: Turn = at_once) -> str:
-    """XXH3-128 of the array's memory, in hex: it finds accidents at memory speed, and is not a signature."""
+    """Return the XXH3-128 of the array's memory in hex. It finds accidents, and is not a signature."""
     memory = bits.reshape(-1).view(np.uint8)
     hasher = xxhash.xxh3_128()
     for start in range(0, memory.size, PORTION_BYTES):

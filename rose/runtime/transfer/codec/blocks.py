@@ -1,7 +1,6 @@
-"""Blocks of an array: what is encoded at once, in one of several threads.
+"""Blocks of an array, each encoded at once in one of several threads.
 
-A block is large enough that its own codes adapt, and small enough that what is decoded right after it was encoded is
-still in the cache.
+A block is large enough for its codes to adapt, and small enough to stay in the cache until it is decoded.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ def cuts(elements: int) -> list[slice]:
 
 
 def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
-    """Results in the order of the jobs, one for each block; those of a large array on all cores."""
+    """Return results in the order of the jobs, one for each block, on all cores for a large array."""
     return map(act, jobs) if len(jobs) < _IN_THREADS or _cores() == 1 else _on_all_cores(act, jobs)
 
 
 def room(elements: int) -> tuple[Words, Steps]:
-    """For gaps and steps: this thread's own, used anew each time, since to touch memory anew takes longer."""
+    """Return this thread's buffers for gaps and steps, since touching new memory takes longer."""
     if elements > getattr(_own, "room", -1):
         _own.room = max(elements, 2 * _BLOCK_ELEMENTS)
         _own.gaps, _own.steps = np.empty(_own.room, np.uint32), np.empty(_own.room, np.int32)
@@ -55,19 +54,19 @@ def room(elements: int) -> tuple[Words, Steps]:
 
 
 def find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
-    """Gaps and steps that lead from `base` to `new`, in this thread's `room`."""
+    """Return the gaps and steps that lead from `base` to `new`, in this thread's `room`."""
     gaps, steps = room(base.size)
     changed = differences.find(base, new, half, gaps, steps)
     return gaps[:changed], steps[:changed]
 
 
 def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
-    """Return the `fast` code of a block of so many elements; nothing, of one that did not change."""
+    """Return the `fast` code of a block; it is empty without changes."""
     return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
 
 
 def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
-    """Gaps and steps that `fast` was given. Raises TransferError."""
+    """Return the gaps and steps that `fast` encoded. Raises TransferError."""
     changed, code = block
     if changed:
         return bitcoding.decode(memoryview(code), elements, changed)
@@ -75,14 +74,14 @@ def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
 
 
 def encode(base: Bits, gaps: Words, steps: Steps, header: Header) -> SentBlock:
-    """Return what is sent of a block that changes so."""
+    """Return the code of a block's changes in the header's encoding."""
     if header.encoding == "small" and gaps.size:
         return gaps.size, rangecoding.encode(_exponents(base, header), gaps, steps)
     return fast(base.size, gaps, steps)
 
 
 def advance(base: Bits, block: FastBlock, header: Header) -> SentBlock:
-    """Return what is sent of a block that changes so, and `base` changed by decoding that. Raises TransferError."""
+    """Return the code of a block's changes, and change `base` by decoding that code. Raises TransferError."""
     if header.encoding == "fast":
         sent: SentBlock = block
     else:
@@ -96,7 +95,7 @@ def advance(base: Bits, block: FastBlock, header: Header) -> SentBlock:
 
 
 def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) -> None:
-    """What `base` becomes, in `new`, which may be `base`. Raises TransferError."""
+    """Write the result of a block's changes to `new`, which may be `base`. Raises TransferError."""
     if not changed:
         if len(code):
             raise TransferError(f"encoded array has {len(code)} bytes for a block without changes")
@@ -112,7 +111,7 @@ def decode(base: Bits, new: Bits, changed: int, code: Buffer, header: Header) ->
 
 
 def _exponents(base: Bits, header: Header) -> npt.NDArray[np.uint8]:
-    """Of each element, or its lowest eight bits if it has more."""
+    """Return each element's exponent, or its lowest eight bits."""
     exponent_bits = min(8 * header.item_bytes - 1 - header.mantissa_bits, 8)
     return (base >> header.mantissa_bits & (1 << exponent_bits) - 1).astype(np.uint8)
 

@@ -1,4 +1,4 @@
-"""What changed between two arrays, kept until another step is added to it, or it is undone."""
+"""Changes between two arrays, which can be merged and undone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from rose.runtime.transfer.errors import TransferError
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Of each block of an array how many elements changed, and how, in the code of `fast`.
-
-    That takes a fifth of the memory of places and steps.
-    """
+    """The changes of each block of an array in the code of `fast`, a fifth of the memory of places and steps."""
 
     elements: int
     item_bytes: int
@@ -27,15 +24,14 @@ class Changes:
 
     @property
     def half(self) -> int:
-        """Half of the bit patterns that an element can have."""
         return 1 << (8 * self.item_bytes - 1)
 
     def cut(self) -> list[tuple[slice, FastBlock]]:
-        """Return the elements of each block, and what it says."""
+        """Return the slice of each block, and its changes."""
         return list(zip(blocks.cuts(self.elements), self.blocks, strict=True))
 
     def positions_and_steps(self) -> tuple[npt.NDArray[np.int64], Steps]:
-        """Which elements of the flattened array changed, rising, and how far each moved: in [-`half`, `half`)."""
+        """Return the changed positions of the flattened array, rising, and their steps in [-`half`, `half`)."""
         places, all_steps = [], []
         for cut, block in self.cut():
             gaps, steps = blocks.gaps_and_steps(cut.stop - cut.start, block)
@@ -45,7 +41,7 @@ class Changes:
 
 
 def between(base: Bits, new: Bits) -> Changes:
-    """Return what changes `base` into `new`. Raises TransferError unless they have the same shape and dtype."""
+    """Return the changes from `base` to `new`. Raises TransferError unless they have the same shape and dtype."""
     check_alike(base, new)
     before, after = base.reshape(-1), new.reshape(-1)
     half = 1 << (8 * new.itemsize - 1)
@@ -57,7 +53,7 @@ def between(base: Bits, new: Bits) -> Changes:
 
 
 def merge(first: Changes, second: Changes) -> Changes:
-    """Return what leads from the base of `first` to the result of `second`, which begins where `first` ends."""
+    """Return the changes from the base of `first` to the result of `second`, which begins where `first` ends."""
 
     def run(item: tuple[slice, FastBlock, FastBlock]) -> FastBlock:
         cut, *both = item
@@ -72,7 +68,7 @@ def merge(first: Changes, second: Changes) -> Changes:
 
 
 def undo(new: Bits, done: Changes) -> None:
-    """Turn `new` into the base from which `done` led there, in place."""
+    """Turn `new` into the base of `done`, in place."""
     flat = new.reshape(-1)
 
     def run(item: tuple[slice, FastBlock]) -> None:
@@ -83,7 +79,7 @@ def undo(new: Bits, done: Changes) -> None:
 
 
 def check_alike(base: Bits, new: Bits) -> None:
-    """Raise TransferError unless both can be encoded, one against the other."""
+    """Raise TransferError unless one can be encoded against the other."""
     check_array(base)
     check_array(new)
     if base.shape != new.shape or base.dtype != new.dtype:

@@ -1,27 +1,24 @@
-"""Lossless delta between two arrays of float bit patterns, conditioned on the base the receiver holds.
+"""Lossless delta between two arrays of float bit patterns, conditioned on the base that the receiver holds.
 
-Nearly every weight that an optimiser step changes in bf16 moves by one unit in the last place. So a delta says which
-elements changed, and how far each moved in ULP order: the bijection of bit patterns onto integers that sorts floats,
-with -0 just below +0 and NaNs at both ends. Distances are taken modulo 2**bits: any bit pattern, a NaN payload
-included, comes back exactly. There are three encodings:
+Nearly every weight that an optimiser step changes in bf16 moves by one unit in the last place. So a delta has the
+positions of the changed elements, and how far each moved in ULP order: the bijection of bit patterns onto integers that
+sorts floats, with -0 just below +0 and NaNs at both ends. Distances are modulo 2**bits, so that any bit pattern, a NaN
+payload included, comes back exactly. There are three encodings:
 
-- `fast` (`bitcoding`): how many unchanged elements lie before each changed one, and of those that moved further than by
-  one how far, as Rice codes; a bit for each sign. Unchanged elements are passed over at the speed of memory;
-- `small` (`rangecoding`): an arithmetic code whose probabilities depend on the exponent of the base, since a step of
-  the same size moves a small weight more often. Every element is looked at, so it takes longer, and it is within a few
-  percent of the entropy given the base;
+- `fast` (`bitcoding`): gaps, signs and distances as Rice codes, at the speed of memory over unchanged elements;
+- `small` (`rangecoding`): an arithmetic code whose probabilities depend on the exponent of the base. It takes longer,
+  and comes within a few percent of the entropy given the base;
 - `dense`: the array itself, where neither is smaller.
 
-An array is cut into blocks that are encoded and decoded by several threads. Encoded, it is a `header`, and then, unless
-nothing changed, the blocks. Of several blocks each is preceded by the varints of how many of its elements changed, and
-of its bytes; one that did not change has none. Arrays are little-endian
-unsigned integers of 1, 2 or 4 bytes, of any shape; nothing here knows about torch.
+Several threads encode and decode the blocks of an array. An encoded array is a `header`, and then the blocks if any
+element changed. Each of several blocks begins with the varints of its changed elements and its bytes; an unchanged one
+has no bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes, of any shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,7 +32,7 @@ from rose.runtime.transfer.codec.header import (
     Header,
     check_array,
     packed_number,
-    read_body,
+    read_header,
     take_number,
 )
 from rose.runtime.transfer.errors import TransferError
@@ -47,6 +44,8 @@ _MANTISSA_BITS = {1: 3, 2: 7, 4: 23}
 SMALL_FROM = 0.05
 #: and up to this many elements the time does not matter.
 SMALL_ELEMENTS = 1 << 17
+#: A block of an encoded array: its elements, the number of changes, and their code.
+_Block = tuple[slice, int, memoryview]
 _SAMPLED_PARTS = 64
 _SAMPLED_ELEMENTS = 2048
 
@@ -56,9 +55,9 @@ def encode(
 ) -> bytes:
     """Encode `new` for a receiver that holds `base` (same shape and dtype), or in full if `base` is None.
 
-    `encoding` None: `small` up to `SMALL_ELEMENTS` elements, and where more than `SMALL_FROM` of them changed; else
-    `fast`. `mantissa_bits` are those of the floats, None: bf16's for two bytes, fp32's for four, e4m3's for one. The
-    result is never longer than `new.nbytes + HEADER_BYTES`: where a delta would be, it is `dense`.
+    Without `encoding` it is `small` up to `SMALL_ELEMENTS` elements or above a share of `SMALL_FROM` changed, else
+    `fast`. `mantissa_bits` defaults to bf16's for two bytes, fp32's for four, e4m3's for one. The result has at most
+    `new.nbytes + HEADER_BYTES` bytes: a longer delta becomes `dense`.
     """
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
@@ -75,10 +74,10 @@ def encode(
 
 
 def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None) -> tuple[bytes, Changes]:
-    """Encode `new` as `encode` does, and turn `base` into it, in place, by decoding what was encoded.
+    """Encode `new` as `encode` does, and turn `base` into it, in place, by decoding the code.
 
-    Also returns what changed. A block is decoded while it lies in the cache, which is faster than one after the other.
-    Where the result is `dense`, `base` is what the blocks said of it. Raises TransferError as `decode` does.
+    Also returns the changes. Each block is decoded while it lies in the cache. If the result is `dense`, `base` has
+    what the blocks decode to. Raises TransferError as `decode` does.
     """
     check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
@@ -94,7 +93,7 @@ def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None) -> tuple
 
 
 def redo(base: Bits, changes: Changes, *, mantissa_bits: int | None = None) -> bytes:
-    """Encode what `changes` lead to, and turn `base` into it, as `advance` does; `fast` above `SMALL_ELEMENTS`."""
+    """Encode the result of `changes`, and turn `base` into it, as `advance` does; `fast` above `SMALL_ELEMENTS`."""
     flat = base.reshape(-1)
     header = _header(base, "small" if base.size <= SMALL_ELEMENTS else "fast", mantissa_bits)
 
@@ -105,17 +104,17 @@ def redo(base: Bits, changes: Changes, *, mantissa_bits: int | None = None) -> b
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
-    """The array that `encode` was given, in `out`, or in a buffer of its own; `base` is only read. A block is a turn.
+    """Return the array that `encode` was given, in `out` or in a new buffer; `base` is only read. A block is a turn.
 
-    `base` gives shape and dtype; where `blob` is dense its values do not matter. `out` may be `base` itself, which is
-    fastest. A wrong base of the right shape cannot be noticed here: compare hashes before and after. Raises
-    TransferError for a blob that is not well formed; what `out` holds then means nothing.
+    `base` gives shape and dtype; a dense `blob` ignores its values. `out` may be `base` itself, which is fastest. A
+    wrong base of the right shape goes unnoticed here: compare hashes before and after. Raises TransferError for a
+    malformed blob; the content of `out` is then undefined.
     """
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:
         raise TransferError(f"cannot decode {base.dtype}{base.shape} into {new.dtype}{new.shape}")
-    header, body = read_body(blob)
+    header, body = read_header(blob)
     if (header.elements, header.item_bytes) != (base.size, base.itemsize):
         raise TransferError(
             f"encoded array has {header.elements} elements of {header.item_bytes} bytes, "
@@ -132,30 +131,23 @@ def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_on
     flat, old = new.reshape(-1), base.reshape(-1)
 
     def run(block: _Block) -> None:
-        part = flat[block.cut]
+        cut, changed, code = block
+        part = flat[cut]
         with turn():
-            blocks.decode(part if new is base else old[block.cut], part, block.changed, block.code, header)
+            blocks.decode(part if new is base else old[cut], part, changed, code, header)
 
     list(blocks.in_threads(run, _blocks(header, body)))
     return new
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A block of an encoded array: its elements, how many of them changed, and how."""
-
-    cut: slice
-    changed: int
-    code: memoryview
-
-
 def _blocks(header: Header, body: memoryview) -> list[_Block]:
     """Return the blocks of an encoded array. Raises TransferError."""
     cuts = blocks.cuts(header.elements)
+    cut_blocks: list[_Block]
     if not header.changed:
-        cut_blocks, at = [_Block(cut, 0, body[:0]) for cut in cuts], 0
+        cut_blocks, at = [(cut, 0, body[:0]) for cut in cuts], 0
     elif len(cuts) == 1:
-        cut_blocks, at = [_Block(cuts[0], header.changed, body)], len(body)
+        cut_blocks, at = [(cuts[0], header.changed, body)], len(body)
     else:
         cut_blocks, at = [], 0
         for cut in cuts:
@@ -165,9 +157,9 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
                 raise TransferError(
                     f"encoded array says {changed} of its elements {cut.start} to {cut.stop} changed, in {length} bytes"
                 )
-            cut_blocks.append(_Block(cut, changed, body[at : at + length]))
+            cut_blocks.append((cut, changed, body[at : at + length]))
             at += length
-    changed = sum(block.changed for block in cut_blocks)
+    changed = sum(changed for _, changed, _ in cut_blocks)
     if (at, changed) != (len(body), header.changed):
         raise TransferError(
             f"encoded array has {len(body)} bytes after its header and {header.changed} changes, its blocks {at} and "
@@ -177,7 +169,7 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
 
 
 def _header(new: Bits, encoding: Encoding, mantissa_bits: int | None) -> Header:
-    """Without the number of changes, which is not known yet."""
+    """Return a header without the number of changes, which is still unknown."""
     mantissa_bits = _MANTISSA_BITS[new.itemsize] if mantissa_bits is None else mantissa_bits
     return Header(encoding=encoding, item_bytes=new.itemsize, mantissa_bits=mantissa_bits, elements=new.size, changed=0)
 
@@ -187,7 +179,7 @@ def _chosen(base: Bits, new: Bits) -> Encoding:
 
 
 def _share_changed(base: Bits, new: Bits) -> float:
-    """About what share of the elements changed, by looking at parts of them that lie evenly apart."""
+    """Return the approximate share of changed elements, from evenly spaced samples."""
     apart = new.size // _SAMPLED_PARTS
     shape = _SAMPLED_PARTS, apart
     parts = [array[: apart * _SAMPLED_PARTS].reshape(shape)[:, :_SAMPLED_ELEMENTS] for array in (base, new)]
@@ -195,7 +187,7 @@ def _share_changed(base: Bits, new: Bits) -> float:
 
 
 def _joined(header: Header, sent: Sequence[SentBlock], new: Bits) -> bytes:
-    """Return the encoded array: its blocks, or `new` as it is where that is no longer."""
+    """Return the encoded array: its blocks, or `new` itself where that is no longer."""
     header = replace(header, changed=sum(changed for changed, _ in sent))
     parts = [header.packed]
     for changed, code in sent if header.changed else []:

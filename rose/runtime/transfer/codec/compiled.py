@@ -1,6 +1,6 @@
-"""What the codec compiles with: numba as it is used here, and instructions that Python has no name for.
+"""Numba as the codec uses it, and machine instructions that Python lacks.
 
-Functions that call each other compiled stay in one file, for numba's cache of a file does not see changes in another.
+Compiled functions that call each other stay in one file: numba's cache of a file does not see changes in another.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def jit(function: _F) -> _F:
-    """Compile on first use, for any type of array, and keep it beside the source; without Python's lock."""
+    """Compile on first use for any type of array, without Python's lock, and cache the result beside the source."""
     return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Of `function`'s arguments without the first, what it says in LLVM's language; for compiled functions only."""
+    """Make `function`, without its first argument, an LLVM instruction for compiled functions."""
     return cast("Callable[..., Any]", extending.intrinsic(function))
 
 
 @instruction
 def ones(_: Any, word: Any) -> Any:
-    """Return how many bits are set."""
+    """Return the number of set bits."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
 
 
 @instruction
 def zeros_below(_: Any, word: Any) -> Any:
-    """Return how many bits lie below the lowest that is set; 64 if none is."""
+    """Return the number of bits below the lowest set bit; 64 without one."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.cttz(
         args[0], ir.Constant(ir.IntType(1), 0)
     )
@@ -45,7 +45,7 @@ def zeros_below(_: Any, word: Any) -> Any:
 
 @instruction
 def zeros_above(_: Any, word: Any) -> Any:
-    """Return how many bits lie above the highest that is set; 64 if none is."""
+    """Return the number of bits above the highest set bit; 64 without one."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctlz(
         args[0], ir.Constant(ir.IntType(1), 0)
     )

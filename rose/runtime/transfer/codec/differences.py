@@ -1,9 +1,8 @@
-"""What changed between two arrays of bit patterns, and the way back, compiled.
+"""Differences between two arrays of bit patterns, and the way back, compiled.
 
-`find` says of each changed element how many unchanged ones lie before it, and its step: how far it moved in ULP order,
-modulo 2**bits. `move` takes the steps, `merge` puts two after each other together. `pick` copies what changed instead.
-`find`, `pick` and `move` touch little more than the arrays' own memory: 64 elements are compared at once, and what
-differs is counted and not branched on, since a branch that is guessed wrong costs more than all the rest.
+`find` returns the gap before each changed element and its step in ULP order, modulo 2**bits. `move` takes the steps,
+`merge` joins two sets of steps, and `pick` copies the changed elements instead. 64 elements are compared at once, and
+differences are counted without branches, since a mispredicted branch costs more than all the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _U = np.uint64
 
 @instruction
 def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
-    """Return which of the 64 elements from `at` differ, a bit each. Checks no bounds."""
+    """Return a bit for each of the 64 elements from `at` that differs. Checks no bounds."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loaded = []
@@ -70,7 +69,7 @@ def _from_ulp_order(order: Int, half: Int) -> Int:
 
 @jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Of each changed element: how many unchanged ones lie before it, and its step. Returns how many changed.
+    """Write the gap before each changed element, and its step. Returns how many changed.
 
     A step is modulo 2 * `half`, in [-half, half). `gaps` and `steps` have room for every element.
     """
@@ -106,9 +105,9 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo it) times the steps. False if they lead past its end.
+    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo) times the steps. False if they lead past its end.
 
-    `new` may be `base` itself: then only what moves is touched.
+    If `new` is `base` itself, only moved elements are touched.
     """
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
@@ -133,9 +132,9 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the gaps and steps that lead as far as `first` and then `second` do; return how many there are.
+    """Write the gaps and steps of `first` followed by `second`; return their number.
 
-    `gaps` and `steps` have room for as many as both have together.
+    `gaps` and `steps` have room for those of both together.
     """
     count = i = j = 0
     before: Int = -1
@@ -163,7 +162,7 @@ def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, ga
 
 @jit
 def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
-    """Which elements changed, rising, and what they are now. Returns how many; -1 if there is no room for them."""
+    """Write the rising places and new values of changed elements. Returns their number; -1 if there is no room."""
     count = 0
     for at in range(0, base.size - 63, 64):
         differ = _differ(base, new, np.uintp(at))

@@ -1,11 +1,10 @@
-"""A number of 64 bits for a tensor's bit patterns, which an accelerator computes where the tensor lies.
+"""A fingerprint of 64 bits for a tensor's bit patterns, which an accelerator computes in place.
 
-XXH3 runs on the host only, so whoever compares an accelerator's weights with it first brings all of them over the bus.
-This is a sum modulo 2**64 over words of eight bytes: each is moved by its place and then mixed, a bijection of what it
-holds. Words are summed in any order, in blocks, and the same on every device.
+XXH3 runs on the host only, and would need the weights on the host. This is a sum modulo 2**64 over words of eight
+bytes: each is offset by its place and then mixed by a bijection. The order of the sum is free, and all devices agree.
 
-A change within one aligned word changes the sum for certain. Of changes in several words about one in 2**64 is missed:
-it finds accidents, and is not a signature.
+A change within one aligned word always changes the sum; about one in 2**64 changes of several words is missed. It finds
+accidents, and is not a signature.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FIRST, _SECOND, _THIRD = (_U(factor) for factor in _FACTORS)
 
 
 def of_bits(bits: Bits, turn: Turn = at_once) -> int:
-    """Of an array in host memory, in C order, compiled; each few megabytes are a turn."""
+    """Return the fingerprint of an array in host memory, in C order; each few megabytes are a turn."""
     memory = np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
     whole = memory.size // _WORD_BYTES * _WORD_BYTES
     total = 0
@@ -48,10 +47,9 @@ def of_bits(bits: Bits, turn: Turn = at_once) -> int:
 
 
 def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) -> int | None:
-    """Of a tensor's elements in C order as a `dtype`, on the tensor's device; None if one of them is no such number.
+    """Return the fingerprint of a tensor's elements in C order as a `dtype`; None if one is not exact in it.
 
-    Where its elements do not lie in that order, the device holds a second copy of the tensor meanwhile. A block is a
-    turn, and done when it ends.
+    It runs on the tensor's device, which needs a second copy unless the elements lie in that order. A block is a turn.
     """
     with turn():
         flat = tensor.detach().reshape(-1)
@@ -72,7 +70,7 @@ def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) ->
 
 
 def _words(block: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous block's memory as integers of eight bytes, the last filled up with zeros."""
+    """Return a contiguous block's memory as integers of eight bytes, the last padded with zeros."""
     aligned = block.storage_offset() * block.element_size() % _WORD_BYTES == 0
     if aligned and block.nbytes % _WORD_BYTES == 0:
         return block.view(torch.int64)
@@ -95,7 +93,7 @@ def _mixed(words: torch.Tensor, steps: torch.Tensor, first: int) -> torch.Tensor
 
 
 def _signed(number: int) -> int:
-    """Return what an int64 of these bits is."""
+    """Return the int64 with these bits."""
     return (number + 2**63) % 2**64 - 2**63
 
 

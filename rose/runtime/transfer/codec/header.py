@@ -1,7 +1,4 @@
-"""What an encoded array says of itself, before its blocks.
-
-A magic byte; the kind, a byte; how many elements, and how many of them changed, as varints.
-"""
+"""The header of an encoded array: a magic byte, the kind, and the numbers of elements and of changes as varints."""
 
 from __future__ import annotations
 
@@ -33,8 +30,6 @@ HEADER_BYTES = 2 + 2 * _NUMBER_BYTES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What an encoded array says of itself."""
-
     encoding: Encoding
     item_bytes: int
     mantissa_bits: int
@@ -53,13 +48,8 @@ class Header:
         return bytes([_MAGIC, kind]) + packed_number(self.elements) + packed_number(self.changed)
 
 
-def read_header(blob: Buffer) -> Header:
-    """Parse and check the header of an encoded array. Raises TransferError."""
-    return read_body(blob)[0]
-
-
-def read_body(blob: Buffer) -> tuple[Header, memoryview]:
-    """Return the header, and what follows it. Raises TransferError."""
+def read_header(blob: Buffer) -> tuple[Header, memoryview]:
+    """Return the checked header and the rest of an encoded array. Raises TransferError."""
     if len(blob) < 2 or blob[0] != _MAGIC or blob[1] >= len(_KINDS):
         raise TransferError(
             f"encoded array begins with {bytes(blob[:2]).hex() or 'nothing'}, expected {_MAGIC:x} and a kind below "
@@ -83,7 +73,7 @@ def check_array(array: Bits) -> None:
 
 
 def packed_number(value: int) -> bytes:
-    """Return a number below 2**63 in as few bytes as it needs: seven bits each, least significant first."""
+    """Return a number below 2**63 as a varint: seven bits a byte, least significant first."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -93,7 +83,7 @@ def packed_number(value: int) -> bytes:
 
 
 def take_number(data: Buffer, at: int) -> tuple[int, int]:
-    """Return the number at byte `at`, and the byte after it. Raises TransferError where there is none."""
+    """Return the varint at byte `at`, and the byte after it. Raises TransferError without one."""
     value = 0
     for number, byte in enumerate(data[at : at + _NUMBER_BYTES]):
         value |= (byte & 127) << 7 * number

@@ -1,15 +1,14 @@
-"""The code of `small`: a binary arithmetic code that learns how likely each answer is.
+"""The code of `small`: a binary arithmetic code with learnt probabilities.
 
-Of each element it is asked whether it changed, and of a changed one how many bits its step is long, the bit after the
-uppermost, and last, as likely one way as the other, what is below and the sign. The probabilities are kept for each
-*context*, the exponent of the base: an optimiser's step moves small weights more often and further than large ones.
-Both sides learn them from what went before, so nothing is sent but the answers, each for about as many bits as it is
-worth (-log2 of its probability): the whole comes within a few percent of the entropy, without tables, and after a
-hundred changes as well as after a million.
+Its questions: whether each element changed, and for a changed one the bit length of its step, the bit after the
+uppermost, and last, with even odds, the lower bits and the sign. Probabilities are kept for each *context*, the
+exponent of the base: a step moves small weights more often and further than large ones. Both sides learn them from
+earlier answers, so only the answers are sent, each in about -log2 of its probability bits. The whole comes within a
+few percent of the entropy, after a hundred changes as well as after a million.
 
-An answer narrows the range [low, low + span) of 32-bit numbers in proportion to its probability; whenever the range is
-narrower than 2**24, its uppermost byte is written and it is widened by eight bits. One byte more says where in the last
-range the number lies; those that would follow are zeros.
+An answer narrows the range [low, low + span) of 32-bit numbers in proportion to its probability. Whenever the range is
+narrower than 2**24, its uppermost byte is written and it is widened by eight bits. One more byte gives a number in the
+last range; the bytes after it are zeros.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _STATES = 2 * _LENGTHS
 def encode(contexts: Array, gaps: Words, steps: Steps) -> bytes | None:
     """Return the changes that `differences.find` found, given a context below 256 of every element.
 
-    None if that takes more than eight bytes for each element.
+    Returns None if the code takes more than eight bytes for each element.
     """
     out = np.empty(8 * contexts.size + 64, np.uint8)
     length = _write(contexts, gaps, steps, out)
@@ -61,7 +60,7 @@ def decode(block: memoryview, contexts: Array, changed: int) -> tuple[Words, Ste
 
 @jit
 def _learnt(state: Int, answer: Int) -> Int:
-    """Return the state after an answer. Rounded so that neither answer ever becomes impossible."""
+    """Return the state after an answer, rounded so that neither answer ever becomes impossible."""
     odds, seen = state >> _SEEN_BITS, state & _SEEN
     rate = _RATES[np.uintp(seen)]
     state += np.int64(seen < _SEEN_MOST)
@@ -72,7 +71,7 @@ def _learnt(state: Int, answer: Int) -> Int:
 
 @jit
 def _put_byte(out: Array, at: Int, low: Int) -> Int:
-    """Write the uppermost byte of `low`; past the end of `out` it is only counted."""
+    """Write the uppermost byte of `low`; past the end of `out` it only counts."""
     if at < out.size:
         if low > _SPAN:
             carry = at - 1
@@ -99,7 +98,7 @@ def _put(
 
 @jit
 def _put_plain(out: Array, at: Int, low: Int, span: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Write bits that are as likely set as not."""
+    """Write bits with even odds."""
     for bit in range(width - 1, -1, -1):
         span >>= 1
         low += span & -(value >> bit & 1)
@@ -110,7 +109,7 @@ def _put_plain(out: Array, at: Int, low: Int, span: Int, value: Int, width: Int)
 
 @jit
 def _write(contexts: Array, gaps: Array, steps: Array, out: Array) -> Int:
-    """Write what changed; returns how many bytes that takes, of which those that fit in `out` were written."""
+    """Write the changes; return the size of their code, of which `out` has what fits."""
     states = np.full(_CONTEXTS + _CONTEXTS * _STATES, _EVEN, np.uint32)
     at = low = 0
     span = _SPAN
@@ -139,7 +138,7 @@ def _write(contexts: Array, gaps: Array, steps: Array, out: Array) -> Int:
 
 @jit
 def _get(data: Array, at: Int, code: Int, span: Int, states: Array, context_start: Int) -> tuple[Int, Int, Int, Int]:
-    """Return an answer, and the place; `code` is how far what was written lies above the range's lower end."""
+    """Return an answer, and the place; `code` is the offset of the written number in the range."""
     state = np.int64(states[context_start])
     part = span * (state >> _SEEN_BITS) >> _ODDS_BITS
     if code < part:
@@ -175,9 +174,9 @@ def _byte(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, contexts: Array, gaps: Array, steps: Array) -> Int:
-    """Read as many changes as `gaps` and `steps` have room for. Returns how many bytes `_write` wrote for them.
+    """Fill `gaps` and `steps`. Returns the size of their code, or -1 if the elements end before them.
 
-    -1 if the elements end before them. Past the end of `data` zeros are read.
+    Past the end of `data` zeros are read.
     """
     states = np.full(_CONTEXTS + _CONTEXTS * _STATES, _EVEN, np.uint32)
     code, span = 0, _SPAN

@@ -1,4 +1,4 @@
-"""The pieces that a trainer publishes, and the elements of each."""
+"""The pieces that a trainer publishes, with their elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from rose.runtime.transfer.codec.bits import dtype_name
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region
-from rose.runtime.transfer.layout.shards import Cell, ModelShape, Piece
+from rose.runtime.transfer.layout.shards import ModelShape, Piece
 from rose.runtime.transfer.package.manifest import TensorInfo
 
 Key = tuple[str, Region]
@@ -18,7 +18,7 @@ Key = tuple[str, Region]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A box of a tensor, the ranks of the finest receivers that hold it, and its elements, in the box's shape."""
+    """A box of a tensor, the ranks of the finest receivers that hold it, and its elements in the box's shape."""
 
     info: TensorInfo
     region: Region
@@ -27,17 +27,16 @@ class Cut:
 
     @property
     def key(self) -> Key:
-        """Which piece of the version it is."""
         return self.info.name, self.region
 
 
 def cut_whole(
-    tensors: Mapping[str, torch.Tensor], model: ModelShape | None, cells: Mapping[str, Sequence[Cell]]
+    tensors: Mapping[str, torch.Tensor], model: ModelShape | None, cells: Mapping[str, Sequence[Piece]]
 ) -> list[Cut]:
-    """Whole tensors, cut into the model's cells; without a model each is one piece.
+    """Cut whole tensors into the model's cells; without a model each is one piece.
 
-    A tensor that shares its memory with an earlier one (tied embeddings) is left out. Raises TransferError for no
-    tensors, a dtype that is not known, and a name or a shape that is not the model's.
+    A tensor that shares its memory with an earlier one (tied embeddings) is left out. Raises TransferError without
+    tensors, and for an unknown dtype, name or shape.
     """
     cuts = []
     for name, tensor in _distinct(tensors).items():
@@ -56,7 +55,7 @@ def cut_whole(
 
 
 def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cut]:
-    """One rank's pieces. Raises TransferError for a dtype that is not known, and a name or a shape that is wrong."""
+    """Return one rank's pieces. Raises TransferError for an unknown dtype, name or shape."""
     cuts = []
     for piece, tensor in pieces.items():
         info = TensorInfo(piece.name, dtype_name(piece.name, tensor), model.published(piece.name).stop)
@@ -67,7 +66,7 @@ def cut_part(pieces: Mapping[Piece, torch.Tensor], model: ModelShape) -> list[Cu
 
 
 def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version: int, *, whole: bool) -> None:
-    """Raise TransferError unless the tensors are as in `version`, published before; `whole`: all of them are here."""
+    """Raise TransferError unless the tensors are as in the published `version`; `whole`: all of them are given."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
     odd = sorted(set(known) ^ set(now) if whole else set(now) - set(known))

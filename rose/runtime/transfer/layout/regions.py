@@ -1,4 +1,4 @@
-"""Boxes of a tensor's elements: what a shard is, and what two shards have in common."""
+"""Boxes of a tensor's elements, and their intersections."""
 
 from __future__ import annotations
 
@@ -29,40 +29,34 @@ class Region:
 
     @classmethod
     def whole(cls, shape: tuple[int, ...]) -> Region:
-        """All of a tensor."""
         return cls((0,) * len(shape), shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
         return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """What to index an array of the whole tensor with."""
+        """The index of the box in an array of the whole tensor."""
         return tuple(itertools.starmap(slice, zip(self.start, self.stop, strict=True)))
 
     def intersect(self, other: Region) -> Region | None:
-        """Return the elements in both, None if there are none. Raises TransferError if the axes differ in number."""
+        """Return the common elements, None without any. Raises TransferError if the axes differ in number."""
         self._check_axes(other)
         start, stop = tuple(map(max, self.start, other.start)), tuple(map(min, self.stop, other.stop))
         return Region(start, stop) if all(map(operator.lt, start, stop)) else None
 
     def contains(self, other: Region) -> bool:
-        """Whether `other` lies in this box. Raises TransferError if the axes differ in number."""
+        """Return whether `other` lies in this box. Raises TransferError if the axes differ in number."""
         self._check_axes(other)
         return all(map(operator.le, self.start, other.start)) and all(map(operator.le, other.stop, self.stop))
 
     def within(self, outer: Region) -> Region:
-        """Return the same box counted from the corner of `outer`: where it lies in an array that holds only `outer`.
-
-        Raises TransferError if it reaches out of `outer`.
-        """
+        """Return the same box relative to the corner of `outer`. Raises TransferError if it reaches out of `outer`."""
         if not outer.contains(self):
             raise TransferError(f"region {self} is not inside of {outer}")
         return Region(
@@ -70,7 +64,7 @@ class Region:
         )
 
     def between(self, axis: int, start: int, stop: int) -> Region | None:
-        """Return the elements whose index on `axis` is from `start` up to `stop`, None if there are none."""
+        """Return the elements whose index on `axis` is from `start` up to `stop`, None without any."""
         low, high = max(start, self.start[axis]), min(stop, self.stop[axis])
         if low >= high:
             return None
@@ -85,10 +79,9 @@ class Region:
 
 
 def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
-    """Return the boxes that elements `start` up to `stop` of a tensor in C order make, at most 2 * axes - 1 of them.
+    """Return elements `start` up to `stop` of a tensor in C order as boxes, at most 2 * axes - 1 of them.
 
-    In order, and each is contiguous: one after the other they are the flat range. Raises TransferError if the range
-    reaches out of the tensor.
+    They are contiguous and in order. Raises TransferError if the range reaches out of the tensor.
     """
     if not 0 <= start <= stop <= math.prod(shape):
         raise TransferError(f"elements {start} up to {stop} are not inside of a tensor of shape {shape}")
@@ -107,8 +100,7 @@ def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region,
 
 
 def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
-    """`whole` cut on each axis wherever one of `regions` begins or ends: ordered, and each region inside of it is a
-    union of the boxes."""
+    """Return `whole`, cut on each axis at the edges of `regions`, in order. Boxes make up each region inside."""
     bounds = [{start, stop} for start, stop in zip(whole.start, whole.stop, strict=True)]
     for region in regions:
         for axis, bound in enumerate(bounds):
@@ -121,7 +113,7 @@ def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
 
 
 def overlapping(regions: Iterable[Region]) -> tuple[Region, Region] | None:
-    """Two of the regions that have an element in common, None if no two have."""
+    """Return two regions with a common element, None without such a pair."""
     boxes = list(regions)
     axes = range(len(boxes[0].start)) if boxes else ()
     # Along the axis where they begin at the most places, few are open at a time, however many there are.

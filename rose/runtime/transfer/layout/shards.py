@@ -1,8 +1,7 @@
-"""Who holds which part of a model: receivers as SGLang shards it, and the cells and pieces that follow from it.
+"""Who holds which part of a model: receivers as SGLang shards it, and the resulting cells and pieces.
 
-Tensors go by their Hugging Face names. A receiver's tensor-parallel rank wants one box of each tensor; a trainer's rank
-publishes the boxes it owns (`trainer_layouts`), cut so that every box a receiver may want is made of whole pieces.
-Nobody needs a full tensor for that.
+Tensors have their Hugging Face names. A receiver's tensor-parallel rank needs one box of each tensor. A trainer's rank
+publishes the boxes it owns (`trainer_layouts`), cut so that whole pieces make up every receiver's box.
 """
 
 from __future__ import annotations
@@ -20,12 +19,10 @@ _VOCABULARY_MULTIPLE = 64
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The published tensors of a model and their whole shapes, with the numbers that decide how they are split.
+    """The published tensors of a model, their whole shapes, and the numbers that decide their split.
 
-    With tied embeddings there is one name for both; the other is just not there. `embed_tokens` and `lm_head` may have
-    more rows than `vocab_size`: those are a trainer's padding and belong to nobody.
-
-    Raises TransferError for head counts that do not divide and for shapes that do not fit the numbers.
+    Tied embeddings have one name. `embed_tokens` and `lm_head` may have more rows than `vocab_size`, a trainer's
+    padding. Raises TransferError for head counts that do not divide, and for shapes that do not fit the numbers.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -56,7 +53,7 @@ class ModelShape:
                 raise TransferError(f"tensor {name!r} has shape {shape}, expected at least {self.vocab_size} rows")
 
     def published(self, name: str) -> Region:
-        """All of a tensor but the padding of the vocabulary. Raises TransferError for a name the model lacks."""
+        """Return the tensor's region without the vocabulary's padding. Raises TransferError for an unknown name."""
         if name not in self.shapes:
             raise TransferError(f"tensor {name!r} is not one of the model's {len(self.shapes)}")
         shape = self.shapes[name]
@@ -64,16 +61,11 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A box that no receiver splits, and the ranks of the finest layout that hold it."""
-
-    region: Region
-    holders: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
-    """What one publisher sends of one cell: a box of tensor `name`, and the ranks of the finest layout that hold it."""
+    """A box of tensor `name` that no receiver splits (a cell) or a publisher's part of one.
+
+    `holders` are the ranks of the finest layout that hold it.
+    """
 
     name: str
     region: Region
@@ -83,13 +75,13 @@ class Piece:
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
     """Return the box of each tensor that rank `rank` of an SGLang engine of `tp` tensor-parallel ranks holds.
 
-    Query heads and the rows of gate and up are split evenly, and so are the columns of o_proj and down_proj. So are
-    key and value heads, but with more ranks than heads each head lies on tp / num_kv_heads ranks in a row. The
+    Query heads and the rows of gate and up are split evenly, and so are the columns of o_proj and down_proj, and key
+    and value heads; with more ranks than key and value heads, each head lies on tp / num_kv_heads ranks in a row. The
     vocabulary is padded to a multiple of 64 (of 64 * tp if tp does not divide that) and split evenly; a rank of padding
-    only lacks the name. All else is whole. The rows of a name are in the order of that rank's `fused.hf_views`.
-    That is without attention data parallelism, expert parallelism or packed weights.
+    only lacks the name. All else is whole. The rows of a name have the order of `fused.hf_views`. Attention data
+    parallelism, expert parallelism and packed weights are not covered.
 
-    Raises TransferError where SGLang could not split so, and for a rank out of range.
+    Raises TransferError for a split that SGLang refuses, and for a rank out of range.
     """
     check_rank(tp, rank)
     multiple = _VOCABULARY_MULTIPLE
@@ -100,7 +92,7 @@ def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]
 
 
 def tensor_parallel_regions(model: ModelShape, tp: int, rank: int, vocabulary_rows: int | None) -> dict[str, Region]:
-    """As `receiver_regions`, with a vocabulary padded to `vocabulary_rows`, or (None) as long as the tensors say."""
+    """Return `receiver_regions` with a vocabulary padded to `vocabulary_rows`, by default as long as the tensors."""
     misfit = _misfit(model, tp)
     if misfit:
         raise TransferError(misfit)
@@ -112,27 +104,27 @@ def tensor_parallel_regions(model: ModelShape, tp: int, rank: int, vocabulary_ro
     return regions
 
 
-def cells(model: ModelShape, tp: int) -> dict[str, tuple[Cell, ...]]:
-    """Every tensor cut wherever a rank of a receiver of `tp` ranks, or of any number that divides it, begins or ends.
+def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
+    """Return each tensor, cut at the edges of every rank of receivers of `tp` ranks or a divisor of it.
 
-    The cells of a tensor are disjoint, ordered, and cover what is published of it. A receiver that SGLang could not
-    run (3 ranks of 2 key and value heads) sets no bounds. Raises TransferError where it could not run `tp` ranks.
+    A tensor's cells are disjoint, ordered, and cover its published region. A receiver that SGLang refuses (3 ranks of 2
+    key and value heads) does not count. Raises TransferError if SGLang refuses `tp` ranks.
     """
     check_rank(tp, 0)
     finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
     counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]
     receivers = [*finest, *(receiver_regions(model, count, rank) for count in counts for rank in range(count))]
-    cut: dict[str, tuple[Cell, ...]] = {}
+    cut: dict[str, tuple[Piece, ...]] = {}
     for name in model.shapes:
         boxes = grid(model.published(name), {regions[name] for regions in receivers if name in regions})
-        cut[name] = tuple(Cell(box, _holders(name, box, finest)) for box in boxes)
+        cut[name] = tuple(Piece(name, box, _holders(name, box, finest)) for box in boxes)
     return cut
 
 
-def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Cell, ...]]) -> list[Piece]:
+def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
     """Return what a publisher that owns `held` sends: its boxes cut by the cells, in the order of `held`.
 
-    Raises TransferError for a box, or a name, that the cells do not cover.
+    Raises TransferError for a box or a name that the cells do not cover.
     """
     cut = []
     for name, regions in held.items():
@@ -150,7 +142,7 @@ def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Cel
 
 
 def check_rank(ranks: int, rank: int) -> None:
-    """Raises TransferError unless 0 <= rank < ranks."""
+    """Raise TransferError unless 0 <= rank < ranks."""
     if not 0 <= rank < ranks:
         raise TransferError(f"rank {rank} of {ranks} ranks: expected 0 or more and less than the number of ranks")
 
@@ -160,7 +152,7 @@ def _holders(name: str, box: Region, finest: list[dict[str, Region]]) -> frozens
 
 
 def _misfit(model: ModelShape, tp: int) -> str | None:
-    """Why the heads cannot be split over `tp` ranks."""
+    """Return why the heads cannot be split over `tp` ranks, if so."""
     if model.num_heads % tp:
         return f"{model.num_heads} heads cannot be split over {tp} tensor-parallel ranks"
     if max(model.num_kv_heads, tp) % min(model.num_kv_heads, tp):
@@ -193,7 +185,7 @@ def _tensor_parallel_region(
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """Return the module and the parameter of a name; other parameters than weight and bias (scales) are of no kind."""
+    """Return the module and the parameter of a name; the module is "" unless the parameter is weight or bias."""
     module, _, leaf = name.rpartition(".")
     return (module.rpartition(".")[2], leaf) if leaf in ("weight", "bias") else ("", leaf)
 

@@ -1,6 +1,6 @@
-"""Which boxes of each tensor a rank of the trainer publishes, for the usual ways of spreading a model over ranks.
+"""The boxes of each tensor that a trainer's rank publishes, for the usual ways of spreading a model over ranks.
 
-What several ranks hold is published by one of them, so that all ranks together publish every element exactly once.
+Of several ranks that hold a box one publishes it, so that all ranks together publish every element exactly once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 class Layout:
     """How a trainer spreads its model over `ranks` ranks. `held` gives the boxes of one rank, padding included.
 
-    For a trainer that is not among those below write a `held` of its own, and `check_cover` it.
+    For another trainer write your own `held`, and `check_cover` it.
     """
 
     ranks: int
@@ -35,10 +35,10 @@ class Layout:
             raise TransferError(f"a layout of {self.ranks} ranks: expected 1 or more")
 
     def regions(self, model: ModelShape, rank: int) -> Regions:
-        """Return the boxes of each tensor that a rank publishes; it lacks the names it publishes nothing of.
+        """Return the boxes of each tensor that a rank publishes, without the names of which it publishes nothing.
 
-        Each box is contiguous in what the rank itself holds. Raises TransferError for a rank out of range, for a model
-        that cannot be spread so, and for a box outside of its tensor.
+        Each box is contiguous in the rank's own memory. Raises TransferError for a rank out of range, for a model that
+        cannot be spread so, and for a box outside of its tensor.
         """
         check_rank(self.ranks, rank)
         by_name: Regions = {}
@@ -55,7 +55,7 @@ class Layout:
 
 
 def replicated(ranks: int = 1) -> Layout:
-    """Every rank holds everything; the tensors are dealt out in turn, so that the ranks share the work."""
+    """Every rank holds everything; the ranks take turns with the tensors to share the work."""
 
     def held(model: ModelShape, rank: int) -> Regions:
         return {name: (Region.whole(model.shapes[name]),) for name in list(model.shapes)[rank::ranks]}
@@ -78,10 +78,7 @@ def fsdp(ranks: int) -> Layout:
 
 
 def fsdp_flat(ranks: int) -> Layout:
-    """FSDP1 with one flat parameter: all parameters one after the other, padded to a multiple of ranks, split evenly.
-
-    They follow each other as in `ModelShape.shapes`.
-    """
+    """FSDP1 with one flat parameter: all parameters in the order of `ModelShape.shapes`, padded, and split evenly."""
 
     def held(model: ModelShape, rank: int) -> Regions:
         ends = list(itertools.accumulate(map(math.prod, model.shapes.values()), initial=0))
@@ -95,8 +92,10 @@ def fsdp_flat(ranks: int) -> Layout:
 
 
 def tensor_parallel(ranks: int) -> Layout:
-    """Megatron's split, which is SGLang's but for the vocabulary: its rows, with the padding that `shapes` says it has,
-    in chunks of ceil(rows / ranks). What ranks hold in common is published by the first of them."""
+    """Megatron's split: SGLang's, but with the vocabulary's rows, padding included, in chunks of ceil(rows / ranks).
+
+    The first of the ranks that hold a common box publishes it.
+    """
 
     def held(model: ModelShape, rank: int) -> Regions:
         own = tensor_parallel_regions(model, ranks, rank, None)
@@ -125,10 +124,10 @@ def pipeline(ranks: int) -> Layout:
 
 
 def check_cover(model: ModelShape, layout: Layout) -> None:
-    """Check a layout before the first version: its ranks together publish every element exactly once.
+    """Check before the first version that the ranks of a layout together publish every element exactly once.
 
-    Raises TransferError naming the tensor if two ranks publish the same element, if none publishes one, or if a rank
-    publishes what lies outside of the tensor.
+    Raises TransferError naming the tensor if two ranks publish an element, if none does, or if a rank publishes one
+    outside of the tensor.
     """
     held: dict[str, list[Region]] = {name: [] for name in model.shapes}
     for rank in range(layout.ranks):
@@ -144,6 +143,6 @@ def check_cover(model: ModelShape, layout: Layout) -> None:
 
 
 def _flat(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
-    """Return the boxes of elements `start` up to `stop`, as far as the tensor has such."""
+    """Return the boxes of elements `start` up to `stop`, cut off at the tensor's ends."""
     total = math.prod(shape)
     return flat_regions(shape, min(max(start, 0), total), min(max(stop, 0), total))

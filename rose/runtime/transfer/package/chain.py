@@ -1,4 +1,4 @@
-"""Follows one box of a tensor through a chain of packages, from the bits it has to those of the last package."""
+"""Follows one box of a tensor through a chain of packages."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def follow(
     new: Bits,
     turn: Turn = at_once,
 ) -> Bits:
-    """Return what `bits`, the elements in `box`, become by the packages of `links`, in `new`; `bits` is only read.
+    """Return in `new` what the packages of `links` make of `bits`, the elements in `box`; `bits` is only read.
 
-    Each link is a package's pieces inside of the box (`inside`). The result is hashed. Another base would have led to
-    another one, unless a piece does not depend on its base: then, or if the result is wrong, every base and every
-    result on the way is hashed too. Raises TransferError naming the first that is not what its package says.
+    Each link has a package's pieces inside of the box (`inside`). Only the result is hashed, since a wrong base leads
+    to another result, unless a dense piece has a base. Then, or if the result is wrong, every base and every result on
+    the way is hashed too. Raises TransferError naming the first that differs from its package.
     """
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
@@ -65,7 +65,7 @@ def _walk(
 
 
 def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEntry]:
-    """A tensor's pieces that make up `box`. Raises TransferError if one reaches over its edge, or some are missing."""
+    """Return a tensor's pieces that make up `box`. Raises TransferError if one crosses its edge or some are missing."""
     contained = [piece for piece in pieces if box.contains(piece.region)]
     covered = sum(piece.elements for piece in contained)
     if covered != box.elements:

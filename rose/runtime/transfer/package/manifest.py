@@ -1,8 +1,8 @@
-"""Manifests: what a package of weights holds. A package is an anchor (a whole version) or a delta between two.
+"""Manifests of packages of weights. A package is an anchor (a whole version) or a delta between two versions.
 
-Its tensors are cut into pieces, and pieces that the same receivers want lie one after the other in chunks, which are
-named by their SHA-256. A manifest's file is a line with the SHA-256 of the rest, and the manifest as packed JSON:
-`tail -n +2 FILE | gzip -d` shows it. There is one JSON for a manifest, so that no bit of it can change unnoticed.
+Its tensors are cut into pieces; pieces for the same receivers lie together in chunks, which are named by their SHA-256.
+A manifest's file is a line with the SHA-256 of the rest, and the manifest as packed JSON: `tail -n +2 FILE | gzip -d`
+shows it. Each manifest has exactly one JSON, so that no bit of it can change unnoticed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Annotated
 
 import msgspec
 
-from rose.runtime.transfer.codec.dtypes import bits_dtype, is_dtype
+from rose.runtime.transfer.codec.dtypes import NAMES, bits_dtype
 from rose.runtime.transfer.codec.header import Encoding
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, overlapping
@@ -49,7 +49,7 @@ _Place = Annotated[tuple[Number, ...], msgspec.Meta(max_length=16)]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The name of a package: it leads to `version`, from `base_version` or (an anchor) from nothing."""
+    """The name of a package, which leads to `version` from `base_version`, or from nothing (an anchor)."""
 
     version: Number
     base_version: Number | None
@@ -60,13 +60,13 @@ class Package:
 
     @property
     def stem(self) -> str:
-        """File name without suffix; `parse` reads it back."""
+        """File name without suffix, which `parse` reads."""
         origin = "anchor" if self.base_version is None else f"from-{self.base_version:08d}"
         return f"{self.version:08d}-{origin}"
 
     @classmethod
     def parse(cls, stem: str, blob_bytes: int = 0) -> Package | None:
-        """Return the package a file name stands for, or None if it stands for none."""
+        """Return the package of a file name, or None for another name."""
         match = _STEM.fullmatch(stem)
         if match is None:
             return None
@@ -75,7 +75,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A file of encoded pieces, named by what it holds; a receiver wants it whole or not at all."""
+    """A file of encoded pieces, named by its content."""
 
     sha256: Sha256
     size_bytes: Number
@@ -83,7 +83,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A published tensor, whole."""
+    """A whole published tensor."""
 
     name: str
     dtype: str
@@ -91,13 +91,12 @@ class TensorInfo:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceEntry:
-    """One box of a tensor: where its encoded bytes lie in which chunk, and the XXH3-128 of what it turns into what.
+    """One box of a tensor: the place of its encoded bytes, and the XXH3-128 of its base and of its result.
 
     `shape` is that of the whole tensor; the box is `start <= index < stop`; hashes are of the box's bits in C order.
     """
@@ -118,22 +117,19 @@ class PieceEntry:
 
     @property
     def tensor(self) -> TensorInfo:
-        """The tensor it is a box of."""
         return TensorInfo(self.name, self.dtype, self.shape)
 
     @property
     def region(self) -> Region:
-        """The box."""
         return Region(self.start, self.stop)
 
     @property
     def elements(self) -> int:
-        """Number of elements of the box."""
         return math.prod(stop - start for start, stop in zip(self.start, self.stop, strict=True))
 
     @property
     def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """Which piece of the version it is; pieces are in the order of their keys."""
+        """The piece's identity within the version; pieces have the order of their keys."""
         return self.name, self.start, self.stop
 
 
@@ -152,21 +148,18 @@ class Manifest:
 
     @property
     def package(self) -> Package:
-        """The package this is the manifest of."""
         return Package(self.version, self.base_version, self.blob_bytes, self.run_id)
 
     @property
     def blob_bytes(self) -> int:
-        """Size of all chunks; one that is named twice is stored and sent once."""
+        """Size of all chunks; a repeated chunk is stored and sent once."""
         return sum(chunk.size_bytes for chunk in set(self.chunks))
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
-        """The tensors, by name."""
         return tuple(dict.fromkeys(piece.tensor for piece in self.pieces))
 
     def pieces_by_name(self) -> dict[str, list[PieceEntry]]:
-        """Return the pieces of each tensor."""
         entries: dict[str, list[PieceEntry]] = {}
         for piece in self.pieces:
             entries.setdefault(piece.name, []).append(piece)
@@ -174,7 +167,6 @@ class Manifest:
 
     @property
     def total_elements(self) -> int:
-        """Elements of all tensors."""
         return sum(piece.elements for piece in self.pieces)
 
     @property
@@ -189,7 +181,7 @@ class Manifest:
 
     @property
     def weights_sha256(self) -> str:
-        """Identity of the weights, as this store cuts them: the same for a version however it was reached."""
+        """Identity of the weights as this store cuts them, the same for every way to the version."""
         lines = (f"{p.name} {p.dtype} {list(p.shape)} {p.region} {p.result_xxh3}\n" for p in self.pieces)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -201,13 +193,13 @@ class Manifest:
         return tuple(dict.fromkeys(self.chunks[index] for index in sorted(wanted)))
 
     def to_bytes(self) -> bytes:
-        """Return the file. Another version of zlib may pack the same manifest otherwise."""
+        """Return the file. Another version of zlib may pack the same manifest differently."""
         packed = zlib.compress(msgspec.json.encode(self), _LEVEL, _GZIP)
         return _seal(packed) + packed
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True) -> Manifest:
-        """Parse and check; raises TransferError for anything but a file of a sound manifest.
+        """Parse and check. Raises TransferError for anything but a sound manifest.
 
         Not `whole` is one trainer rank's part: its pieces need not cover the tensors.
         """
@@ -244,7 +236,7 @@ def check_sound(manifest: Manifest, *, whole: bool) -> None:
 
 def _check_piece(manifest: Manifest, piece: PieceEntry) -> None:
     where = f"manifest: tensor {piece.name!r} at {list(piece.start)}"
-    if not is_dtype(piece.dtype):
+    if piece.dtype not in NAMES:
         raise TransferError(f"{where} has dtype {piece.dtype!r}, which is not known")
     if not Region.whole(piece.shape).contains(piece.region):
         raise TransferError(f"{where} reaches to {list(piece.stop)}, out of its shape {list(piece.shape)}")
@@ -284,10 +276,7 @@ def _seal(packed: bytes) -> bytes:
 
 
 def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES_MAX) -> bytes:
-    """Return the content of gzip data. Raises ValueError for other data, and for more bytes or values than these.
-
-    What a small file holds is counted while it is unpacked.
-    """
+    """Return the content of gzip data. Raises ValueError for other data, and early for too many bytes or values."""
     unpacking = zlib.decompressobj(_GZIP)
     content, values = bytearray(), 0
     try:
@@ -305,9 +294,9 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """Return the manifest of a package that several ranks wrote parts of.
+    """Return the manifest of a package from the parts of all ranks.
 
-    Raises TransferError if the parts are of different packages, overlap, or leave something of a tensor out.
+    Raises TransferError if the parts are of different packages, overlap, or leave a gap.
     """
     if len(runs := {part.run_id for part in parts}) != 1:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
@@ -332,9 +321,9 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
-    """Return the fewest bytes that lead from `have` (None: nothing) to `version`, in the order to apply.
+    """Return the packages of fewest bytes that lead from `have` (None: nothing) to `version`, in the order to apply.
 
-    Raises TransferError if no package, or no chain of them, leads there.
+    Raises TransferError if no chain of packages leads there.
     """
     costs: dict[int | None, int] = {None: 0, have: 0}
     last: dict[int, Package] = {}
@@ -373,9 +362,9 @@ def read_index(data: bytes) -> list[Package]:
 
 
 def check_chain(manifests: Sequence[Manifest]) -> None:
-    """Refuse a chain whose links do not meet: each must begin where the one before it ended, piece by piece.
+    """Raise TransferError unless each link begins where the one before it ended, piece by piece.
 
-    A piece that the next link cuts differently is left to `apply`, which hashes what it decodes from.
+    Pieces that the next link cuts differently are left to `apply`, which hashes their bases.
     """
     for before, after in itertools.pairwise(manifests):
         if after.base_version != before.version:

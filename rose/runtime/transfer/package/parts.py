@@ -1,7 +1,4 @@
-"""What single trainer ranks wrote of packages that are not complete yet: the manifests of their own pieces.
-
-parts/STEM.ATTEMPT.RANK-of-RANKS
-"""
+"""Manifests of single trainer ranks' parts of incomplete packages: parts/STEM.ATTEMPT.RANK-of-RANKS"""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A trainer rank, one of `ranks` that publish together. `attempt` tells restarts of all of them apart.
+    """One of `ranks` trainer ranks that publish together. `attempt` distinguishes restarts of all of them.
 
-    Raises ValueError for a rank out of range, or an attempt that is no short name.
+    Raises ValueError for a rank out of range, and for an attempt that is not a short name.
     """
 
     rank: int = 0
@@ -33,22 +30,20 @@ class Writer:
 
 
 class Parts:
-    """The folder `parts` of a store."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         make_folder(folder)
 
     def write(self, writer: Writer, part: Manifest) -> None:
-        """Keep a rank's part of a package, in place of one that it wrote before. Raises OSError."""
+        """Keep a rank's part of a package in place of its earlier one. Raises OSError."""
         write_file(self._folder / _name(part.package.stem, writer, writer.rank), part.to_bytes())
 
     def has(self, version: int, writer: Writer) -> bool:
-        """Whether there is a part that the rank wrote of a package of this version."""
+        """Return whether the rank has a part of a package of this version."""
         return any(self._folder.glob(_name(f"{version:08d}-*", writer, writer.rank)))
 
     def of_others(self, package: Package, writer: Writer) -> list[Manifest] | None:
-        """The parts of the other ranks, None as long as one is missing. Raises TransferError if one is damaged."""
+        """Return the parts of the other ranks, None if one is missing. Raises TransferError if one is damaged."""
         others = [rank for rank in range(writer.ranks) if rank != writer.rank]
         try:
             return [_read(self._folder / _name(package.stem, writer, rank)) for rank in others]
@@ -56,9 +51,9 @@ class Parts:
             return None
 
     def check_base(self, package: Package, writer: Writer) -> None:
-        """Raise TransferError if another rank has begun this version, and not from the base that this one has.
+        """Raise TransferError if another rank has begun this version from another base.
 
-        A rank's first part of a version is the one against the version that it published before.
+        A rank's first part of a version is against the version that it published before.
         """
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
@@ -69,11 +64,11 @@ class Parts:
                 )
 
     def chunks(self) -> set[str]:
-        """SHA-256 of all chunks that parts name. Raises TransferError if a part is damaged."""
+        """Return the SHA-256 of all chunks of parts. Raises TransferError if a part is damaged."""
         return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}
 
     def forget(self, package: Package) -> None:
-        """Remove the parts of a package that is complete, and of earlier versions, of all attempts."""
+        """Remove the parts of a complete package and of earlier versions, of all attempts."""
         for path in self._all():
             if path.name.startswith(f"{package.stem}.") or int(path.name.partition("-")[0]) < package.version:
                 path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""A way to a version, fetched and verified, lying in a folder of this host: what `apply` reads.
+"""Fetched and verified packages that lead to a version, in a folder of this host, for `apply`.
 
-The folder holds, for each package in order, its manifest `NN.json`, and in `chunks` the wanted chunks of all of them
-by their SHA-256; it appears under its name only when complete.
+The folder has each package's manifest `NN.json` in order, and the wanted chunks of all of them in `chunks` by SHA-256.
+It gets its name only when complete.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ class Staged:
 
     @property
     def version(self) -> int:
-        """The version this leads to."""
         return self.manifests[-1].version
 
     @property
     def base_version(self) -> int | None:
-        """The version an engine must be at, or None."""
+        """The version that an engine must be at, or None."""
         return self.manifests[0].base_version
 
     @property
     def encoding(self) -> Literal["delta", "dense"]:
-        """`delta` if an earlier version is needed, `dense` if it begins with an anchor."""
         return "dense" if self.base_version is None else "delta"
 
     @property
@@ -60,7 +58,7 @@ class Staged:
 
     @property
     def encode_ns(self) -> int:
-        """What the publisher spent on these packages."""
+        """The publisher's time for these packages."""
         return sum(manifest.encode_ns for manifest in self.manifests)
 
     def chunk(self, chunk: Chunk) -> memoryview:
@@ -68,16 +66,14 @@ class Staged:
         return map_file(self._path(chunk), chunk.size_bytes)
 
     def remove(self) -> None:
-        """Delete the folder; call it once applied."""
+        """Delete the folder once applied."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @classmethod
     def open(cls, folder: Path, regions: Mapping[str, Region] | None = None, turn: Turn = at_once) -> Staged:
-        """Open a staged folder, checking again every byte of what a holder of `regions` needs (None: of what is there).
+        """Open a staged folder and check every byte that a holder of `regions` needs (None: of all present chunks).
 
-        Chunks are hashed in portions, with a `turn` around each.
-
-        Raises TransferError if any of it is missing or altered.
+        Chunks are hashed in portions, with a `turn` around each. Raises TransferError for a missing or altered byte.
         """
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []

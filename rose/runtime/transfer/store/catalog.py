@@ -1,7 +1,6 @@
-"""A store's manifests: which packages there are, and how they appear and disappear.
+"""A store's manifests, which make packages exist.
 
-A package exists once its manifest does. Nothing here is written or removed but with the lock held. A manifest never
-changes, so each is read once: for as many versions as there are, only their names are listed.
+Every change needs the store's lock. A manifest never changes, so each is read once.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ class Catalog:
         self._last: Manifest | None = None
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold this while anything is changed; other processes and threads wait for it."""
+        """Return the lock for every change, between processes and threads."""
         return locked(self.folder / "store.lock")
 
     def packages(self) -> list[Package]:
-        """Return what there is now, oldest version first. Raises TransferError if a manifest is damaged."""
+        """Return the packages, oldest version first. Raises TransferError if a manifest is damaged."""
         return [package for package, _ in self._listed()]
 
     def latest(self) -> int | None:
-        """Return the newest version, None if there is none. Raises TransferError as `packages` does."""
+        """Return the newest version, None without one. Raises TransferError as `packages` does."""
         return max((package.version for package in self.packages()), default=None)
 
     def latest_anchor(self) -> int | None:
-        """Return the newest version that is there whole, None without one. Raises TransferError as `packages` does."""
+        """Return the newest anchor's version, None without one. Raises TransferError as `packages` does."""
         return max((p.version for p in self.packages() if p.base_version is None), default=None)
 
     def manifest(self, package: Package) -> Manifest:
@@ -60,7 +59,7 @@ class Catalog:
     def any_of(self, version: int) -> Manifest:
         """Return the manifest of a package that leads to a version: all name the same tensors and results.
 
-        Raises TransferError if there is none.
+        Raises TransferError without such a package.
         """
         packages = [package for package in self.packages() if package.version == version]
         if not packages:
@@ -73,9 +72,9 @@ class Catalog:
         return {sha256 for _, chunks in self._listed() for sha256 in chunks}
 
     def add(self, manifests: Sequence[Manifest]) -> None:
-        """Make packages exist, in this order. Raises OSError, before any of them does, if there is no room.
+        """Make packages exist, in this order. Raises OSError, before any of them exists, without room.
 
-        The index names them a moment later: should it not be written, `refresh` does that.
+        If the index cannot be written, the next `refresh` writes it.
         """
         self._replace({self.folder / _name(manifest.package): manifest.to_bytes() for manifest in manifests})
         self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
@@ -83,10 +82,7 @@ class Catalog:
         self.refresh()
 
     def remove(self, packages: Sequence[Package]) -> None:
-        """Make packages disappear, the last first: if this is cut short, what is left can still be reached.
-
-        The index names them until `refresh`.
-        """
+        """Remove packages, the last first, so that the rest is always reachable. `refresh` the index afterwards."""
         for package in reversed(packages):
             (self.folder / _name(package)).unlink()
         for name in self._names():
@@ -94,7 +90,7 @@ class Catalog:
                 (self.folder / name).unlink()
 
     def refresh(self) -> None:
-        """Bring the index up to date. Raises OSError if there is no room."""
+        """Write the index. Raises OSError without room."""
         self._replace({self.folder / _INDEX: index_bytes(self.packages())})
 
     def _replace(self, files: dict[Path, bytes]) -> None:
@@ -113,7 +109,7 @@ class Catalog:
         sync_folder(self.folder)
 
     def _listed(self) -> list[tuple[Package, frozenset[str]]]:
-        """By version; of one version deltas first, the latest base first."""
+        """Return packages by version; deltas come before the anchor of a version, those of later bases first."""
         entries = {}
         for name in self._names():
             package = Package.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None

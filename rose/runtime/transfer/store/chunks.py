@@ -1,7 +1,7 @@
-"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them any more.
+"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them.
 
-Whoever writes chunks holds the lock in shared mode until a manifest names them; removing needs it alone. So no chunk
-disappears under a publisher, whichever process it is, and what a killed one left behind goes with the next removal.
+Writers of chunks hold the lock in shared mode until a manifest names the chunks; removal needs it alone. So chunks
+never disappear under a publisher of any process, and the next removal also takes those of a killed one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ CHUNK_BYTES_MAX = 64 << 20
 
 
 class ChunkFolder:
-    """The folder `chunks` of a store."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         make_folder(folder)
@@ -32,19 +30,18 @@ class ChunkFolder:
         self._put: set[Path] = set()
 
     def path(self, sha256: str) -> Path:
-        """Where a chunk lies, or would."""
         return self._folder / sha256[:2] / sha256
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold this from the first chunk until a manifest that names them is in place; `sync` comes before that."""
+        """Hold this from the first chunk until a manifest names the chunks; `sync` comes before that."""
         with self._lock_file.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             self._put.clear()
             yield
 
     def put(self, pieces: Sequence[bytes]) -> Chunk:
-        """Store a chunk of these bytes, one after the other; what is there already is kept. Raises OSError."""
+        """Store a chunk of these bytes, unless it is there undamaged. Raises OSError."""
         sha256 = hashlib.sha256()
         for piece in pieces:
             sha256.update(piece)
@@ -63,7 +60,7 @@ class ChunkFolder:
         return chunk
 
     def sync(self) -> None:
-        """Bring what was put to disk, all at once since the disk is waited for each time. Raises OSError."""
+        """Bring the chunks put so far to disk, all at once. Raises OSError."""
         for path in sorted(self._put):
             sync_file(path)
         for folder in sorted({path.parent for path in self._put}):
@@ -71,11 +68,11 @@ class ChunkFolder:
         self._put.clear()
 
     def open(self, chunk: Chunk) -> memoryview:
-        """Return a chunk's bytes, mapped. Raises TransferError if it is not there or of another size."""
+        """Return a chunk's bytes, mapped. Raises TransferError if it is missing or of another size."""
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
     def sweep(self, named: Callable[[], set[str]]) -> bool:
-        """Remove all chunks but those `named` says. While somebody writes, this does nothing, and returns False."""
+        """Remove all chunks but those of `named`; during a write do nothing and return False."""
         with self._lock_file.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,7 +90,7 @@ class ChunkFolder:
 
 
 class ChunkBuilder:
-    """Lays encoded pieces one after the other; a new chunk begins where other receivers want them, or one is full."""
+    """Concatenates encoded pieces into chunks; a new chunk begins for other receivers, or when one is full."""
 
     def __init__(self, folder: ChunkFolder, bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._folder = folder
@@ -104,7 +101,7 @@ class ChunkBuilder:
         self._size_bytes = 0
 
     def add(self, holders: frozenset[int], piece: bytes) -> tuple[int, int]:
-        """Returns the index of the chunk it will lie in, and where there. Raises OSError."""
+        """Return the index of the piece's chunk, and the offset in it. Raises OSError."""
         if self._pieces and (holders != self._holders or self._size_bytes + len(piece) > self._bytes_max):
             self._flush()
         self._holders = holders
@@ -114,7 +111,7 @@ class ChunkBuilder:
         return len(self._chunks), offset
 
     def finish(self) -> tuple[Chunk, ...]:
-        """All chunks, stored. Raises OSError."""
+        """Store the last chunk, and return all. Raises OSError."""
         if self._pieces:
             self._flush()
         return tuple(self._chunks)
@@ -125,7 +122,7 @@ class ChunkBuilder:
 
 
 def map_file(path: Path, size_bytes: int) -> memoryview:
-    """Return a chunk's file, mapped. Raises TransferError if it is not there or of another size."""
+    """Return a chunk's file, mapped. Raises TransferError if it is missing or of another size."""
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

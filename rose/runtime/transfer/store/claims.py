@@ -1,6 +1,6 @@
-"""What a store may not remove yet: packages that a receiver fetches now (pins), and where each receiver is (acks).
+"""What a store must keep: packages that a receiver is fetching (pins), and each receiver's version (acks).
 
-Each is a file, so that it outlives a restart and holds in every process.
+Each is a file, which outlives a restart and holds in every process.
 
     pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
     acks/DIGEST.json    {"receiver", "version", "at_unix_s"}
@@ -64,9 +64,9 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`; return the pin's name. It restores none: look afterwards whether all are there.
+        """Keep packages for `ttl_s`; return the pin's name. It restores none: check afterwards that all exist.
 
-        Raises TransferError while there are PINS_MAX.
+        Raises TransferError with PINS_MAX pins.
         """
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
@@ -90,7 +90,7 @@ class Claims:
                 (self._pins / f"{pin}.json").unlink(missing_ok=True)
 
     def pinned(self) -> list[list[str]]:
-        """Return the stems of the packages of each live pin; expired pins are removed."""
+        """Return the package stems of each live pin, and remove expired pins."""
         ways: list[list[str]] = []
         for path, pin in _all(self._pins, _Pin):
             if pin.until_unix_s <= self._now():
@@ -100,10 +100,7 @@ class Claims:
         return ways
 
     def acknowledge(self, receiver: str, version: int) -> None:
-        """Record that a receiver holds a version: what it needs to go on from there is kept.
-
-        Its name is any text; no path is made of it.
-        """
+        """Record that a receiver holds a version, whose ways on are kept. Its name is any text, never a path."""
         name = f"{hashlib.sha256(receiver.encode()).hexdigest()}.json"
         with self._locked():
             names = _names(self._acks)
@@ -114,7 +111,7 @@ class Claims:
             write_file(self._acks / name, msgspec.json.encode(_Ack(receiver, version, self._now())))
 
     def acknowledged(self, ttl_s: float) -> dict[str, int]:
-        """Return the version of each receiver that was heard of in the last `ttl_s`; the others are forgotten."""
+        """Return the version of each receiver heard of in the last `ttl_s`, and forget the others."""
         versions: dict[str, int] = {}
         for path, ack in _all(self._acks, _Ack):
             if ack.at_unix_s <= self._now() - ttl_s:
@@ -153,11 +150,11 @@ def unneeded(
     pinned: Collection[Sequence[str]],
     acknowledged: Iterable[int],
 ) -> list[Package]:
-    """Return the packages that may be removed. What is kept:
+    """Return the packages that may be removed. The others are:
 
-    - The newest `anchors_kept` anchors, and all that leads on from the oldest of those.
-    - The ways that are `pinned`, as stems in their order.
-    - The cheapest way to the newest version from each `acknowledged` one, and from where each pinned way ends.
+    - the newest `anchors_kept` anchors, and all that leads on from the oldest of those;
+    - the `pinned` ways, as stems in their order;
+    - the cheapest way to the newest version from each `acknowledged` one, and from each pinned way's end.
     """
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)

@@ -1,8 +1,7 @@
-"""Encodes the pieces of a version: first against the version before it, and then what else leads to it.
+"""Encodes the pieces of a version against the version before it, and then as composite deltas and anchor.
 
-Only the bits of the last version are kept, and each step is taken in place. What is kept of earlier steps is which
-elements changed and how far (`Changes`), merged pairwise as a binary counter adds up: `undo` of the changes since an
-earlier version gives that version's bits again.
+Only the bits of the last version are kept, and each step is taken in place. Earlier steps are kept as `Changes`, merged
+pairwise like a binary counter: to `undo` the changes since an earlier version restores that version's bits.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Span:
-    """What changed from `base_version` up to where the next span begins, or to the last version."""
+    """The changes from `base_version` up to the next span's base, or to the last version."""
 
     base_version: int
     base_xxh3: dict[Key, str] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Span:
 
 @dataclass(slots=True)
 class Held:
-    """The last published version, piece by piece as every receiver of it holds it, and the steps that led there."""
+    """The last published version, piece by piece as its receivers hold it, and the steps that led there."""
 
     version: int
     tensors: dict[str, TensorInfo]
@@ -65,7 +64,7 @@ class _Blob:
 
 
 class _Package:
-    """A package in the making: its pieces come in the order in which they lie in chunks."""
+    """A package under construction: its pieces come in the order in which they lie in chunks."""
 
     def __init__(self, version: int, base_version: int | None, chunks: ChunkFolder) -> None:
         self._version = version
@@ -75,8 +74,8 @@ class _Package:
         self._spent_ns = 0
 
     def add(self, cut: Cut, blob: _Blob, xxh3: str) -> None:
-        """Raises OSError."""
-        header = read_header(blob.encoded)
+        """Add a piece. Raises OSError."""
+        header, _ = read_header(blob.encoded)
         chunk, offset = self._builder.add(cut.holders, blob.encoded)
         self._spent_ns += blob.spent_ns
         self._entries.append(
@@ -97,7 +96,7 @@ class _Package:
         )
 
     def manifest(self) -> Manifest:
-        """Return the whole of it. Raises OSError."""
+        """Finish the package. Raises OSError."""
         return Manifest(
             version=self._version,
             base_version=self._base_version,
@@ -110,12 +109,11 @@ class _Package:
 def encode_first(
     version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool
 ) -> tuple[Manifest, Held]:
-    """Encode the pieces against `held`, or whole if there is nothing before; the chunks are put, not synced.
+    """Encode the pieces against `held`, or whole without it; the chunks are put, not synced.
 
-    Every piece is decoded again where the base lies, and compared: `held` is used up, also where this fails. What comes
-    of it is what is held now, since the trainer goes on changing its tensors. Of tensors on an accelerator only what
-    changed is copied from there, unless an `anchor` follows: that is made of all they are. Returns the manifest of
-    these pieces, which no file names yet, and what is held now, for `encode_more`.
+    Every piece is decoded where the base lies, and compared, which uses `held` up, also on failure. Of tensors on an
+    accelerator only changed elements are copied, unless an `anchor` follows, which needs all. Returns the manifest of
+    these pieces, which no file names yet, and the new `Held` for `encode_more`.
 
     Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
     """
@@ -149,12 +147,12 @@ def encode_more(
 ) -> list[Manifest]:
     """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced.
 
-    Version v gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, where the
-    changes since are known. Every piece is decoded again and compared. Returns the manifests of these pieces, the
-    latest base first and the anchor last, which no file names yet. The spans of `now` become fewer.
+    Version v gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, if the changes
+    since are known. Every piece is decoded and compared. Returns the manifests of these pieces, which no file names
+    yet, the latest base first and the anchor last, and merges the spans of `now`.
 
-    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written. Then
-    `now` is used up.
+    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written; `now` is
+    then used up.
     """
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
@@ -195,7 +193,7 @@ def encode_more(
 
 
 def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]:
-    """Return which of the spans that begin at `bases` a composite delta to `version` begins with, the latest first."""
+    """Return the indices of the spans at which composite deltas to `version` begin, the latest first."""
     indices, stride = [], 2
     while stride <= stride_max and version % stride == 0:
         if version - stride in bases:
@@ -205,7 +203,7 @@ def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]
 
 
 def _checked(cut: Cut, now: Held, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:
-    """Return what is sent of a piece, if what is held, which was decoded from it, is the version."""
+    """Return the code of a piece if the bits decoded from it are the version's."""
     if digest(now.bits[cut.key]) != now.xxh3[cut.key]:
         raise TransferError(f"tensor {cut.info.name!r} of version {now.version} does not decode to what was encoded")
     return _Blob(base_xxh3, encoded, time.monotonic_ns() - started_ns)
@@ -216,7 +214,7 @@ def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
-    """Results in the order of the jobs; only a few are under way or wait to be taken, since each is large."""
+    """Yield results in the order of the jobs, of which only a few are under way, since each is large."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="rose-encode") as pool:
         waiting: deque[Future[_R]] = deque()
@@ -231,8 +229,8 @@ def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
 def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> Held:
     """Decode the boxes `keys` of the version that a chain of packages from an anchor leads to.
 
-    The version may have been cut otherwise. What each link of the chain changed is one of the steps that led there, so
-    that composite deltas go on. Raises TransferError if a chunk is missing or damaged.
+    The version may have been cut differently. Each link becomes a step, so that composite deltas continue. Raises
+    TransferError if a chunk is missing or damaged.
     """
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}

@@ -1,4 +1,4 @@
-"""Who may publish into a store's folder: one run, and of its publishers the newest."""
+"""Lets only one run, and only its newest publisher, publish into a store's folder."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rose.ledger.layout import write_file
-from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.errors import TransferError, of_run
 from rose.runtime.transfer.package.manifest import Package
 
 _FILE = "publisher.json"
 
 
 class FencedError(TransferError):
-    """A newer publisher has taken the folder over: what this one goes on with is nobody's any more."""
+    """A newer publisher has taken the folder over."""
 
 
 class Fence:
-    """One publisher's claim to a folder. The newest number that published is in `publisher.json`; a lower one is
-    refused.
+    """One publisher's claim to a folder. `publisher.json` has the newest number that published; lower ones are refused.
 
-    `number` is what whoever gives runs out gave this publisher: it rises each time that a run is resumed. None: the
-    next one, from when it first publishes. Call these with the store's lock held.
+    `number` rises with each resumption of a run. None takes the next number at the first publication. Call the methods
+    with the store's lock held.
     """
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
@@ -32,12 +31,12 @@ class Fence:
 
     @property
     def given(self) -> bool:
-        """Whether it has a number."""
         return self._number is not None
 
     def hold(self, packages: Iterable[Package]) -> None:
-        """Be the folder's publisher. Raises FencedError if a newer one is, TransferError if the folder, which has
-        `packages`, is another run's, OSError if it cannot be written."""
+        """Become the folder's publisher. Raises FencedError if a newer one published, TransferError if `packages` are
+        another run's, OSError if the file cannot be written.
+        """
         self.check_run(packages)
         newest = self._newest()
         if self._number is None:
@@ -51,11 +50,11 @@ class Fence:
             write_file(self._path, json.dumps({"run_id": self._run_id, "fence": self._number}).encode())
 
     def check_run(self, packages: Iterable[Package]) -> None:
-        """Raise TransferError if any of the packages is of another run."""
+        """Raise TransferError if any package is of another run."""
         for other in {package.run_id for package in packages} - {self._run_id}:
             raise TransferError(
-                f"{self._path.parent} holds versions {_name(other)}, and this publisher is {_name(self._run_id)}: give "
-                "each run a folder of its own"
+                f"{self._path.parent} holds versions {of_run(other)}, and this publisher is {of_run(self._run_id)}: "
+                "give each run a folder of its own"
             )
 
     def _newest(self) -> int:
@@ -65,7 +64,3 @@ class Fence:
             return 0
         except (ValueError, TypeError, LookupError) as error:
             raise TransferError(f"{self._path} cannot be read ({error}): remove it if nobody publishes here") from None
-
-
-def _name(run_id: str) -> str:
-    return f"of run {run_id!r}" if run_id else "of no run"

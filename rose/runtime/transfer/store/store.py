@@ -44,14 +44,12 @@ from rose.runtime.transfer.store.claims import Claims, unneeded
 from rose.runtime.transfer.store.encoder import Held, encode_first, encode_more, rebuild
 from rose.runtime.transfer.store.fence import Fence
 
-
-def _nothing() -> None:
-    pass
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a version consists of: the delta against the version before (None for the first), and the rest."""
+    """A version: the delta against the version before (None for the first), and the rest."""
 
     version: int
     delta: Manifest | None
@@ -69,14 +67,13 @@ class Published:
 
 
 class VersionStore:
-    """Publishes versions into `folder`, lists what it holds, and removes what nobody needs.
+    """Publishes versions into `folder`, lists them, and removes what nobody needs.
 
-    A version is also published whole when a multiple of `anchor_every` is reached. Kept are the newest `anchors_kept`
-    anchors and what leads on from them, what pins name, and what receivers need that acknowledged a version in the
-    last `receiver_ttl_s`. `run_id` names the RL run whose versions these are, and `fence` its publisher: an older one
-    than the folder has seen, and another run's, are refused. `tp` is the largest tensor-parallel size of a receiver,
-    `model` what is split over its ranks; it may be left out for `tp` 1, where tensors are not cut. `now` gives seconds
-    since the Unix epoch.
+    A version at or past a multiple of `anchor_every` is also published whole. The newest `anchors_kept` anchors and
+    their successors are kept, pinned packages, and what receivers need that acknowledged a version in the last
+    `receiver_ttl_s`. `run_id` is the RL run of these versions, and `fence` its publisher's number: another run and an
+    older publisher are refused. `tp` is the largest tensor-parallel size of a receiver; above 1 it needs the `model`.
+    `now` gives seconds since the Unix epoch.
     """
 
     def __init__(
@@ -113,7 +110,7 @@ class VersionStore:
         self._swept = False
 
     def packages(self) -> list[Package]:
-        """Return what the folder holds now, oldest version first; safe beside publishers in other processes.
+        """Return the packages, oldest version first; safe beside publishers in other processes.
 
         Raises TransferError if a manifest is damaged.
         """
@@ -124,7 +121,7 @@ class VersionStore:
         return self._catalog.latest()
 
     def check_run(self) -> None:
-        """Raise TransferError if the versions in the folder are another run's."""
+        """Raise TransferError if the folder's versions are another run's."""
         with self._catalog.locked():
             self._fence.check_run(self.packages())
 
@@ -135,8 +132,7 @@ class VersionStore:
         self._check_repeated(version, _digests(cuts))
 
     def weights_sha256(self, version: int) -> str:
-        """Return the identity of a published version's weights: the same in every folder. Raises
-        TransferError."""
+        """Return the identity of a version's weights, the same in every folder. Raises TransferError."""
         return self._catalog.any_of(version).weights_sha256
 
     def manifest(self, package: Package) -> Manifest:
@@ -144,20 +140,18 @@ class VersionStore:
         return self._catalog.manifest(package)
 
     def publish(
-        self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], None] = _nothing
+        self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta against the version published before it; then it is visible, and `visible` is
-        called. What only those need who join later follows: composite deltas, and an anchor where one is due. For a
-        trainer that is one process, the only one that publishes to this folder.
+        """Write `version` as a delta against the version before, and call `visible` once it is visible.
 
-        A tensor that shares its memory with an earlier one (tied embeddings) is left out. Each piece is decoded again
-        and compared before the version becomes visible. The weights are held twice: the trainer's, and the last
-        version's, in which the next one is decoded.
+        Composite deltas, and an anchor if due, follow for receivers that join later. Only for a trainer of one process,
+        the only publisher of this folder. A tensor that shares its memory with an earlier one (tied embeddings) is left
+        out. Each piece is decoded and compared before the version becomes visible. Memory holds the weights twice: the
+        trainer's, and the last version's, in which the next one is decoded.
 
-        Raises TransferError for a version that is not newer, another layout than the version before, a dtype that is
-        not known, a disk that is full, or (FencedError) if a newer publisher took the folder over. The versions before
-        are as they were then. The message says so if this version is visible all the same: the next one makes up for
-        what it lacks.
+        Raises TransferError for a version that is not newer, another layout, an unknown dtype, a full disk, or
+        (FencedError) a newer publisher; earlier versions stay intact. If the message says that this version is visible
+        all the same, the next one makes up for the rest.
         """
         latest = self.latest()
         if latest is not None and version <= latest:
@@ -170,14 +164,14 @@ class VersionStore:
     def publish_part(
         self, version: int, rank: int, ranks: int, pieces: Mapping[Piece, torch.Tensor], *, attempt: str = "0"
     ) -> Published | None:
-        """Write what one of several trainer ranks holds of `version`: `pieces` are `shards.pieces` of its own boxes,
-        and their elements. The version becomes visible when the last part is there, which that rank is told.
+        """Write one rank's `pieces` of `version` (`shards.pieces` of its boxes, with their elements).
 
-        A rank that died publishes its part again. `attempt` tells restarts of the whole trainer apart, and is the same
-        on all ranks: parts of different attempts are never put together.
+        The last part makes the version visible, which that rank is told. A rank that died publishes its part again.
+        `attempt` distinguishes restarts of the whole trainer, and is the same on all ranks: parts of different attempts
+        are never combined.
 
-        Raises TransferError as `publish` does, also if the parts do not make up the version, or if this one is not
-        what the version already holds.
+        Raises TransferError as `publish` does, also if the parts do not make up the version, or if this part differs
+        from the published version.
         """
         if self._model is None:
             raise ValueError("a part does not say what the whole tensors are: give the store the model's shape")
@@ -192,8 +186,10 @@ class VersionStore:
         return self._publish(version, cuts, writer)
 
     def prune(self) -> None:
-        """Remove what nobody needs: manifests first, since a package without one does not exist, then the chunks that
-        none names any more. An open file outlives its name. Raises TransferError if the folder cannot be written."""
+        """Remove unneeded manifests, then the chunks that none names. An open file outlives its name.
+
+        Raises TransferError if the folder cannot be written.
+        """
         try:
             with self._catalog.locked():
                 gone = unneeded(
@@ -212,7 +208,7 @@ class VersionStore:
             )
 
     def _publish(
-        self, version: int, cuts: Sequence[Cut], writer: Writer, visible: Callable[[], None] = _nothing
+        self, version: int, cuts: Sequence[Cut], writer: Writer, visible: Callable[[], object] = lambda: None
     ) -> Published | None:
         held = self._base(version, cuts, writer)
         # What follows uses it up, and writes chunks: should it fail, the base is read from the folder again.
@@ -234,7 +230,9 @@ class VersionStore:
                 # Chunks of a package that was left out, or that waits for other ranks, are of no use by themselves.
                 swept = swept and len(added) == len(more)
                 if published is not None:
-                    published = _with(published, added)
+                    anchors = [manifest for manifest in added if manifest.base_version is None]
+                    composites = tuple(manifest for manifest in added if manifest.base_version is not None)
+                    published = replace(published, anchor=anchors[0] if anchors else None, composites=composites)
         except OSError as error:
             with suppress(TransferError):
                 self.prune()
@@ -245,7 +243,7 @@ class VersionStore:
         return published
 
     def _base(self, version: int, cuts: Sequence[Cut], writer: Writer) -> Held | None:
-        """What the next delta starts from: the version that this process published last, else the newest there is."""
+        """Return the next delta's base: the version that this process published last, else the newest."""
         keys = {cut.key for cut in cuts}
         whole = writer.ranks == 1
         held, latest = self._held, self.latest()
@@ -265,7 +263,7 @@ class VersionStore:
         return rebuild([self.manifest(package) for package in way], keys, self._chunks)
 
     def _complete(self, part: Manifest, writer: Writer) -> Published | None:
-        """Make the version visible if the parts of all ranks are there."""
+        """Make the version visible once the parts of all ranks exist."""
         version = part.version
         with self._catalog.locked():
             if self._fence.given:
@@ -287,7 +285,7 @@ class VersionStore:
         return Published(version, None, manifest) if manifest.base_version is None else Published(version, manifest)
 
     def _complete_more(self, parts: Sequence[Manifest], writer: Writer) -> list[Manifest]:
-        """Add packages beside the first of their version, of which the parts of all ranks are there."""
+        """Add further packages of a version, once the parts of all ranks exist."""
         with self._catalog.locked():
             merged = [self._merged(part, writer) for part in parts]
             whole = [manifest for manifest in merged if manifest is not None]
@@ -308,7 +306,7 @@ class VersionStore:
             raise TransferError(self._no_room(version, error))
 
     def _merged(self, part: Manifest, writer: Writer) -> Manifest | None:
-        """Return the whole package, None as long as the part of a rank is missing."""
+        """Return the whole package, None if a rank's part is missing."""
         if writer.ranks == 1:
             check_sound(part, whole=True)
             return part
@@ -317,9 +315,9 @@ class VersionStore:
         return None if others is None else merge_parts([part, *others])
 
     def _anchor_due(self, version: int, held: Held, writer: Writer) -> bool:
-        """Whether a multiple of `anchor_every` was passed since the last anchor, also one that could not be written.
+        """Return whether a multiple of `anchor_every` was passed since the last anchor that was written.
 
-        Ranks cannot ask each other: they go by the version before.
+        Ranks cannot ask each other, and count from the version before.
         """
         since = held.version if writer.ranks > 1 else self._catalog.latest_anchor()
         return since is None or version // self.anchor_every > since // self.anchor_every
@@ -353,17 +351,8 @@ def _digests(cuts: Iterable[Cut]) -> dict[Key, str]:
     return {cut.key: digest(to_bits(cut.info.name, cut.tensor)) for cut in cuts}
 
 
-def _with(published: Published, more: Sequence[Manifest]) -> Published:
-    anchors = [manifest for manifest in more if manifest.base_version is None]
-    composites = tuple(manifest for manifest in more if manifest.base_version is not None)
-    return replace(published, anchor=anchors[0] if anchors else None, composites=composites)
-
-
-logger = logging.getLogger(__name__)
-
-
 class Publisher:
-    """The one that publishes to a store. What only those need who join later is written beside the next update."""
+    """Publishes to a store; packages for later receivers are written beside the next update."""
 
     def __init__(self, store: VersionStore) -> None:
         self._store = store
@@ -371,7 +360,7 @@ class Publisher:
         self._rest: Future[Published] | None = None
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Returns once `version` is visible; the tensors may change then. Waits for what is left of the one before.
+        """Return once `version` is visible and the tensors may change. Waits for the rest of the version before.
 
         Raises TransferError as `VersionStore.publish` does, if the version did not become visible.
         """
@@ -385,7 +374,7 @@ class Publisher:
             publishing.result()
 
     def wait(self) -> None:
-        """Wait for all of the last version. What it lacks is logged; the next one makes up for it."""
+        """Wait for the rest of the last version; its errors are logged, and the next version makes up for them."""
         rest, self._rest = self._rest, None
         if rest is not None:
             try:

@@ -1,7 +1,6 @@
-"""A relay's chunks on disk: within a budget of bytes, the least recently used out first, never one in use.
+"""A relay's chunks on disk within a budget of bytes: the least recently used go first, and none in use.
 
-What the folder holds is not what the relay serves. A file counts as complete only once this process has seen its hash:
-after a restart each is hashed before it is served again, as what is left of a download is.
+A file counts as complete only once this process has checked its hash, also after a restart.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class ChunkCache:
         return entry is not None and entry.complete
 
     def path(self, sha256: str) -> Path:
-        """Where the chunk lies, or will."""
         return self._folder / sha256
 
     @contextmanager
@@ -77,10 +75,10 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Make room for a chunk that is to be downloaded; waits while all others are in use.
+        """Make room for a chunk to download; waits while all others are in use.
 
-        One task at a time downloads a chunk, which is in use until `finish`. Raises TransferError for a chunk that is
-        larger than the whole budget.
+        One task at a time downloads a chunk, which is in use until `finish`. Raises TransferError for a chunk larger
+        than the whole budget.
         """
         if size_bytes > self.budget_bytes:
             raise TransferError(
@@ -94,7 +92,7 @@ class ChunkCache:
         self._add(sha256, _Entry(size_bytes, holds=1))
 
     def finish(self, sha256: str, *, complete: bool) -> None:
-        """The download ended: the chunk is there and verified, or only what the file holds."""
+        """End a download: the chunk is complete and verified, or the file has a part of it."""
         entry = self._entries[sha256]
         entry.holds -= 1
         entry.complete = complete

@@ -1,4 +1,4 @@
-"""HTTP connections to one server that another thread can break off at any time, also while they are being made."""
+"""HTTP connections to one server that another thread can interrupt at any time, also while they connect."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rose.runtime.transfer.errors import TransferError
 
 
 class Connections:
-    """Connections that threads take and give back. After `interrupt` none is made, and what waits fails.
+    """Connections that threads take and give back. `interrupt` ends all of them for good.
 
-    `check_address` raises TransferError for an address that must not be connected to.
+    `check_address` raises TransferError for a forbidden address.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Connections:
             return connection
 
     def give_back(self, connection: http.client.HTTPConnection) -> None:
-        """Keep it for the next request; it may have been closed."""
+        """Keep a connection, which may be closed, for the next request."""
         assert isinstance(connection, _Http)
         self._idle.append(connection)
 
     def interrupt(self) -> None:
-        """Wake every thread that waits for the server, with an OSError, and let none wait for it from now on."""
+        """Wake every thread that waits for the server with an OSError, and refuse later waits."""
         with self._lock:
             self._interrupted = True
             for handle in self.open.values():
@@ -55,12 +55,12 @@ class Connections:
                     handle.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let connections go; no other thread may be using them."""
+        """Close idle connections; no other thread may use them."""
         for connection in self._idle:
             connection.close()
 
     def watch(self, connection: _Http, sock: socket.socket) -> None:
-        """Have `interrupt` know of a socket before it connects. Raises ConnectionAbortedError after an interrupt."""
+        """Register a socket for `interrupt` before it connects. Raises ConnectionAbortedError after an interrupt."""
         with self._lock:
             if self._interrupted:
                 raise ConnectionAbortedError("it was interrupted")
@@ -68,7 +68,7 @@ class Connections:
             self.open[connection] = sock.dup()
 
     def forget(self, connection: _Http) -> None:
-        """Let go of a connection's socket, which is closed: the server waits for the last of its descriptors."""
+        """Close the second descriptor of a closed socket: the server waits for the last one."""
         with self._lock:
             self._forget(connection)
 
@@ -121,7 +121,7 @@ _BURST_S = 0.05
 class Throttle:
     """Lets at most `max_bytes_per_s` pass, over all threads that share it; None sets no limit.
 
-    From its making on the mean never exceeds the limit: the bucket is empty at first.
+    The mean since the start never exceeds the limit, since the bucket is empty at first.
     """
 
     def __init__(self, max_bytes_per_s: float | None = None) -> None:
@@ -133,7 +133,7 @@ class Throttle:
         self._paid_s = time.monotonic()
 
     def took(self, count_bytes: int) -> None:
-        """Say that bytes came; returns when the limit lets more come."""
+        """Count received bytes; return when the limit lets more come."""
         if self._max_bytes_per_s is None:
             return
         with self._lock:

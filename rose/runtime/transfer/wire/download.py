@@ -1,7 +1,6 @@
-"""One chunk onto the disk: resumed where it stopped, tried again when the connection breaks, checked against its hash.
+"""Downloads one chunk to disk: resumed where it stopped, retried after a broken connection, and checked.
 
-The file is the only state. Whatever left it there, an earlier try, another process, one that was killed, its bytes are
-hashed with those that follow, so nothing is taken on trust.
+The file is the only state: its bytes, whoever wrote them, are hashed together with those that follow.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ def download(
     stopped: threading.Event,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Bring `path` to hold the chunk, whatever part of it is there already.
+    """Complete the chunk in `path`, whatever part of it exists.
 
-    A broken connection is tried again, up to `retries` times in a row without a byte. A chunk that does not match its
-    hash is removed and fetched once more from its first byte. `progress` is told how many bytes may be passed on: all
-    that the file holds, but the chunk's last byte only once the whole matches its hash. So nobody has a damaged chunk
-    whole, and asks for it anew, before there is a better one.
+    A broken connection is retried up to `retries` times in a row without a byte. A chunk that does not match its hash
+    is removed and fetched once more. `progress` gets the number of bytes that may be passed on: those of the file, but
+    the last byte only once the whole matches its hash, so that nobody has a damaged chunk whole.
 
-    Raises GoneError if the origin no longer has the chunk; BrokenError if the connection stays broken, or if `stopped`
-    was set: what came is kept in `path`. TransferError naming the chunk if it was wrong twice or cannot be written.
+    Raises GoneError if the origin no longer has the chunk; BrokenError if the connection stays broken or `stopped` is
+    set, which keeps the bytes in `path`; TransferError if the chunk was wrong twice or cannot be written.
     """
     try:
         for _ in range(2):
@@ -57,7 +55,7 @@ def download(
 
 
 def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event | None = None) -> _Result:
-    """Return the result of `call`, tried again after BrokenError, up to `retries` times and until `stopped` is set."""
+    """Return the result of `call`, retried after BrokenError up to `retries` times and until `stopped` is set."""
     stopped = stopped or threading.Event()
     for failures in range(retries):
         try:
@@ -69,7 +67,7 @@ def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event 
 
 
 def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row."""
+    """Return the wait after so many failures in a row."""
     return min(_BACKOFF_S * 2.0 ** min(failures, 30), _BACKOFF_S_MAX)
 
 
@@ -81,7 +79,7 @@ def _pull(
     stopped: threading.Event,
     progress: Callable[[int], None],
 ) -> str:
-    """Fetch what is missing; returns the SHA-256 of the whole."""
+    """Fetch the missing bytes; return the SHA-256 of the whole."""
     sha256 = hashlib.sha256()
 
     def tell(have: int) -> None:
@@ -110,7 +108,7 @@ def _pull(
 
 
 def _resume(file: BinaryIO, hashed: Callable[[bytes], None]) -> int:
-    """Hash what the file holds; returns how many bytes that is."""
+    """Hash the file's bytes; return their number."""
     file.seek(0)
     have = 0
     while block := file.read(_READ_BYTES):

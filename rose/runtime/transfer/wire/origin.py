@@ -1,4 +1,4 @@
-"""Where versions are pulled from: a server over HTTP, or a folder or an object store that holds a store's files."""
+"""Origins of versions: a server over HTTP, or a folder or an object store with a store's files."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class GoneError(TransferError):
-    """The origin does not hold what was asked for, or no longer."""
+    """The origin does not hold the requested data, or no longer."""
 
 
 class RefusedError(TransferError):
-    """The origin does not take an acknowledgement: it knows the version as other weights, so the receiver drifted."""
+    """The origin refuses an acknowledgement: it knows the version as other weights, so the receiver drifted."""
 
 
 class BrokenError(TransferError):
-    """The connection failed, or the origin did; the same request may succeed later."""
+    """The connection or the origin failed; the same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The packages that lead to a version, in the order to apply, and the pin that keeps them from being removed."""
+    """The packages that lead to a version, in the order to apply, and the pin that keeps them."""
 
     packages: tuple[Package, ...]
     #: None where the origin cannot keep anything.
@@ -59,7 +59,6 @@ class Route:
     ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
 
     def to_bytes(self) -> bytes:
-        """Return the JSON that answers a request for a pin."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -75,10 +74,9 @@ class Route:
 
 
 class Origin(ABC):
-    """What a receiver and a relay pull from. Its methods may be called from several threads at once.
+    """The source of a receiver or a relay; several threads may call it at once.
 
-    All of them raise GoneError, BrokenError, or TransferError for what will not get better by asking again;
-    `acknowledge` also RefusedError.
+    Methods raise GoneError, BrokenError, or TransferError for permanent errors; `acknowledge` also RefusedError.
     """
 
     def __init__(self, url: str, throttle: Throttle) -> None:
@@ -90,11 +88,11 @@ class Origin(ABC):
 
     @abstractmethod
     def packages(self) -> list[Package]:
-        """Return what the origin holds now."""
+        """Return the origin's packages."""
 
     @abstractmethod
     def manifest_bytes(self, package: Package) -> bytes:
-        """Return a package's manifest, not yet checked."""
+        """Return a package's manifest, unchecked."""
 
     @abstractmethod
     def manifest_tag(self, package: Package) -> str:
@@ -106,7 +104,7 @@ class Origin(ABC):
 
     @abstractmethod
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
-        """Return the chunk's bytes from `offset` to its end, not yet checked; each block is valid until the next."""
+        """Yield the chunk's bytes from `offset` on, unchecked; each block is valid until the next."""
 
     @abstractmethod
     def route(self, version: int, have: int | None) -> Route:
@@ -116,16 +114,16 @@ class Origin(ABC):
         """Keep a pin for another `ttl_s`."""
 
     def unpin(self, pin: str) -> None:  # noqa: B027
-        """Let go of a pin."""
+        """Remove a pin."""
 
     def acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:  # noqa: B027
-        """Tell that a receiver holds a version. An origin that keeps no acknowledgements takes no notice."""
+        """Record that a receiver holds a version, if the origin keeps acknowledgements."""
 
     def interrupt(self) -> None:  # noqa: B027
-        """Wake the threads that wait for the network: what they ask for, now or later, is BrokenError."""
+        """Raise BrokenError in the threads that wait for the network, now or later."""
 
     def close(self) -> None:  # noqa: B027
-        """Let connections go; no other thread may be using them."""
+        """Close connections; no other thread may use them."""
 
     def _took(self, count_bytes: int) -> None:
         with self._counting:
@@ -141,11 +139,11 @@ def open_origin(
     rules: OriginRules = ANYWHERE,
     timeout_s: float = 30.0,
 ) -> Origin:
-    """Return the origin at `url`: `http://HOST:PORT`, `https://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or
+    """Return the origin at `http://HOST:PORT`, `https://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or
     `file:///FOLDER`.
 
-    Give the `rules` of the fleet for a URL that somebody else chose. `timeout_s` bounds each wait for an HTTP server.
-    Raises TransferError for a URL that the rules refuse, and for a token where none is used.
+    A URL that somebody else chose needs the fleet's `rules`. `timeout_s` bounds each wait for an HTTP server. Raises
+    TransferError for a URL that the rules refuse, and for a token where none is used.
     """
     parts = rules.check_url(url)
     throttle = throttle or Throttle()
@@ -242,8 +240,9 @@ class HttpOrigin(Origin):
     def _asked(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Ask; the block gets a good answer, its body still to be read. The connection is kept for the next request,
-        of whichever thread, unless the block leaves something unread."""
+        """Yield a good answer with its unread body. The connection is kept for any thread's next request, unless
+        something stays unread.
+        """
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:
@@ -265,7 +264,7 @@ class HttpOrigin(Origin):
         body: dict[str, object] | None,
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
-        """Ask, and return the head of the answer."""
+        """Send a request, and return the head of the answer."""
         kept = connection.sock is not None
         data = None if body is None else json.dumps(body).encode()
         sent = {**self._headers, **headers, **({} if data is None else {"Content-Type": "application/json"})}
@@ -285,7 +284,7 @@ class HttpOrigin(Origin):
             raise self._unsendable() from None
 
     def _good(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
-        """Return the answer, or its status as an error."""
+        """Return the answer, or raise its status as an error."""
         if response.status in (200, 206):
             return response
         message = f"{self.url}{path} answered {response.status}"
@@ -301,7 +300,7 @@ class HttpOrigin(Origin):
         raise BrokenError(message) if response.status >= 500 else TransferError(message)
 
     def _blocks(self, path: str, response: http.client.HTTPResponse, expected: int) -> Iterator[memoryview]:
-        """Return the body, exactly as long as expected; each block is valid until the next."""
+        """Yield the body, exactly as long as expected; each block is valid until the next."""
         buffer = memoryview(bytearray(min(expected, BLOCK_BYTES)))
         received = 0
         while received < expected:
@@ -328,7 +327,7 @@ class HttpOrigin(Origin):
 
 
 class FsspecOrigin(Origin):
-    """A store's folder, or a copy of it in an object store: it has no pins and takes no acknowledgements."""
+    """A store's folder, or a copy of it in an object store, without pins and acknowledgements."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         super().__init__(url, throttle)

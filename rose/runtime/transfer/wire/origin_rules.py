@@ -1,4 +1,4 @@
-"""Which origins a version may be fetched from: by the URL, and by the address that its host turns out to have."""
+"""Rules for the URLs and addresses from which versions may be fetched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _METADATA = tuple(
 
 @dataclass(frozen=True, slots=True)
 class OriginRules:
-    """What may be fetched beside origins over HTTP at ordinary addresses, and object stores."""
+    """Permissions beside origins over HTTP at ordinary addresses, and object stores."""
 
     #: Whether `file:///FOLDER` may be.
     files: bool = False
@@ -36,7 +36,7 @@ class OriginRules:
     quotes: bool = False
 
     def check_url(self, url: str) -> SplitResult:
-        """Return the parts of the URL. Raises TransferError, without what may be secret, for one that is refused."""
+        """Return the parts of the URL. Raises TransferError, without possible secrets, for a refused one."""
         scheme = url.partition("://")[0]
         schemes = (*_OVER_HTTP, *_OBJECT_STORES, *(("file",) if self.files else ()))
         if not url.isprintable() or " " in url:
@@ -65,7 +65,7 @@ class OriginRules:
         return parts
 
     def check_address(self, host: str, address: str) -> None:
-        """Raise TransferError for an address of `host`, as the URL names it, that may not be fetched from."""
+        """Raise TransferError for a forbidden address of `host`, as the URL names it."""
         found = _plain(address)
         kind = _kind(found)
         if kind is None or any(_covers(entry, host, found) for entry in self.hosts):
@@ -89,7 +89,7 @@ ANYWHERE = OriginRules(files=True, hosts=("0.0.0.0/0", "::/0"), quotes=True)
 
 
 def shown(url: str) -> str:
-    """Return the URL as errors say it: cut short, and without what may be a password or a token."""
+    """Return the URL for errors: cut short, and without a possible password or token."""
     scheme, separator, _ = url.partition("://")
     if "@" in url:
         return f"{scheme}://..." if separator and "@" not in scheme else "..."
@@ -102,13 +102,13 @@ def _refused(url: str, reason: str) -> TransferError:
 
 
 def _plain(address: str) -> IPv4Address | IPv6Address:
-    """Return the address; of an IPv4-mapped one, the IPv4 address."""
+    """Return the address; an IPv4-mapped one becomes the IPv4 address."""
     found = ipaddress.ip_address(address)
     return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
 
 
 def _kind(address: IPv4Address | IPv6Address) -> str | None:
-    """Return what keeps the address from being fetched from, if anything does."""
+    """Return why the address is forbidden, None if it is not."""
     kinds = {
         "loopback": address.is_loopback,
         "link-local": address.is_link_local,

@@ -1,7 +1,7 @@
 """Fetches versions into a staging folder, verified. It knows packages, chunks and hashes, not tensors.
 
-What has come of a transfer that broke off lies in `partial/`, by the names of the chunks, until a fetch is complete:
-the next one goes on from there, in whichever process. Fetches into one staging folder go one after the other.
+Parts of a broken transfer stay in `partial/`, by the names of the chunks, for the next fetch of any process. Fetches
+into one staging folder run one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rose import private_files
 from rose.runtime.transfer.codec.header import HEADER_BYTES
-from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.errors import TransferError, of_run
 from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, check_chain
 from rose.runtime.transfer.package.staged import Staged
@@ -44,11 +44,10 @@ Regions = Mapping[str, Region]
 class Receiver:
     """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm.
 
-    `url` is a server's, a relay's, an object store's or a folder's; it and `rules` are as of `open_origin`. `name` is
-    what versions are acknowledged under; by itself it follows from the host and the folder. Packages of another run
-    than `run_id` ("": of none) are refused, unless that is None. `timeout_s` bounds each wait for the network, not the
-    whole transfer; a broken connection is tried again up to `retries` times in a row without a byte. Chunks are fetched
-    with at most `max_bytes_per_s` together.
+    `url` and `rules` are those of `open_origin`. Versions are acknowledged under `name`, by default of host and folder.
+    Packages of another run than `run_id` ("": of none) are refused, unless it is None. `timeout_s` bounds each wait for
+    the network; a broken connection is retried up to `retries` times in a row without a byte. All chunks share
+    `max_bytes_per_s`.
     """
 
     def __init__(
@@ -79,24 +78,27 @@ class Receiver:
             self._partial.mkdir(exist_ok=True)
 
     def latest(self) -> int | None:
-        """Return the newest version the origin holds, or None. Raises TransferError."""
+        """Return the newest version of the origin, or None. Raises TransferError."""
         with self._origin() as origin:
             return max((package.version for package in origin.packages()), default=None)
 
     def folder(self, version: int, have: int | None, regions: Regions | None = None) -> Path:
-        """Where `fetch` stages this way, so that another process can `Staged.open` it."""
-        part = "" if regions is None else f"-{_digest(_text(regions))}"
+        """Return where `fetch` stages this way, for `Staged.open` in another process."""
+        part = ""
+        if regions is not None:
+            boxes = sorted((name, region.start, region.stop) for name, region in regions.items())
+            part = f"-{_digest(json.dumps(boxes))}"
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
         """Stage the cheapest way from version `have` (None: nothing) to `version`, and verify it.
 
-        That may be one delta, a chain of them, or an anchor with the deltas after it; of each, what `regions` (None:
-        everything) needs. A folder staged before is checked and used again. If the origin removes a package on the
-        way, another way is planned once.
+        The way is a delta, a chain of deltas, or an anchor with the deltas after it, as far as `regions` (None:
+        everything) need them. A folder staged before is checked and used again. If the origin removes a package
+        meanwhile, another way is planned once.
 
-        Raises TransferError when the origin cannot be reached, has no such version, breaks off, or sends what does
-        not match its hashes; nothing is staged then, and the call can be repeated: it goes on with what came so far.
+        Raises TransferError if the origin is unreachable, lacks the version, breaks off, or sends data that do not
+        match their hashes; nothing is staged then, and a repeated call resumes.
         """
         target = self.folder(version, have, regions)
         with self._alone():
@@ -119,10 +121,9 @@ class Receiver:
             return replace(staged, wire_bytes=wire_bytes, fetch_ns=fetch_ns)
 
     def acknowledge(self, version: int, weights_sha256: str) -> None:
-        """Tell the origin that `version` is held, as found by hashing it: from now on it may be a base.
+        """Tell the origin that the verified `version` is held, and may be a base from now on.
 
-        Raises RefusedError if the origin knows the version by another hash: what is held is not what was published.
-        Raises TransferError if it cannot be told, which says nothing of what is held.
+        Raises RefusedError if the origin knows the version by another hash, TransferError if it cannot be told.
         """
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
@@ -137,7 +138,7 @@ class Receiver:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep others out of the staging folder, of this process or another; a killed one keeps nobody out."""
+        """Lock the staging folder for this fetch; a killed process holds no lock."""
         with (self._partial / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -173,13 +174,13 @@ class Receiver:
         for manifest in manifests:
             if self._run_id is not None and manifest.run_id != self._run_id:
                 raise TransferError(
-                    f"version {manifest.version} at {self.url} is {_of_run(manifest.run_id)}, expected one "
-                    f"{_of_run(self._run_id)}: give the URL of that run's own store"
+                    f"version {manifest.version} at {self.url} is {of_run(manifest.run_id)}, expected one "
+                    f"{of_run(self._run_id)}: give the URL of that run's own store"
                 )
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[None]:
-        """Keep the packages from being removed while the block runs. Nobody waits until they are let go of."""
+        """Renew the pin while the block runs, and remove it afterwards without waiting."""
         pin = route.pin
         if pin is None:
             yield
@@ -202,7 +203,7 @@ class Receiver:
 
     @contextmanager
     def _pool(self, origin: Origin) -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
-        """Threads that fetch, and what is set when they should stop: if the block fails, what they do is broken off."""
+        """Yield threads that fetch, and their stop event; a failing block stops them."""
         stopped = threading.Event()
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="rose-fetch") as pool:
             try:
@@ -214,7 +215,7 @@ class Receiver:
                 raise
 
     def _forget_all_but(self, wanted: set[str]) -> None:
-        """Free what an earlier fetch left that this one has no use for."""
+        """Remove the parts of earlier fetches that this one does not need."""
         for path in self._partial.iterdir():
             if path.name not in (_LOCK, *wanted):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -233,7 +234,7 @@ class Receiver:
 
 
 def _staged(folder: Path, regions: Regions | None) -> Staged:
-    """Return what lies there complete. Raises TransferError."""
+    """Return the staged folder if it is complete. Raises TransferError."""
     staged = Staged.open(folder, regions)
     for manifest in staged.manifests:
         for chunk in manifest.chunks_for(regions):
@@ -252,14 +253,6 @@ def _manifest(data: bytes, package: Package) -> Manifest:
             f"package {package.stem} has chunks of {manifest.blob_bytes} bytes, expected at most {most}"
         )
     return manifest
-
-
-def _of_run(run_id: str) -> str:
-    return f"of run {run_id!r}" if run_id else "of no run"
-
-
-def _text(regions: Regions) -> str:
-    return json.dumps(sorted((name, region.start, region.stop) for name, region in regions.items()))
 
 
 def _digest(text: str) -> str:

@@ -1,8 +1,7 @@
-"""A relay: fetches each manifest and chunk from its origin once, keeps it, and serves a cluster as the origin would.
+"""A relay: fetches each manifest and chunk from its origin once, keeps it, and serves a cluster like the origin.
 
-Clients are sent a chunk's bytes while they arrive, the last one when the relay has found that the whole matches its
-hash, and check them as they would the origin's. Only what matches is kept. Pins and acknowledgements go through to the
-origin.
+Clients get a chunk's bytes as they arrive, the last one once the whole matches its hash. Only verified chunks are kept.
+Pins and acknowledgements go to the origin.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _PULLS, _CALLS = 8, 8
 class RelayServer(Server):
     """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`.
 
-    `token` is what clients must send, `origin_token` what the origin is sent; `rules` are as of `open_origin`.
-    A broken connection is tried again up to `retries` times without a byte.
+    Clients must send `token`, the origin gets `origin_token`; `rules` are those of `open_origin`. A broken connection
+    is retried up to `retries` times without a byte.
 
-    Raises TransferError for a wrong URL, and as `Server` for an address or a token; `start` raises TransferError
-    if another relay uses the folder.
+    Raises TransferError for a wrong URL, and as `Server` for an address or a token; `start` raises TransferError if
+    another relay uses the folder.
     """
 
     def __init__(
@@ -78,34 +77,30 @@ class _Download:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tell(self) -> None:
-        """Wake those who wait for a change."""
+        """Wake the waiters."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def wrote(self, written_bytes: int) -> None:
-        """So many bytes of the file may be sent now."""
+        """Allow sending the first `written_bytes` bytes of the file."""
         self.written_bytes = written_bytes
         self.tell()
 
-    async def sized(self) -> int:
-        """Return the chunk's size, once there is room for it. Raises TransferError if the download failed before."""
-        while self.size_bytes is None:
+    async def until(self, met: Callable[[], bool]) -> None:
+        """Wait until `met`. Raises TransferError if the download failed before."""
+        while not met():
             if self.failure is not None:
                 raise self.failure
             await self._changed.wait()
-        return self.size_bytes
 
     async def reached(self, position: int) -> None:
         """Wait for the byte at `position`. Raises TransferError if the download failed before."""
-        while self.written_bytes <= position:
-            if self.failure is not None:
-                raise self.failure
-            await self._changed.wait()
+        await self.until(lambda: self.written_bytes > position)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A manifest in the cache: the origin's tag for it, its hash, and the chunks that it names."""
+    """A manifest in the cache: the origin's tag for it, its hash, and its chunks."""
 
     tag: str
     sha256: str
@@ -113,7 +108,7 @@ class _Kept:
 
 
 class _Relay:
-    """Answers from the cache, and from the origin what is not there."""
+    """Answers from the cache, or else from the origin."""
 
     _cache: ChunkCache
 
@@ -130,7 +125,7 @@ class _Relay:
         self._manifest_turn = asyncio.Lock()
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
-        """Has the cache while the server runs, and lets go of everything at the end."""
+        """Open the cache for the server's lifetime."""
         self._cache = self._make_cache()
         yield
         self._stopped.set()
@@ -174,7 +169,7 @@ class _Relay:
         return kept.sha256 if kept is not None and kept.tag == tag and kept.sha256 in self._cache else None
 
     def _forget_manifests(self, sha256: str) -> None:
-        """Let go of manifests that name a chunk which the origin does not have: they may be another one's."""
+        """Forget manifests that name a chunk which the origin lacks: the origin's may be others."""
         self._manifests = {package: kept for package, kept in self._manifests.items() if sha256 not in kept.chunks}
 
     async def _pull_manifest(self, package: Package, tag: str) -> str:
@@ -232,7 +227,9 @@ class _Relay:
 
     async def _follow(self, request: web.Request, sha256: str, state: _Download) -> web.StreamResponse:
         """Send a chunk as it arrives."""
-        size_bytes = await state.sized()
+        await state.until(lambda: state.size_bytes is not None)
+        size_bytes = state.size_bytes
+        assert size_bytes is not None, "it was waited for"
         try:
             span = range(size_bytes)[request.http_range]
         except ValueError:
@@ -272,7 +269,7 @@ class _Relay:
 
 
 class _CachedFile(web.FileResponse):
-    """A chunk of the cache, which stays there while it is sent."""
+    """A chunk of the cache, kept while it is sent."""
 
     def __init__(self, cache: ChunkCache, sha256: str) -> None:
         super().__init__(cache.path(sha256))

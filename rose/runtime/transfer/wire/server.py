@@ -59,7 +59,7 @@ _B = TypeVar("_B", _Wanted, _HeldByReceiver)
 
 
 class Calls(Protocol):
-    """What a store and an `Origin` answer. Names have been checked; TransferError says no."""
+    """The answers of a store or an `Origin`. Names are checked; TransferError refuses."""
 
     def packages(self) -> list[Package]: ...
     def route(self, version: int, have: int | None) -> Route: ...
@@ -69,7 +69,7 @@ class Calls(Protocol):
 
 
 class Files(Protocol):
-    """What serves manifests and chunks. Names have been checked; TransferError says no."""
+    """Serves manifests and chunks. Names are checked; TransferError refuses."""
 
     async def manifest(self, package: Package) -> web.StreamResponse: ...
     async def chunk(self, request: web.Request, sha256: str) -> web.StreamResponse: ...
@@ -123,7 +123,7 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
 
 
 class Server:
-    """Serves an application from a thread of its own until `stop`. Port 0 takes a free one; `url` says which.
+    """Serves an application from its own thread until `stop`. Port 0 takes a free one, which `url` has.
 
     Raises OpenAddressError for an address that other hosts can reach without a token, SecretError for a short one.
     """
@@ -143,7 +143,7 @@ class Server:
         return f"http://{host}:{self._port}"
 
     def start(self) -> Self:
-        """Serve; returns once the port is bound. Raises OSError if it cannot be, and what the application raises."""
+        """Serve; return once the port is bound. Raises OSError if it cannot be, and what the application raises."""
         assert self._thread is None, "already started"
         loop = asyncio.new_event_loop()
         # A body that claims to be packed is no JSON. What nobody read of one is not waited for.
@@ -190,7 +190,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Stop serving; transfers under way are cut after a second. Does nothing if not started."""
+        """Stop serving; running transfers are cut after a second. Does nothing if not started."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -204,7 +204,7 @@ class Server:
 
 
 class StoreServer(Server):
-    """Serves a store. A receiver's pin lasts `pin_ttl_s` from when it was last renewed."""
+    """Serves a store. A receiver's pin lasts `pin_ttl_s` from its last renewal."""
 
     def __init__(
         self,
@@ -219,8 +219,6 @@ class StoreServer(Server):
 
 
 class _StoreFiles:
-    """The files of a store's folder."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -232,8 +230,6 @@ class _StoreFiles:
 
 
 class _StoreCalls:
-    """Answers from a store."""
-
     def __init__(self, store: VersionStore, pin_ttl_s: float) -> None:
         self._store = store
         self._pin_ttl_s = pin_ttl_s
@@ -277,7 +273,7 @@ class _Full(asyncio.Protocol):
 
 
 def _accept(server: web.Server, most: int) -> asyncio.Protocol:
-    """Return a new connection; beyond `most` it takes the place of the one that is without a request for longest."""
+    """Return a new connection; beyond `most` it replaces the one that is longest without a request."""
     connections = server.connections
     if len(connections) >= most:
         waiting = next(filter(_waits, connections), None)
@@ -288,7 +284,7 @@ def _accept(server: web.Server, most: int) -> asyncio.Protocol:
 
 
 def _waits(connection: web.RequestHandler) -> bool:
-    """Whether a connection waits for a request or its body, which aiohttp says in no other way."""
+    """Whether a connection waits for a request or its body; aiohttp has no public sign of it."""
     request = connection._current_request
     return connection._waiter is not None if request is None else not request.content.is_eof()
 

@@ -22,7 +22,6 @@ WORD = (1 << 64) - 1
 
 @st.composite
 def arrays(draw: st.DrawFn) -> tuple[str, Bits]:
-    """A dtype, and an array of any bit patterns."""
     dtype, shape = draw(st.sampled_from(dtypes.NAMES)), draw(st.sampled_from([*SHAPES, (5,), (1031,), (16, 8)]))
     unsigned = dtypes.bits_dtype(dtype)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))

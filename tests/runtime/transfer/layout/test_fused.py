@@ -10,8 +10,6 @@ HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB = 4, 2, 8, 32, 48, 50
 
 
 class Layer(torch.nn.Module):
-    """One layer with the names and fused shapes of SGLang's Llama."""
-
     def __init__(self, bias: bool, tp: int) -> None:
         super().__init__()
         heads, kv_heads, inner = HEADS // tp, max(1, KV_HEADS // tp), INNER // tp

@@ -12,7 +12,6 @@ SHAPES = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 
 
 def boxes(shape: tuple[int, ...]) -> st.SearchStrategy[Region]:
-    """Boxes inside of a tensor, empty ones too."""
     sides = [st.tuples(st.integers(0, side), st.integers(0, side)).map(sorted) for side in shape]
     return st.tuples(*sides).map(lambda box: Region(tuple(a for a, _ in box), tuple(b for _, b in box)))
 

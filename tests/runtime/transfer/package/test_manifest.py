@@ -80,7 +80,6 @@ ODD: st.SearchStrategy[Any] = st.sampled_from(
 
 
 def altered(data: st.DataObject, value: Any) -> Any:
-    """The same JSON, but for one value somewhere in it."""
     if isinstance(value, dict | list) and value and data.draw(st.integers(0, 9)):
         key = data.draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
         copy: Any = value.copy()
@@ -161,16 +160,11 @@ def test_a_chain_must_meet_piece_by_piece() -> None:
     check_chain([first, replace(second, pieces=recut)])
 
 
-@pytest.mark.parametrize("package", [Package(0, None), Package(7, 6), Package(123_456_789, 3)])
-def test_file_names_read_back(package: Package) -> None:
-    assert Package.parse(package.stem) == package
-
-
-@pytest.mark.parametrize(
-    "stem", ["", "1-anchor", "00000001", "00000001-from-", "../00000001-anchor", "00000001-anchorx"]
-)
-def test_other_file_names_are_no_packages(stem: str) -> None:
-    assert Package.parse(stem) is None
+def test_file_names_of_packages_read_back_and_others_are_none() -> None:
+    for package in (Package(0, None), Package(7, 6), Package(123_456_789, 3)):
+        assert Package.parse(package.stem) == package
+    for stem in ("", "1-anchor", "00000001", "00000001-from-", "../00000001-anchor", "00000001-anchorx"):
+        assert Package.parse(stem) is None
 
 
 def test_the_index_reads_back_and_nothing_else_does() -> None:

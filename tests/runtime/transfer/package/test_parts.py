@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,14 +30,7 @@ MODEL = ModelShape(SHAPES, num_heads=4, num_kv_heads=2, head_dim=2, vocab_size=6
 TP = 4
 
 
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
 def version_of(model: ModelShape, version: int) -> dict[str, torch.Tensor]:
-    """Floats of any bit pattern; a tenth of the elements changes from one version to the next."""
     arrays = random_weights(model)
     for earlier in range(1, version + 1):
         rng = np.random.default_rng(earlier)
@@ -75,7 +66,6 @@ class Trainer:
 
 
 def check_receivers(store: VersionStore, model: ModelShape, tp: int, version: int, have: int | None, to: Path) -> None:
-    """Each rank of a receiver gets, bit for bit, its boxes of the version."""
     before, after = version_of(model, have or 0), version_of(model, version)
     way = plan(store.packages(), version, have)
     for rank in range(tp):
@@ -168,7 +158,6 @@ def test_parts_that_do_not_make_up_the_version_are_refused(memory: Path) -> None
 
 
 def test_ranks_in_processes_of_their_own(memory: Path) -> None:
-    """Each version is completed by one of them, whoever is last."""
     trainer = Trainer(memory / "store", MODEL, fsdp_flat(3), TP)
     trainer.publish_all(0)
     children = []

@@ -1,32 +1,20 @@
 from __future__ import annotations
 
-import resource
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, PieceEntry, read_index
+from rose.runtime.transfer.package.manifest import Chunk, Manifest, Package, read_index
 from rose.runtime.transfer.store.catalog import Catalog
+from tests.runtime.transfer.made_manifests import piece
+from tests.runtime.transfer.training import file_size_limit
 
 
 def manifest(version: int, base: int | None, digit: str = "a") -> Manifest:
-    piece = PieceEntry(
-        name="w",
-        dtype="bfloat16",
-        shape=(4,),
-        start=(0,),
-        stop=(4,),
-        chunk=0,
-        offset=0,
-        length=9,
-        encoding="dense",
-        changed=4,
-        base_xxh3=None if base is None else "0" * 32,
-        result_xxh3="1" * 32,
-    )
-    return Manifest(version=version, base_version=base, encode_ns=1, chunks=(Chunk(digit * 64, 9),), pieces=(piece,))
+    only = piece("w", (0,), (4,), shape=(4,), length=9, changed=4, base_xxh3=None if base is None else "0" * 32)
+    return Manifest(version=version, base_version=base, encode_ns=1, chunks=(Chunk(digit * 64, 9),), pieces=(only,))
 
 
 def test_packages_appear_and_disappear(tmp_path: Path) -> None:
@@ -77,14 +65,9 @@ def test_without_room_for_all_nothing_appears(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path)
     catalog.add([manifest(0, None)])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     # Room for the manifest of the delta, which is written first, but not for the other.
     small, large = manifest(1, 0), replace(manifest(1, None), run_id="a run" * 200)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(small.to_bytes()), limits[1]))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            catalog.add([small, large])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with file_size_limit(len(small.to_bytes())), pytest.raises(OSError, match="too large"):
+        catalog.add([small, large])
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert catalog.latest() == 0

@@ -38,7 +38,6 @@ def arrays(count: int) -> list[np.ndarray]:
 def encode(
     version: int, array: np.ndarray, held: Held | None, folder: ChunkFolder, *, anchor: bool = False, stride_max: int
 ) -> tuple[list[Manifest], Held]:
-    """All packages of a version, and what is held then."""
     first, now = encode_first(version, cuts(array), held, folder, anchor=anchor)
     if held is None:
         return [first], now
@@ -56,7 +55,6 @@ def decode(folder: ChunkFolder, manifest: Manifest, base: np.ndarray) -> np.ndar
 def test_every_delta_leads_from_its_base_to_the_version(
     tmp_path_factory: pytest.TempPathFactory, published: set[int], stride_max: int
 ) -> None:
-    """Also where versions are left out: a composite needs both its ends."""
     folder = ChunkFolder(tmp_path_factory.mktemp("chunks"))
     all_arrays = arrays(41)
     held: Held | None = None

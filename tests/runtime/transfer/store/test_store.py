@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+import logging
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,8 @@ import torch
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.package.manifest import Package, plan, read_index
-from rose.runtime.transfer.store.store import VersionStore
-from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, stems, weights
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder where fsync costs nothing."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
+from rose.runtime.transfer.store.store import Publisher, VersionStore
+from tests.runtime.transfer.training import chunks_in, chunks_of, file_size_limit, join, same, weights
 
 
 def test_deltas_composites_at_powers_of_two_and_an_anchor_every_n(memory: Path) -> None:
@@ -32,7 +24,7 @@ def test_deltas_composites_at_powers_of_two_and_an_anchor_every_n(memory: Path) 
         strides = [version - (manifest.base_version or 0) for manifest in published.composites]
         assert strides == [stride for stride in (2, 4, 8) if version and version % stride == 0]
     assert store.latest() == 11
-    assert stems(store)[:6] == [
+    assert [package.stem for package in store.packages()[:6]] == [
         "00000000-anchor",
         "00000001-from-00000000",
         "00000002-from-00000001",
@@ -109,6 +101,33 @@ def test_the_trainer_may_go_on_changing_its_tensors(memory: Path) -> None:
     assert delta is not None
     bits, before = (each["embed"].view(torch.int16) for each in (tensors, weights(0)))
     assert delta.changed_elements == int((bits != before).sum()) > 0
+
+
+def test_a_published_version_is_visible_at_once_and_whole_after_a_wait(memory: Path) -> None:
+    store = VersionStore(memory, anchor_every=2)
+    publisher = Publisher(store)
+    for version in range(5):
+        publisher.publish(version, weights(version))
+        assert store.latest() == version
+    publisher.wait()
+    assert {package.base_version for package in store.packages() if package.version == 4} == {3, 2, None}
+
+
+def test_a_trainer_goes_on_if_only_the_rest_fails(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = VersionStore(memory, anchor_every=1)
+    publisher = Publisher(store)
+    large = [{"w": torch.full((64, 64), 1 + version / 128, dtype=torch.bfloat16)} for version in range(3)]
+    publisher.publish(0, large[0])
+    publisher.wait()
+    # There is room for the delta, and not for the anchor of 8 KiB.
+    with file_size_limit(4096), caplog.at_level(logging.WARNING):
+        publisher.publish(1, large[1])
+        publisher.wait()
+    assert store.latest() == 1
+    assert "version 1 is published, but more that leads there cannot be written" in caplog.text
+    publisher.publish(2, large[2])
+    publisher.wait()
+    assert {package.base_version for package in store.packages() if package.version == 2} == {1, 0, None}
 
 
 def test_tensors_are_cut_for_the_ranks_that_hold_them(memory: Path) -> None:

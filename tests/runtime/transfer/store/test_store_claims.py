@@ -6,7 +6,6 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,36 +17,15 @@ from hypothesis import strategies as st
 from rose.runtime.transfer.apply.apply import prepare
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Package, plan
-from rose.runtime.transfer.store.claims import Claims
+from rose.runtime.transfer.store.claims import Claims, unneeded
 from rose.runtime.transfer.store.store import VersionStore
-from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, stage, weights
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder where fsync costs nothing."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
+from tests.runtime.transfer.training import Clock, chunks_in, chunks_of, join, same, stage, weights
 
 OPERATIONS = st.one_of(
     st.tuples(st.just("publish"), st.integers(1, 3)),
-    st.tuples(st.just("pin"), st.integers(0, 9)),
-    st.tuples(st.just("renew"), st.integers(0, 9)),
-    st.tuples(st.just("unpin"), st.integers(0, 9)),
-    st.tuples(st.just("acknowledge"), st.integers(0, 9)),
     st.tuples(st.just("pass"), st.integers(1, 60)),
-    st.tuples(st.just("prune"), st.just(0)),
-    st.tuples(st.just("join"), st.integers(0, 9)),
-    st.tuples(st.just("restart"), st.just(0)),
+    st.tuples(st.sampled_from(["prune", "restart"]), st.just(0)),
+    *(st.tuples(st.just(name), st.integers(0, 9)) for name in ("pin", "renew", "unpin", "acknowledge", "join")),
 )
 
 
@@ -203,6 +181,25 @@ def join_by(store: VersionStore, way: list[Package], have: int | None, folder: P
     engine = weights(have or 0)
     prepare(stage(store, way, folder), engine).commit()
     return engine
+
+
+#: Anchors at 0, 4, 8; a delta to each version; composites of two.
+PACKAGES = [
+    *(Package(version, None, 100) for version in (0, 4, 8)),
+    *(Package(version, version - 1, 10) for version in range(1, 11)),
+    *(Package(version, version - 2, 15) for version in range(2, 11, 2)),
+]
+
+
+@given(st.sets(st.integers(0, 10)), st.sets(st.sampled_from(PACKAGES)), st.integers(1, 3))
+def test_nobody_is_cut_off(acknowledged: set[int], pinned: set[Package], anchors: int) -> None:
+    claims = {"anchors_kept": anchors, "pinned": [[package.stem] for package in pinned], "acknowledged": acknowledged}
+    keep = set(PACKAGES) - set(unneeded(PACKAGES, **claims))
+    assert pinned <= keep
+    plan(keep, 10, None)
+    for version in acknowledged - {10}:
+        assert plan(keep, 10, version) == plan(PACKAGES, 10, version)
+    assert unneeded(list(keep), **claims) == [], "once more changes nothing"
 
 
 # ------------------------------------------------------------------ the files

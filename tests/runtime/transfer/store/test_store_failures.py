@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,21 +13,13 @@ import torch
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.store.store import VersionStore
 from tests.long_form import usual
-from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, weights
+from tests.runtime.transfer.training import chunks_in, chunks_of, file_size_limit, join, same, weights
 
 #: By what a publisher changes the folder, or begins to.
 TOUCHES = ("open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir")
 
 
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder where fsync costs nothing."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
 def files(folder: Path) -> dict[Path, bytes]:
-    """All that a reader may meet."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "lock" not in path.name}
 
 
@@ -80,17 +68,6 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(memory: Path
         store.publish(5, {})
     assert files(memory) == before
     assert store.publish(5, weights(5)).delta is not None
-
-
-@contextmanager
-def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """As on a full disk: the kernel refuses to write more than so much of a file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def refusal(store: VersionStore, version: int) -> str | None:

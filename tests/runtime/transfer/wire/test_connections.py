@@ -43,17 +43,12 @@ def interrupted(origin: HttpOrigin, waits: threading.Event) -> None:
     origin.close()
 
 
-def at_once() -> threading.Event:
-    waits = threading.Event()
-    waits.set()
-    return waits
-
-
 def test_a_connection_that_is_just_being_made_is_broken_off(listener: socket.socket) -> None:
-    with ExitStack() as stack:
-        # One fills the queue of those that nobody accepted, so that the next is answered by nobody.
-        stack.enter_context(socket.create_connection(listener.getsockname()))
-        interrupted(origin_at(listener), at_once())
+    # One fills the queue of those that nobody accepted, so that the next is answered by nobody.
+    with socket.create_connection(listener.getsockname()):
+        waits = threading.Event()
+        waits.set()
+        interrupted(origin_at(listener), waits)
 
 
 def test_a_handshake_that_nobody_answers_is_broken_off(listener: socket.socket) -> None:

@@ -89,8 +89,7 @@ def test_what_is_not_there_is_gone(origin: Origin) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "token"),
-    [("http://a..b", None), ("http://host/\xe9", None), ("http://host", "of\nit")],
+    ("url", "token"), [("http://a..b", None), ("http://host/\xe9", None), ("http://host", "of\nit")]
 )
 def test_what_http_cannot_carry_is_named_without_the_token(url: str, token: str | None) -> None:
     with pytest.raises(TransferError, match=f"{url} cannot be asked: .* correct the URL or the token") as refused:

@@ -19,9 +19,11 @@ from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import GoneError, RefusedError
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.server import StoreServer
+from tests.runtime.transfer.layout.test_fused import HEAD_DIM, HEADS, KV_HEADS, engine
 from tests.runtime.transfer.served import (
     ELEMENTS,
     Scripted,
+    contents_of,
     fetch_slowly,
     kill,
     noise,
@@ -34,24 +36,19 @@ from tests.runtime.transfer.served import (
     warm_up,
 )
 
-HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 4, 2, 8, 32
-
 
 @pytest.fixture(scope="module", autouse=True)
 def processes() -> None:
     warm_up()
 
 
+def views_of(root: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return hf_views(root.named_parameters(), HEADS, KV_HEADS, HEAD_DIM)
+
+
 def trainer_weights(seed: int) -> dict[str, torch.Tensor]:
-    """Weights of one attention block under checkpoint names, fp32 masters."""
     generator = torch.Generator().manual_seed(seed)
-    rows = {"q": HEADS * HEAD_DIM, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM}
-    named = {
-        f"model.layers.0.self_attn.{part}_proj.weight": 0.02 * torch.randn(count, HIDDEN, generator=generator)
-        for part, count in rows.items()
-    }
-    named["model.norm.weight"] = 1 + 0.02 * torch.randn(HIDDEN, generator=generator)
-    return named
+    return {name: 0.02 * torch.randn(view.shape, generator=generator) for name, view in views_of(engine()).items()}
 
 
 def bf16(masters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -64,32 +61,10 @@ def step(masters: dict[str, torch.Tensor], seed: int) -> None:
         tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=1e-5)
 
 
-class Engine(torch.nn.Module):
-    """The fused parameters of SGLang's Llama attention, in bf16."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        attention = torch.nn.Module()
-        attention.qkv_proj = torch.nn.Linear(HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM, bias=False)
-        layer = torch.nn.Module()
-        layer.self_attn = attention
-        self.model = torch.nn.Module()
-        self.model.layers = torch.nn.ModuleList([layer])
-        self.model.norm = torch.nn.RMSNorm(HIDDEN)
-        self.to(torch.bfloat16)
-
-    def views(self) -> dict[str, torch.Tensor]:
-        return hf_views(self.named_parameters(), HEADS, KV_HEADS, HEAD_DIM)
-
-
 def assert_same_bits(views: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert views.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(views[name].contiguous().view(torch.int16), tensor.view(torch.int16)), name
-
-
-def contents_of(staged: Staged) -> list[bytes]:
-    return [bytes(staged.chunk(chunk)) for manifest in staged.manifests for chunk in manifest.chunks]
 
 
 def staged_folders(staging: Path) -> list[str]:
@@ -97,11 +72,10 @@ def staged_folders(staging: Path) -> list[str]:
 
 
 def test_store_to_engine_over_http(tmp_path: Path) -> None:
-    """Each version in turn: an anchor to begin with, then a delta each, acknowledged once it is in the engine."""
     store = VersionStore(tmp_path / "store", anchor_every=3)
     masters = trainer_weights(0)
-    engine = Engine()
-    address = engine.model.layers[0].self_attn.qkv_proj.weight.data_ptr()
+    root = engine().to(torch.bfloat16)
+    address = root.get_parameter("model.layers.0.self_attn.qkv_proj.weight").data_ptr()
     with StoreServer(store, token="token-of-the-store") as server:
         receiver = Receiver(server.url, "token-of-the-store", tmp_path / "staging")
         assert receiver.latest() is None
@@ -115,9 +89,9 @@ def test_store_to_engine_over_http(tmp_path: Path) -> None:
             assert staged.wire_bytes > sum(manifest.blob_bytes for manifest in staged.manifests)
             assert staged.fetch_ns > 0
             assert staged.verify_ns > 0
-            assert prepare(staged, engine.views()).commit() > 0
+            assert prepare(staged, views_of(root)).commit() > 0
             assert staged.manifests[-1].weights_sha256 == published.manifest.weights_sha256
-            assert_same_bits(engine.views(), bf16(masters))
+            assert_same_bits(views_of(root), bf16(masters))
             receiver.acknowledge(version, published.manifest.weights_sha256)
             staged.remove()
             have = version
@@ -126,13 +100,12 @@ def test_store_to_engine_over_http(tmp_path: Path) -> None:
             receiver.acknowledge(4, "0" * 64)
         with pytest.raises(GoneError, match="holds no version 9"):
             receiver.acknowledge(9, "0" * 64)
-    assert engine.model.layers[0].self_attn.qkv_proj.weight.data_ptr() == address
+    assert root.get_parameter("model.layers.0.self_attn.qkv_proj.weight").data_ptr() == address
     assert staged_folders(tmp_path / "staging") == []
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[VersionStore, list[dict[str, torch.Tensor]]]:
-    """A store of seven versions, and what they are."""
     store = VersionStore(tmp_path_factory.mktemp("store"), anchor_every=4)
     masters = trainer_weights(1)
     versions = []
@@ -152,9 +125,9 @@ def test_a_joiner_and_a_laggard_reach_the_same_bits(
     bucket: str,
 ) -> None:
     store, versions = published
-    engine = Engine()
+    views = views_of(engine().to(torch.bfloat16))
     if have is not None:
-        for name, view in engine.views().items():
+        for name, view in views.items():
             view.copy_(versions[have][name])
     if kind == "http":
         with StoreServer(store) as server:
@@ -165,8 +138,8 @@ def test_a_joiner_and_a_laggard_reach_the_same_bits(
         url = f"{bucket}/{tmp_path.name}"
         fsspec.filesystem("s3").put(f"{store.folder}/", f"{url}/", recursive=True)
         staged = Receiver(url, None, tmp_path / "staging").fetch(6, have)
-    prepare(staged, engine.views()).commit()
-    assert_same_bits(engine.views(), versions[-1])
+    prepare(staged, views).commit()
+    assert_same_bits(views, versions[-1])
 
 
 def test_what_is_staged_is_used_again_unless_it_is_damaged(tmp_path: Path) -> None:
@@ -204,15 +177,8 @@ def test_only_what_the_regions_need_is_fetched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["flip", "cut", "lengthen", "remove"])
 def test_a_damaged_origin_is_refused_and_stages_nothing(tmp_path: Path, part: str, damage: str) -> None:
     (chunk,) = put(tmp_path / "store", 0, None, [noise(0, 500)]).chunks
-    path = (
-        tmp_path
-        / "store"
-        / {
-            "chunk": f"chunks/{chunk.sha256[:2]}/{chunk.sha256}",
-            "manifest": "00000000-anchor.json",
-            "index": "index.json",
-        }[part]
-    )
+    names = {"manifest": "00000000-anchor.json", "index": "index.json"}
+    path = tmp_path / "store" / names.get(part, f"chunks/{chunk.sha256[:2]}/{chunk.sha256}")
     data = path.read_bytes()
     if damage == "remove":
         path.unlink()

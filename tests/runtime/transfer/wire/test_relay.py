@@ -14,34 +14,16 @@ from aiohttp import web
 from rose.ledger.address import OpenAddressError
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest
-from rose.runtime.transfer.package.staged import Staged
 from rose.runtime.transfer.wire.origin import BLOCK_BYTES
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.runtime.transfer.wire.relay import RelayServer
-from tests.runtime.transfer.served import (
-    Scripted,
-    noise,
-    put,
-    send_file,
-    until,
-    warm_up,
-)
+from tests.runtime.transfer.served import Scripted, contents_of, noise, put, send_file, until
 
 A, B = "token-of-the-first", "token-of-the-second"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def processes() -> None:
-    warm_up()
-
-
 def kept(folder: Path) -> int:
-    """Bytes in a relay's cache."""
     return sum(path.stat().st_size for path in folder.iterdir())
-
-
-def contents_of(staged: Staged) -> list[bytes]:
-    return [bytes(staged.chunk(chunk)) for manifest in staged.manifests for chunk in manifest.chunks]
 
 
 def get(url: str, chunk: str, span: str | None = None, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
@@ -56,7 +38,6 @@ def get(url: str, chunk: str, span: str | None = None, method: str = "GET") -> t
 
 
 def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
-    """Through two relays in a row, each with a token of its own."""
     store = tmp_path / "store"
     contents = [noise(seed, 700_000) for seed in range(3)]
     put(store, 0, None, contents[:1] * 2)

@@ -16,13 +16,7 @@ from rose.runtime.transfer.package.manifest import Package, index_bytes
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.origin import Route
 from rose.runtime.transfer.wire.server import StoreServer
-
-
-class Clock:
-    unix_s = 1e9
-
-    def __call__(self) -> float:
-        return self.unix_s
+from tests.runtime.transfer.training import Clock
 
 
 @pytest.fixture
@@ -72,7 +66,6 @@ def test_serves_what_the_store_holds_and_sees_new_versions(store: VersionStore) 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The interface of a store that nothing changes."""
     store = VersionStore(tmp_path_factory.mktemp("served") / "store")
     store.publish(0, {"w": torch.ones(10)})
     (store.folder.parent / "secret.json").write_text("{}")
@@ -108,12 +101,12 @@ def test_a_pin_keeps_a_way_until_it_is_let_go_of_or_expires(store: VersionStore,
             assert (routes[-1].packages, routes[-1].ttl_s) == ((first,), 60)
         store.publish(1, {"w": torch.zeros(10)})
         assert ask(f"{server.url}/v1/pins/{routes[0].pin}", "DELETE")[0] == 200
-        clock.unix_s += 59
+        clock.now_s += 59
         assert ask(f"{server.url}/v1/pins/{routes[1].pin}", "PUT")[0] == 200
-        clock.unix_s += 59
+        clock.now_s += 59
         store.prune()
         assert first in store.packages()
-        clock.unix_s += 2
+        clock.now_s += 2
         store.prune()
         assert first not in store.packages()
         status, why = ask(f"{server.url}/v1/pins/{routes[1].pin}", "PUT")
