@@ -136,10 +136,10 @@ def _shares(rounds: dict[str, list[Round]], name: str) -> list[float]:
 
 
 def _latency_ratios(rounds: dict[str, list[Round]], name: str, what: str, share: float) -> list[float]:
-    def quantile(one: Round) -> float:
+    def of_round(one: Round) -> float:
         return quantile(values_ms([one], LATENCIES[what]), share)
 
-    return account.ratios(rounds, name, SOLO, quantile)
+    return account.ratios(rounds, name, SOLO, of_round)
 
 
 def _median(values: list[float]) -> float:
