@@ -4,8 +4,6 @@ It has the wheels of `requirements/gpu-native.txt` without the parts that are ne
 model's shape. Its `accept.sh` unpacks it and proves ROSE on that host.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """Price books as TOML text for tests and benchmarks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Shared by all suites: options, the frame of a run, timing, child processes, and figures of rounds."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import statistics

@@ -3,8 +3,6 @@
 It runs through a midnight at which the example price book changes a price.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The dashboard of any ledger. Importing this package loads no Streamlit."""
 
-from __future__ import annotations
-
 from importlib import resources
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Entry point of `streamlit run`: shows the chosen page."""
 
-from __future__ import annotations
-
 import streamlit as st
 
 from dashboard import login

@@ -1,7 +1,5 @@
 """The bar at the top of every page. Its choices are in the address: a reload or a link shows the same page."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path

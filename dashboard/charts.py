@@ -1,7 +1,5 @@
 """Charts. Colours suit colour-blind readers (Okabe and Ito; Tol); each colour has one meaning everywhere."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Each query opens the catalog read-only and closes it again: a page never blocks a writer or a compaction.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

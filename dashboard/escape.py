@@ -3,8 +3,6 @@
 A run's name, which any writer chooses, must not load a foreign page, imitate a heading, or run in a spreadsheet.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from csv import writer

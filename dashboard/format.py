@@ -1,7 +1,5 @@
 """Words and numbers for people: times, shares, amounts, and the terms beside figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The frame of every page: bar, trust chip, provenance, live refresh, error messages, tables and files."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Choices of a page as the query of its address, without defaults. An impossible value is ignored and named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast

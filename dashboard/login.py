@@ -1,7 +1,5 @@
 """Access to the dashboard: this machine alone, or a list of people in Streamlit's `secrets.toml` by OpenID Connect."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tomllib

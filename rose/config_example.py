@@ -1,7 +1,5 @@
 """The fleet file of `rose config`, made from the fields: each with its explanation and default."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`rose doctor`: what this host can do, and a remedy for each missing thing."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The base of errors that a user can act on: shown as a message, without a traceback."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The ledger's columns: each field of each kind of event, with its SQL type."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import types

@@ -1,8 +1,6 @@
 """What a field of an event may hold, by its type. Times are below 2^62 ns (February 2116) and amounts below 2^55 (417
 days or 32 PiB), so an instant and a few durations, or 255 amounts, sum to less than 64 bits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -4,8 +4,6 @@ integer nanoseconds, `*_bytes` bytes. A device's agent records by the device's c
 does not apply. Types and `rules` say what fields may hold; an event that breaks one is refused where it enters a
 ledger."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from dataclasses import dataclass

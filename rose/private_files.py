@@ -1,7 +1,5 @@
 """Secrets and their files: long enough, written whole, and private to their user."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What `rose` prints. Names and errors come from outside: they are shown, never interpreted."""
 
-from __future__ import annotations
-
 import sys
 import time
 import unicodedata

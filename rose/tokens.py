@@ -1,8 +1,6 @@
 """Named tokens of a controller, with scopes and expiry. Their private file is replaced whole and holds only SHA-256
 hashes of 32 random bytes, which nobody can guess."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import hmac

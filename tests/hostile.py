@@ -1,7 +1,5 @@
 """Hostile requests: valid ones, altered in content or in how they are sent."""
 
-from __future__ import annotations
-
 import copy
 import json
 import socket

@@ -1,7 +1,5 @@
 """Cases of the suite, or of the long form with `ROSE_TESTS_LONG=1`."""
 
-from __future__ import annotations
-
 import os
 from typing import TypeVar
 

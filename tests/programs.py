@@ -1,7 +1,5 @@
 """Programs in processes of their own, forked from a server that has the ledger and controller loaded."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

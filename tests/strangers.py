@@ -1,7 +1,5 @@
 """Another user of this host, `nobody`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

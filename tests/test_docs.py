@@ -1,7 +1,5 @@
 """Documentation: commands run, files validate, links lead somewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

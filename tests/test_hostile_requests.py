@@ -1,7 +1,5 @@
 """Each hostile request to a real server is answered, never with 500, and the servers stay well."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

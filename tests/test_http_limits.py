@@ -1,7 +1,5 @@
 """Half requests and idle connections keep nobody from the servers, and are closed."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import json

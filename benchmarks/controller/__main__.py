@@ -1,7 +1,5 @@
 """`python -m benchmarks.controller`: what a borrowed token costs in controller CPU, beside forwarding alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 `python -m benchmarks.controller.parts PART ARGUMENTS` runs one; it prints a line once it is ready, or done.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

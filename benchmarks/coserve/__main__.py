@@ -1,8 +1,6 @@
 """`python -m benchmarks.coserve`: what lending costs serving and what it harvests, beside serving alone, sharing
 without a gate and a fixed split; on real engines that share a core, or a GPU."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Device time of a round by cause, how soon rollouts gave way to an arrival, and statistics round by round."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """What is claimed of the rounds, and the detail behind it."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -4,8 +4,6 @@ Both cases use one engine, since two processes of one program differ by some per
 to it attached and detached in turns, so that a shared host's other work hits both.
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -5,8 +5,6 @@ and the rollout engine cuts itself. A cut lasts from serving's scheduler knowing
 pages, by the clock that both processes share.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import threading

@@ -1,7 +1,5 @@
 """`python -m benchmarks.coverage`: the share of simulated ledgers whose 95% interval covers the known truth."""
 
-from __future__ import annotations
-
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable

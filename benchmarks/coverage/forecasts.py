@@ -1,7 +1,5 @@
 """Simulated histories of daily cost, and forecasts of the days that come after them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from fractions import Fraction

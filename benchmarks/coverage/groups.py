@@ -1,7 +1,5 @@
 """Simulated runs on borrowed and dedicated devices whose speed wanders; the truth is that of very many groups."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each request has a latency without lending and one with it. A miss may revoke th
 outlast it, so that time without a lease is not time without lending.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date

@@ -1,7 +1,5 @@
 """Simulated lending: power meters, missed budgets and bursts on lent devices and others, with the truth."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date

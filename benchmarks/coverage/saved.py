@@ -1,7 +1,5 @@
 """Simulated savings of borrowing, with m from simulated meters or assumed, and simulated tokens."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One figure of one simulated ledger: its interval beside the truth, or the reason for having none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`python -m benchmarks.dashboard`: how long a reader waits, in Chromium, on simulated ledgers."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -1,7 +1,5 @@
 """The served dashboard, and Chromium on it, for what only a browser can show."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`python -m benchmarks.dashboard.screenshots`: a picture of every page."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import sys

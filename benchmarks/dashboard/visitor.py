@@ -1,7 +1,5 @@
 """A visitor of the dashboard without a browser: cookies, redirects, and Streamlit's WebSocket messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

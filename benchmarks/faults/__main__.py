@@ -1,7 +1,5 @@
 """`python -m benchmarks.faults`: a live fleet on two hosts, its parts struck at random, and what serving notices."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import shutil

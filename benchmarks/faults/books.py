@@ -3,8 +3,6 @@
 With `asked` it prints once for each line of input, with `priced` it adds charges, with `writers` it prints the writers.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import subprocess

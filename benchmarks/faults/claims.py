@@ -1,7 +1,5 @@
 """Claims about a fleet whose parts were killed, and about two runs of which one trainer was killed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults to inject: the part that is struck, how, and when."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Starts, finds, signals and measures processes of the hosts, as a service manager does."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -4,8 +4,6 @@ The claims are about the stopped fleet's ledger: no step or turn is lost or coun
 device and each nano-dollar is accounted for. `--minutes` lets the runs continue for that long, to watch memory.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """The fleet of the fault suites: two hosts of this machine in two zones, each with a core that serves and is lent."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

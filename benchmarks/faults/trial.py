@@ -1,7 +1,5 @@
 """One trial: wait for the moment, strike, and watch until the device is lent again."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

@@ -4,8 +4,6 @@ It runs on that host, and prints a line of JSON for each request, and for each q
 controller. Times are of the machine's clock; the host's clock is `AHEAD_NS` ahead of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

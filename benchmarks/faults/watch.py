@@ -1,7 +1,5 @@
 """Watches a lent device's page during faults: changes of its lease, and rollout work."""
 
-from __future__ import annotations
-
 import bisect
 import threading
 from collections.abc import Callable, Sequence

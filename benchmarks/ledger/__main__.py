@@ -1,7 +1,5 @@
 """`python -m benchmarks.ledger`: what the ledger takes, keeps and answers, beside DuckDB's INSERT and SQLite's WAL."""
 
-from __future__ import annotations
-
 from benchmarks.ledger import hostile, kills, record, scale
 from benchmarks.shared import arguments, measure_parts, measured
 from rose.accept.report import Report

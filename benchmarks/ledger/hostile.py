@@ -1,7 +1,5 @@
 """Statements that try to write, to read other files or to bring the host down, on the folder and by the controller."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Hostile statements: those of `benchmarks/hostile.sql`, and those too long or too odd for its lines."""
 
-from __future__ import annotations
-
 from rose.accept.report import ROOT
 
 MADE: dict[str, str] = {

@@ -3,8 +3,6 @@
 A disk that fills is a small file system in memory, in a mount namespace that needs no rights beyond a user's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What `record` costs its caller, and how many events a second reach the disk: medians of rounds, in turns."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import sqlite3

@@ -1,7 +1,5 @@
 """Ten million events: bytes each, and how long opening, verifying, a receipt and the dashboard's questions take."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

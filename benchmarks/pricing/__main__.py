@@ -1,8 +1,6 @@
 """`python -m benchmarks.pricing`: what pricing a fleet's ledger takes, from nothing and after more events, against the
 same allocation in pandas, which must come to the same charges."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

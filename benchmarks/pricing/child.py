@@ -3,8 +3,6 @@
 The process's peak memory is then that of this way alone, and only the disk's cache is warm.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -14,8 +14,6 @@ It follows the rules of the charges without a line of `rose.pricing`, so that ch
 Missing text is "" and a missing number -1, so that they sort first. Rows whose every amount is 0 are left out.
 """
 
-from __future__ import annotations
-
 import tomllib
 from bisect import bisect_left
 from collections import defaultdict

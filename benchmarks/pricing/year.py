@@ -1,7 +1,5 @@
 """Questions of finance about a closed year of made-up charges, asked by the commands in processes of their own."""
 
-from __future__ import annotations
-
 import statistics
 from datetime import UTC, datetime
 from functools import partial

@@ -1,8 +1,6 @@
 """`python -m benchmarks.transfer`: what a new version of the weights takes to reach an engine, in bytes and in seconds,
 beside XOR + zstd and other ways of sending it."""
 
-from __future__ import annotations
-
 from benchmarks.shared import arguments, measure_parts, measured
 from benchmarks.transfer import chain, codec, join, link, pause, shards
 from benchmarks.transfer.scope import FULL, QUICK

@@ -1,7 +1,5 @@
 """`python -m benchmarks.transfer.child CORES speed ELEMENTS ROUNDS | serve FOLDER...`: a process kept to its cores."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Bytes of one step of made-up weights by each way, and GiB/s encoded and applied on one core and on all."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """The bytes that each way sends for the same step, and the entropy as a lower bound."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Three stores hold different packages of the same versions. The same server, rece
 old version to the new one, over a link of 100 Mbit/s. A new receiver begins with the only anchor.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -13,8 +13,6 @@ The phases follow one another, as on two hosts with all cores each; a total is t
 the rest once.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """Made-up bf16 weights, and versions of them after steps of Adam that change a given share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 

@@ -4,8 +4,6 @@ Ours is the plugin's time between two steps of a real engine; SGLang's is the ti
 holds requests. No request is in flight, since SGLang's call would wait for it first.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics

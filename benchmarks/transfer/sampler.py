@@ -1,7 +1,5 @@
 """Rollouts in this process without an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The amounts that each part measures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The bytes of a rank's fetch are compared with a delta of its own slices. The manifest, read whole, counts apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ways of bringing new weights to a receiver: the codec's, XOR with zstd in blocks and threads, and a dense copy."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading

@@ -1,7 +1,5 @@
 """The books: closes and corrections, budgets of teams, alerts, and files to download."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

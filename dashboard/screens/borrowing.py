@@ -1,7 +1,5 @@
 """Savings of borrowing, and what they depend on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

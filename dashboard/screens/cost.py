@@ -1,7 +1,5 @@
 """Charges by payer and purpose, down to a lease and the events behind its charges."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

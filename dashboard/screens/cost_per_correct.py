@@ -1,7 +1,5 @@
 """Learning of the policy, cost of a correct answer, and ways to lower it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Serving safety now, activity of every device, and reasons for what was not lent."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path

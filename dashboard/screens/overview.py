@@ -1,7 +1,5 @@
 """Overview for a finance lead: rollout cost, savings of borrowing, and open issues."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace

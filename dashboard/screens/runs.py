@@ -1,7 +1,5 @@
 """All runs, and the cost report of the chosen run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Harm of lending to serving: withheld leases, latency and its budgets, and preemptions."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path

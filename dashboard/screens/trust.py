@@ -1,7 +1,5 @@
 """Trust in the ledger: the outcome of verification, its jobs and its writers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

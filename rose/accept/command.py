@@ -1,7 +1,5 @@
 """`rose accept`: choose stages and a GPU, print each outcome, and rewrite the report after each stage."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A process that runs the methods of one object on request; requests and answers go through a pipe."""
 
-from __future__ import annotations
-
 import multiprocessing
 import traceback
 from collections.abc import Callable

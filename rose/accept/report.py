@@ -1,7 +1,5 @@
 """Report of a benchmark or an acceptance run: claims with their targets, and the detail behind them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ A stage is a module with `measure(scope, report)` in its own process group. A cr
 claim that does not hold; the other stages still run.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

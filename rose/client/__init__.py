@@ -8,8 +8,6 @@
 It loads torch only to publish weights, and neither Ray nor SGLang.
 """
 
-from __future__ import annotations
-
 from rose.client.address import (
     ClientError,
     ControllerAwayError,

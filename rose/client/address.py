@@ -1,7 +1,5 @@
 """The address of a run, the client's errors, and sockets that notice a vanished peer."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

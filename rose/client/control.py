@@ -1,7 +1,5 @@
 """Blocking calls to the controller, repeated while it is away."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import logging

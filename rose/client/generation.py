@@ -1,7 +1,5 @@
 """The result of a turn, and the events made from it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables of pricing on a terminal; text from a ledger or price book is shown as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich import box

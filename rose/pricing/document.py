@@ -1,7 +1,5 @@
 """Facts of a run, and its answers as JSON and as CSV."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -7,8 +7,6 @@ one derived for this project; no calibration table of the author is matched.
 Every function raises ValueError, naming the argument, for a value outside its meaning.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log
 

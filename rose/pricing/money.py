@@ -1,7 +1,5 @@
 """Money as integer nano-dollars: rates are `Decimal`, amounts `int`; no float is ever added up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Running the named queries of sql/ on a ledger's catalog."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

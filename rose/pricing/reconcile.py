@@ -3,8 +3,6 @@
 Cells of the foreign file are text until checked; memory is bounded.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Errors of a fleet's parts."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from rose.errors import UserError

@@ -1,7 +1,5 @@
 """What runs on each device of a fleet: its engines, and their ports, cores, folders and arguments."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

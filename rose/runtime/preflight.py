@@ -1,7 +1,5 @@
 """Checks before anything is started: one clear error, nothing half-written."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The serving engines: an owner's is attached to and left as it was; one of ours ends only with its starter."""
 
-from __future__ import annotations
-
 import os
 import time
 import urllib.request

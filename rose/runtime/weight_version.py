@@ -1,7 +1,5 @@
 """The name of an engine's weights, which SGLang reports with every token."""
 
-from __future__ import annotations
-
 
 def weights_name(run_id: str, version: int) -> str:
     """Return `RUN/7` for version 7 of a run, `7` without a run. Names of two runs always differ."""

@@ -1,7 +1,5 @@
 """Stages that hang, crash and write nonsense; and the command on this host."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The stage `vmm`: the same code on memory of the host, between two processes; the card's part is skipped here."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.accept.stage import StageReport

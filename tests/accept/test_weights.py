@@ -1,7 +1,5 @@
 """The stage on CPU cores: the code is that of a GPU, at a smaller size."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.accept.stage import Scope, StageReport

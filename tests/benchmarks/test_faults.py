@@ -1,7 +1,5 @@
 """The parts of the fault trials that need no fleet."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import asdict

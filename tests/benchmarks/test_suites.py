@@ -1,7 +1,5 @@
 """Each suite's quick form runs and claims something, and the figures that pages quote are those of kept reports."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A fleet for clients: the real gateway in this process, and engines that are small HTTP servers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """A host that vanishes is noticed by its peers."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import time

@@ -1,7 +1,5 @@
 """The programs of README.md and docs/training.md, as their reader runs them; and what importing the client loads."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

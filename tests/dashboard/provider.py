@@ -1,7 +1,5 @@
 """A real OpenID provider on loopback: discovery, codes with PKCE, tokens signed with a key of its own, logout."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Login against a real provider and a real server: HTTP with cookies, and the messages of Streamlit's WebSocket."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The nine screens, each drawn once on the run that ended, against pricing's and the ledger's own figures."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What pages say of ledgers that are empty, just begun, written meanwhile, mixed, damaged or not there."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The example against a real controller and its ledger."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Events with a plain value in each field that a test does not speak of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -3,8 +3,6 @@
 Ledgers are written for real. `IDENTITY_EXAMPLES=50` tries more of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -7,8 +7,6 @@ several teams may share a fleet. All of it arrives in up to three portions in an
 reported twice by one run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import UTC, date, datetime
 from decimal import Decimal

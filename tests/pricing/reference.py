@@ -1,7 +1,5 @@
 """Formulas of pricing for one rate or one bin, which the tests hold the sums over leases and days against."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Rules, and messages that Apprise really delivers: to an HTTP server and to a mail server."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A cost report of a ledger that holds what is no event is that of the events."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The sections: 1 cost per correct answer, 2 the third price line, 3 the frontier 
 idle, 5 the provision, 6 throughput to cost, 9 shipped prices.
 """
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -3,8 +3,6 @@
 The same random ledgers go through every test, priced once.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from datetime import date, timedelta

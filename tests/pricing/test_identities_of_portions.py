@@ -1,7 +1,5 @@
 """Identities of a ledger that grows: what is closed and corrected, and what comes in portions, twice or late."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path

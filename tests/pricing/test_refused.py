@@ -1,7 +1,5 @@
 """What must never become a figure: each kind of bad input, given as a user gives it, is refused and says what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Facts for tests to vary: the load of a serving engine, and the shape of a model."""
 
-from __future__ import annotations
-
 from rose.runtime.policy.slack import ServingLoad
 
 #: Nobody is served, and a step takes a millisecond.

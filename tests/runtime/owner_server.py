@@ -1,8 +1,6 @@
 """`python -m tests.runtime.owner_server ...`: SGLang's own server on CPU cores, with stand-ins for what it lacks there;
 it finds the plugin by itself, as an owner's server does."""
 
-from __future__ import annotations
-
 import runpy
 
 from rose.runtime.engines import cpu

@@ -1,7 +1,5 @@
 """Serving engines, whose owner's engine is a small server that takes pages."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

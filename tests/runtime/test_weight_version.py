@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from rose.runtime.weight_version import parse_name, weights_name

@@ -1,7 +1,5 @@
 """Policies to share a device, and a minimal controller: it renews a lease and reads what the engines did."""
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Serving's arrivals: windows of a trace fitted to the device, each with a burst of three times the mean rate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Load generators in their own processes: nothing in the caller delays a token's arrival."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import asdict

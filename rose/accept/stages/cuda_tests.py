@@ -1,7 +1,5 @@
 """The project's own tests that need CUDA; a host without a card skips them."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

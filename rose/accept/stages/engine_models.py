@@ -1,7 +1,5 @@
 """Checkpoints without weights for the stage `engines`, and versions of random weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ They play rounds in each mode in turn. Serving is compared with serving alone, r
 rollouts in the idle time of serving alone.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Facts about this host and the limits of its card: denominators of other stages' figures."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import shutil

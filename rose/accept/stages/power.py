@@ -1,7 +1,5 @@
 """The device's meter as the agent runs it: consecutive `power` events, and energy that agrees with power."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import asdict

@@ -7,8 +7,6 @@ has the rest: tokens that a preemption lost, trajectories without a recorded ver
 token.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

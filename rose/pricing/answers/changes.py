@@ -17,8 +17,6 @@ of its pool.
 Transfer and energy, without device time, are volume. An effect is the same by every dimension, but for rounding.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter, defaultdict

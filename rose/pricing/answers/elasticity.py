@@ -12,8 +12,6 @@ Intervals: a bootstrap over groups for eta_n, over steps for eta_T, since steps 
 explain. With too little data there is no figure, but the reason.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ fewest stretches with `GROUPS_MIN` judged groups, at most a quarter of all. The 
 of both ends do not overlap, which is stricter than an interval of their difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

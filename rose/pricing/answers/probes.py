@@ -5,8 +5,6 @@ A file is CSV or Parquet with the columns `probe`, `verifier`, `probability` (0 
 whose truth is recorded; a verdict's reward is the probability the verifier reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The HTTP server: a path for each answer, who may ask, and every error as JSON."""
 
-from __future__ import annotations
-
 import functools
 import hmac
 import socket

@@ -4,8 +4,6 @@ All are gauges: they begin anew with the month, and a correction may lower them.
 series of their own; the others are summed in one whose team and run are `__other__`.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What may be asked over HTTP, and the answers: those of the commands, from the same functions."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence

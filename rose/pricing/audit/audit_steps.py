@@ -1,7 +1,5 @@
 """The links between a charge and its events, worked out anew from the price book's text and the ledger's events."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

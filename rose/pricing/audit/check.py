@@ -1,7 +1,5 @@
 """Whether the books are unchanged: every frozen byte against the ledger's events."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

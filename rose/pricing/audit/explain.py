@@ -4,8 +4,6 @@ amount <- its share of the device-hour's charge by largest remainder <- nanoseco
 <- the ledger's events.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ leased or not: a lease taken back early, and the wash-out of a withheld window, 
 Without withheld windows lending cannot be told from the load that leases follow: the figures are confounded.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

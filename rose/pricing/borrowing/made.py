@@ -1,7 +1,5 @@
 """What devices made of rollout time: tokens, billed dollars, and how long the work took."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ slice is the curve at the load with rollouts less the curve without them. A devi
 charged none.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

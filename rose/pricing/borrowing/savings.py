@@ -13,8 +13,6 @@ Never add the two: they price the same tokens. Their 95% intervals are a bootstr
 token and an offer's range drawn from their own intervals. There is none where m has none, or throughput is assumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal

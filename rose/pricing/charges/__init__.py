@@ -1,7 +1,5 @@
 """Charges: every device-nanosecond and nano-dollar of a period, each in one row."""
 
-from __future__ import annotations
-
 from rose.pricing.charges.pricing import WORK, Charges, Stay, fully_load, price
 
 __all__ = ["WORK", "Charges", "Stay", "fully_load", "price"]

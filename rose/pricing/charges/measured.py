@@ -3,8 +3,6 @@
 A run beside another one is billed half of an hour, but makes tokens in all of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Checks before pricing: the hash chain holds, and no event of the run or period was archived."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import duckdb

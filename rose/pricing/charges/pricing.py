@@ -6,8 +6,6 @@ midnight UTC only. Weight syncs cost bytes at the route's price, metered energy 
 rounded once.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ They are in `<ledger>/pricing.duckdb` for a ledger of KEPT_EVENTS or more, else 
 any time: it is made again from the events.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator, Mapping

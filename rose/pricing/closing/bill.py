@@ -1,7 +1,5 @@
 """The bill of any period: closed hours as the books have them, corrections included, and open hours priced now."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

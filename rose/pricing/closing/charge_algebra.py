@@ -1,7 +1,5 @@
 """Charges as frames that are added, subtracted and drilled into: integers only, so every sum is exact."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Closing a period: its charges are priced once more and frozen."""
 
-from __future__ import annotations
-
 import dataclasses
 import getpass
 import hashlib

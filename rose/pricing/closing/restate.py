@@ -1,7 +1,5 @@
 """Restating a closed period by signed rows: closed + corrections = restated, exactly, by every dimension."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -10,8 +10,6 @@ Files are prepared in a hidden folder, the ledger's event makes them count, then
 before the event leaves nothing; after it, the next process finishes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

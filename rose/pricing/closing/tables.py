@@ -1,7 +1,5 @@
 """Closed periods as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from rose.clock import utc

@@ -1,7 +1,5 @@
 """`rose alerts`: send what is new by the rules, show what holds, or test a destination."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

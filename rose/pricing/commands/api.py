@@ -1,7 +1,5 @@
 """`rose api`: the figures as JSON and for Prometheus, over HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

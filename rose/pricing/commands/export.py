@@ -1,7 +1,5 @@
 """`rose export`: FOCUS rows or a workbook to hand on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`rose report`, `borrow` and `correct`: what one run cost, what borrowing cost in it, and its correct answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Literal

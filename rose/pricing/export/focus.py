@@ -3,8 +3,6 @@
 A purchase row bills an hour of the fleet; its charges carry the amortized cost. Quantities are rounded to 1e-12.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 

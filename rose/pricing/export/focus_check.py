@@ -1,7 +1,5 @@
 """Whether FOCUS rows keep FOCUS's rules and add up. Row 1 is the first below the header."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages of HTML from the templates of this folder: every text is escaped and shown as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

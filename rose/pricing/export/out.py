@@ -1,7 +1,5 @@
 """Writing an export: whole or not at all, and nothing is overwritten."""
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 from collections.abc import Callable, Collection, Mapping

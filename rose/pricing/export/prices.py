@@ -1,7 +1,5 @@
 """The prices of a bill's charges: each with its unit, dates and source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC

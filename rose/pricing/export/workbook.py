@@ -1,7 +1,5 @@
 """A bill as an Excel workbook: doubles, exact to the nano-dollar up to nine million dollars, and totals as formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ In this order: the one named to the command; the ledger's adopted one; the runs'
 the environment. Made-up prices must be named, and come after every real book.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -4,8 +4,6 @@ Rates are `Decimal` and are never rounded here. A missing price is refused, neve
 [valid_from, valid_to) in whole UTC days.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Rules in a price book beside prices: tags of devices and names of vendors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Self

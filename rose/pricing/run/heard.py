@@ -4,8 +4,6 @@ Long steps of an RL run may record nothing: while its fleet is heard of it conti
 a run that expired.
 """
 
-from __future__ import annotations
-
 #: The status of a run that has no end and was not heard of for too long.
 SILENT = "silent"
 #: A run whose expiry is not known may be silent for so long, and any run for the least: long steps record nothing.

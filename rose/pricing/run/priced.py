@@ -1,7 +1,5 @@
 """One run of a ledger, verified, priced and counted: the source of the figures of a correct answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields

@@ -3,8 +3,6 @@
 The same ledger and price book give the same report, to the byte, whenever it is made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

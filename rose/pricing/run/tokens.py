@@ -8,8 +8,6 @@ Simulation Modeling and Analysis, ch. 9); the variance of a ratio of their sums 
 Student's t. The dollars of a block are its rollout time at the mean price of each device class.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

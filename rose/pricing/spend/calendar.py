@@ -1,7 +1,5 @@
 """The reader's calendar: periods as written, and names of times. A zone half an hour off UTC hours is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

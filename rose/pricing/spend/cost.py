@@ -1,7 +1,5 @@
 """What a period cost by up to six dimensions; lines without a filter sum to the bill to the nano-dollar."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

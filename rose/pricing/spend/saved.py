@@ -4,8 +4,6 @@ Both are figures of whole runs. A run counts in the period in which it ended, or
 consecutive periods have each run once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

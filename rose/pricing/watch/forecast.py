@@ -10,8 +10,6 @@ The forecast is the middle of the draws, the interval their middle 95%, the chan
 budget. The current day counts by the hours left of it. A planned run that has not begun is not in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta

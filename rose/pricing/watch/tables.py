@@ -1,7 +1,5 @@
 """Budgets and forecasts as tables, each with its view, currency, period and provenance."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rose.pricing.figures import AMORTIZED

@@ -2,8 +2,6 @@
 It hooks the scheduler's loop of every server beside which the package is installed. A serving engine is only watched,
 and only once an agent's page is there. `ROSE_PLUGIN_ROLE=off` disables the plugin."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Sequence

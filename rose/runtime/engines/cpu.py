@@ -1,7 +1,5 @@
 """Stand-ins and settings for released SGLang on CPU cores. Never imported where a GPU is used."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

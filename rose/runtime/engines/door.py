@@ -1,8 +1,6 @@
 """A rollout engine's HTTP door for other hosts, in the engine's first process: it asks for a token and passes on only
 `/generate`. SGLang's embedded server has no keys, so it listens on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hmac

@@ -1,8 +1,6 @@
 """`python -m rose.runtime.engines.forkserver_main`: load SGLang once, then fork an engine for each request. A fork
 breaks threads, OpenMP regions and CUDA, so the server starts none. Settings read at load must equal the server's."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

@@ -1,8 +1,6 @@
 """`python -m rose.runtime.engines.launch ...`: SGLang's own server with ROSE's plugin; settings come from the
 environment. Stand-ins are installed at import: processes that SGLang spawns import the main module again."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Engine logs, of which some are kept, and SGLang's shared memory, which is removed once it is unused."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

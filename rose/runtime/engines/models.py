@@ -1,7 +1,5 @@
 """Find or make the checkpoint that an engine loads: built-in, local, or from Hugging Face."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.metadata

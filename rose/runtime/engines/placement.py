@@ -1,7 +1,5 @@
 """Cores, scheduling class and OOM rank of a running engine's threads."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """TCP ports for later, outside the ephemeral range, Ray's workers (to 19999) and SGLang's ranks (from 22000)."""
 
-from __future__ import annotations
-
 import errno
 import random
 import socket

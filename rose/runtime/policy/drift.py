@@ -1,7 +1,5 @@
 """When to audit an engine's weights, and when to bring them back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Random windows without leases, which measure what lending costs; only device name, number and seed decide."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 

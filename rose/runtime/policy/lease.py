@@ -1,8 +1,6 @@
 """The lease machine: each change of a lease from facts and a time. A lease ends without the gateway's answers, so a
 dead gateway or agent leaves nothing lent. Lateness by lending takes it back in steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum

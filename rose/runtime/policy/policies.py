@@ -1,7 +1,5 @@
 """Ways to share a device, each a choice of four pure decisions, for the live runtime and replays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

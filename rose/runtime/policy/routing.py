@@ -1,7 +1,5 @@
 """Where a turn runs, and how much device time turns want."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Which RL run each rollout engine works for: by priority, then by weight, with few switches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ Predictions come from past steps; an unknown time admits nothing beside a reques
 stands for its prefill time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

@@ -1,7 +1,5 @@
 """Play one trajectory with a `Generate` callable (the gateway's client, or a model in this process)."""
 
-from __future__ import annotations
-
 import logging
 import time
 from typing import Any, Literal

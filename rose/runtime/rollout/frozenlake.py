@@ -3,8 +3,6 @@ environment. Each prompt extends the last one, so a prefix cache holds all but t
 four tiles around it (its reasoning), one move (its answer), then EOT. Output without a move before EOT costs the
 turn."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

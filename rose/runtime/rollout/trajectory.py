@@ -1,7 +1,5 @@
 """A finished trajectory in plain Python values: it crosses processes by pickle, and needs no torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -11,8 +11,6 @@ A board token names its cell as well as its kind, so that a model learns to look
 Ids are part of every saved checkpoint: append names, never reorder them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 SIDE_MAX = 8

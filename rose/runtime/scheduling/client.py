@@ -1,7 +1,5 @@
 """The agents' client of the controller."""
 
-from __future__ import annotations
-
 import urllib.request
 
 from pydantic import BaseModel

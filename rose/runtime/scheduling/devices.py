@@ -1,7 +1,5 @@
 """Track devices as their agents report them, and the clock offsets of their hosts."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field

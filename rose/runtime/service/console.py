@@ -1,7 +1,5 @@
 """Ask a fleet's controller over HTTP, and show its answers as tables."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

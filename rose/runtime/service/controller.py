@@ -1,7 +1,5 @@
 """The controller of a fleet: a named actor on the first host."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """The Ray cluster of a fleet. Its actors outlive the process that placed them and are found by name."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

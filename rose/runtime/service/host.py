@@ -1,7 +1,5 @@
 """A host of a fleet: agents, forwarding of events, and serving engines, in a process that may be killed any time."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import threading

@@ -1,7 +1,5 @@
 """A Ray of one host's own, which outlives its starter. Its token, which lets programs run, lies in a private file."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

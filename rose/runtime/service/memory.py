@@ -1,7 +1,5 @@
 """What a fleet remembers between starts, in one file of its state folder."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import secrets

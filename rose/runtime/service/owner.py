@@ -1,8 +1,6 @@
 """`python -m rose.runtime.service.owner STATE LOCK`: ROSE's own serving engines, in a process that outlives controller,
 agents and Ray. It runs exactly while its lock is taken: the starter takes it and passes the descriptor on."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

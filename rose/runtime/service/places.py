@@ -1,7 +1,5 @@
 """The hosts of a fleet: their devices, plans and folders."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

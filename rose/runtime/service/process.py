@@ -1,7 +1,5 @@
 """What the processes of a fleet's parts share: plan and report as JSON, logs, and the end with the Ray node."""
 
-from __future__ import annotations
-
 import logging
 import logging.handlers
 import os

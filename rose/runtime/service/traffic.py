@@ -1,7 +1,5 @@
 """`python -m rose.runtime.service.traffic FLEET_FILE`: replay the trace against one host's engines until a signal."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

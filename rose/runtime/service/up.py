@@ -1,8 +1,6 @@
 """`rose up`, `rose down` and `rose restart`: place a fleet's parts on Ray, wait for them, and end them in order. Ray
 restarts what dies. A killed command's work is in the fleet's memory, and the next command completes it."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

@@ -1,7 +1,5 @@
 """Prompts of a given length in tokens, made of common English words."""
 
-from __future__ import annotations
-
 import random
 
 _TEXT = """

@@ -1,7 +1,5 @@
 """Replay a trace against an OpenAI-compatible endpoint: open loop, however late the server is."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

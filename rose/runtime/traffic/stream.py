@@ -1,7 +1,5 @@
 """One streamed completion as its client sees it: arrival times of tokens, and the end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field

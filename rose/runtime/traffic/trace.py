@@ -1,8 +1,6 @@
 """Serving traces: reading, and fitting to a host. The format is that of the public Azure LLM inference traces (Patel et
 al., Splitwise, ISCA 2024): a CSV with TIMESTAMP, ContextTokens and GeneratedTokens."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

@@ -3,8 +3,6 @@
 and the mean over tokens; Dr. GRPO (Liu et al. 2025, arXiv 2503.20783) for omitting the division by the group's standard
 deviation; Schulman's k3 estimator for the KL divergence."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence

@@ -3,8 +3,6 @@ k may begin once version k - `staleness_max` is published. An update is kept bef
 step is recorded after that: a loop killed at any moment repeats no update, and publishes and records what is
 missing."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Run the built-in loop of `rose train` from its options to the end of the run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Report a trainer's time on a device to the device's page, whose account counts it as `train`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trainer: float32 masters of the policy, updated from finished trajectories, published as bfloat16."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,8 +1,6 @@
 """The built-in policy's start: a short imitation of a player whose reasoning is true and whose moves are often
 random. An untrained policy never reaches the goal, so RL would have nothing to compare. Imports no torch by itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

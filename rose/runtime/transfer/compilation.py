@@ -1,8 +1,6 @@
 """Compile what a sync runs before the first one needs it, which would wait for it: `python -m` this, once after
 installing. It is kept beside the code, or in the user's cache where that cannot be written."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

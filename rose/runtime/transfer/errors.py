@@ -1,7 +1,5 @@
 """The error of weight transfer; `origin` has the kinds of it that an origin's answer can be."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from rose.errors import UserError

@@ -1,7 +1,5 @@
 """A device is a device: whichever runs hold it, under whichever name, and however often it comes and goes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """`rose report`, `rose borrow` and `rose correct`."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

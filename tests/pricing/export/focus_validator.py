@@ -6,8 +6,6 @@ Files named behind it are validated: exit code 1 where a rule is broken that is 
 with it: nothing is fetched when it runs. The validator itself exits 0 whatever it finds, so its output is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime

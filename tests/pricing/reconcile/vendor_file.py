@@ -7,8 +7,6 @@ then: one device is billed for rounded-up time, the other under the vendor's own
 knows nothing of, an hour of the day before, a credit and a tax.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

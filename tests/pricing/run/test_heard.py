@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from rose.pricing.run.heard import LEAST_S, UNKNOWN_S, silent

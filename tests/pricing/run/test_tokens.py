@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from contextlib import closing
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The ledger of the fleet that they share, and the book that it is priced by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

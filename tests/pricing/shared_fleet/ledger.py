@@ -1,7 +1,5 @@
 """An hour of a fleet that two RL runs of two teams share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Two RL runs of two teams on one fleet: each is charged its own, and with the fleet's own that is the bill."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

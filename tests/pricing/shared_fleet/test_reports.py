@@ -1,7 +1,5 @@
 """What reports of a fleet and of its RL runs say, each of its own part."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What was saved counts once, for the run whose borrow it was, and what was let go for the fleet."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An RL run that was on two fleets, which call what is theirs alike."""
 
-from __future__ import annotations
-
 import dataclasses
 from contextlib import closing
 from pathlib import Path

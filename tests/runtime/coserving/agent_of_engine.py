@@ -1,7 +1,5 @@
 """The spec of an agent, and the agent of a dedicated device around an engine that a test made, without its threads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from rose import config

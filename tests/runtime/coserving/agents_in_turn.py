@@ -1,7 +1,5 @@
 """A device, its gateway and serving engine, and one agent after another: the first in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

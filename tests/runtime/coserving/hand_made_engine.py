@@ -1,7 +1,5 @@
 """An engine without SGLang: real parameters as its ranks would hold them, each with a real updater of its own."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What is lent of a device, for tests to vary."""
 
-from __future__ import annotations
-
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import CutRecord
 from rose.runtime.policy.kv import KvMemory

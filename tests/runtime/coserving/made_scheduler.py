@@ -1,7 +1,5 @@
 """A scheduler without SGLang: the attributes that ROSE reads, and an event loop that runs ahead as SGLang's does."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A small server that takes pages as SGLang with the plugin does: an owner's engine without an engine."""
 
-from __future__ import annotations
-
 import os
 import threading
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A party of a page in a process of its own: what an engine is to an agent."""
 
-from __future__ import annotations
-
 import multiprocessing
 from dataclasses import replace
 

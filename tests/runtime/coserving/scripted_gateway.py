@@ -1,7 +1,5 @@
 """A gateway over real HTTP whose wishes a test sets: it holds heartbeats until they change, as the real one does."""
 
-from __future__ import annotations
-
 import threading
 import time
 from http.server import ThreadingHTTPServer

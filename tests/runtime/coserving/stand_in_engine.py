@@ -1,7 +1,5 @@
 """A process that starts in no time and answers as an engine does, for what happens around an engine."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Another user of the host can neither read, forge, cut off nor replace a page, nor have an engine take another one."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

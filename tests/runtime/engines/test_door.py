@@ -1,7 +1,5 @@
 """The door of an engine, for which a process stands in."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

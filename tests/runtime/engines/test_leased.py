@@ -1,7 +1,5 @@
 """A real engine that leaves a GPU between leases."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A real engine whose KV pool comes and goes with a lease's budget."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

@@ -1,7 +1,5 @@
 """Workers for a turn: a dedicated one, a borrowed one, and any."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from rose.runtime.policy.routing import WorkerFacts

@@ -1,7 +1,5 @@
 """Stand-ins of the gateway's tests: engines that answer as SGLang does, and agents that obey."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict

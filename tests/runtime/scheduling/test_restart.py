@@ -1,7 +1,5 @@
 """The controller's process is killed during turns, and restarted on its state."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import ExitStack, asynccontextmanager
 

@@ -1,7 +1,5 @@
 """A controller that did not run for a while, as on a paused machine or a slow disk, holds it against nobody."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

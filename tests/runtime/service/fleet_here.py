@@ -1,7 +1,5 @@
 """A fleet in this process, without Ray: a real controller, and hosts that only report."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

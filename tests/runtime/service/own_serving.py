@@ -1,8 +1,6 @@
 """The owner process of serving engines (`... own_serving STATE LOCK`), and a stand-in engine that starts at once (`...
 serve PORT STARTER`), or ends at once where a file `<log>.broken` lies."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

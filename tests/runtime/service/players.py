@@ -1,8 +1,6 @@
 """Stand-in engines for clients that play FrozenLake: they take any weights and move at random. `serving` is an owner's
 engine, `rollout PORT PAGE` a rollout engine, `up FLEET_FILE ADDRESS` starts a fleet of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

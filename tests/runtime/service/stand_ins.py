@@ -1,8 +1,6 @@
 """Stand-in engines on the hosts of a test's fleet: `serving` is an owner's engine, `rollout PORT PAGE` a rollout
 engine, `up FLEET_FILE [ADDRESS]` starts a fleet of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A short live demo with real engines, traffic and trainer, stopped by Ctrl-C."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

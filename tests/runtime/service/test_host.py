@@ -1,7 +1,5 @@
 """A host's real process with real controller and ledgers; its rollout engine is a stand-in."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """A fleet on one host with a Ray of its own, through kills of the command and of Ray."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

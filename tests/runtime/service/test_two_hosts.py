@@ -1,8 +1,6 @@
 """A fleet on two hosts, namespaces of this machine, through the loss of each of its parts. Ray and agents are real;
 engines are stand-ins."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

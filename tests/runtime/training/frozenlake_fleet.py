@@ -1,7 +1,5 @@
 """A small task, engines that move at random, and recorded events for the tests of the built-in loop."""
 
-from __future__ import annotations
-
 import random
 
 from rose.runtime.rollout import vocabulary

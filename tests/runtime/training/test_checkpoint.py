@@ -1,7 +1,5 @@
 """A checkpoint lasts through a power cut."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

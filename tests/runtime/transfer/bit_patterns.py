@@ -1,7 +1,5 @@
 """Arrays of float bit patterns to encode, and what ULP order is by its definition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A manifest small enough to see through, and others that differ from it in a field."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small models of the shapes that matter: grouped heads, padded vocabularies, biases, tied embeddings, odd extras."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st

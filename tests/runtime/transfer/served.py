@@ -1,7 +1,5 @@
 """Stores made by hand and the servers before them: one that does as told, and processes that can be killed."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

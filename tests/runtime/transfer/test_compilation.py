@@ -1,7 +1,5 @@
 """What a sync runs is compiled before the first one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A small model in training, and receivers that join from a store's folder: what tests of the store have in common."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 from collections.abc import Iterator, Sequence

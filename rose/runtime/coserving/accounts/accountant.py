@@ -1,7 +1,5 @@
 """Turns what the parties of a device wrote to its page into ledger events: device slices, and what was waited for."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -3,8 +3,6 @@ The published rule: an instant in which k parties work is split equally among th
 instant in which none works is `headroom` if a rollout had work and was held, else `idle`. Integer nanoseconds that do
 not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

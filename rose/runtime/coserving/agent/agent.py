@@ -3,8 +3,6 @@ The serving engine is its owner's: it comes to the device's page and leaves as i
 agent or of the rollout engine touches it. One thread talks with the gateway and acts on each answer at once; another
 watches the page and keeps the accounts; a third keeps the engine."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading

@@ -1,7 +1,5 @@
 """The agent's talk with the gateway: heartbeats that wait for news, so that demand is heard within milliseconds."""
 
-from __future__ import annotations
-
 import http.client
 import logging
 import threading

@@ -2,8 +2,6 @@
 It can be killed at any time: started again over the same folders it takes up running engines and continues each
 device's accounts. A device that fails is tried again without harm to the others."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """What an agent takes over from the device's former agents: their clock, accounts and leases.
 Only the ledger says how far time is accounted for. What the engines did since lies in the page's rings."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

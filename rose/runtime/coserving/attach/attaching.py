@@ -2,8 +2,6 @@
 It uses SGLang's own `/set_internal_state` and `/server_info`, so the engine has to be on this host, but may be another
 user's. The engine serves on whatever the answer is."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import secrets

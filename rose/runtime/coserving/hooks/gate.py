@@ -1,8 +1,6 @@
 """Holds a rollout engine's steps until the policy admits them, and makes a running step give way between layers.
 A step is abandoned between two layers if its lease ended while serving had the device, or serving needs its memory."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """The ledger's names of how an engine really shares its device, never of what was asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 #: SGLang's names of the ways to run a phase.

@@ -1,7 +1,5 @@
 """The plugin inside a rollout engine: telemetry, weights, and on a shared device the gate and the KV guard."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

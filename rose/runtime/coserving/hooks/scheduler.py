@@ -1,8 +1,6 @@
 """One engine's SGLang scheduler as ROSE sees it. The only module that knows the scheduler's attribute names.
 Requests are ended with the tokens they have, so that turns continue elsewhere; that frees their memory at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 

@@ -2,8 +2,6 @@
 It only watches. The one exception: on CPU cores the scheduler waits a moment, once in a lease, for memory that it needs
 (`rose.runtime.coserving.kv.memory.KvClaim`). A failure here ends the lending, not the serving."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What an engine measures and writes to the arbiter page: its load, its step times, spans of its work."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """Host memory in pieces mapped at fixed addresses, with the methods of `device_memory.CudaMemory`."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

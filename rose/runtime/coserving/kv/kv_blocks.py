@@ -2,8 +2,6 @@
 A block is the fewest token slots that are whole pieces of memory in each buffer, so no piece holds slots of two blocks.
 Slot 0 takes the writes of padding: it is never free, and its block always stays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import gcd, lcm

@@ -1,7 +1,5 @@
 """Carries out what the lease machine decides: every change of a lease on the page, at the gateway and in the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Says when a device's leases are withheld, by the windows drawn for it, and records the windows."""
 
-from __future__ import annotations
-
 from rose.clock import Anchor
 from rose.config import CoservingConfig
 from rose.events import Hold, Holdout, Record

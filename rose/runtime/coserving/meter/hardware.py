@@ -2,8 +2,6 @@
 A GPU or MIG instance is its UUID. Cores, and a GPU whose driver does not answer, are their numbers on a named host.
 Also whether a process is on the device, as far as that shows from outside."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -2,8 +2,6 @@
 Readings have no gap or overlap, so their energy can be summed. An unreadable device is recorded as not measured, with
 the reason, when that begins and ends; in between it is tried ever more rarely. A fault never stops the agent."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import threading

@@ -1,8 +1,6 @@
 """Reads a GPU, or one MIG instance of it, through NVML.
 Energy is the difference of the card's counter. A card has one meter: MIG instances that share it are not measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any

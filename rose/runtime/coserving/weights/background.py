@@ -1,7 +1,5 @@
 """Work beside a running engine: one job at a time, in a thread, and in portions on a lent device."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence

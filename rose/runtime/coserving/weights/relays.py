@@ -1,7 +1,5 @@
 """A host's relays: what an origin on another host publishes crosses the network once for all engines of this host."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import ipaddress

@@ -1,8 +1,6 @@
 """Brings one engine to a policy version: fetch and verify, decode beside the running model, swap in, acknowledge.
 Audits afterwards that the engine still holds the version."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

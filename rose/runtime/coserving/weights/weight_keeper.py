@@ -1,8 +1,6 @@
 """Keeps a device's engine at the controller's target weights, in a thread of its own. It brings the engine to its
 target, audits it, and brings a drifted engine back. Audits take long, and give way to a new target."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Engine settings on a GPU. `NATIVE_KERNELS` runs engines without SGLang's compiled kernels."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

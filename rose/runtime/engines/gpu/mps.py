@@ -1,7 +1,5 @@
 """NVIDIA's Multi-Process Service, where the host's owner runs its daemon: a lent engine ranks below serving."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Send requests to rollout engines: one attempt at a turn, and taking turns off again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable

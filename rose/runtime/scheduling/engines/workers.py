@@ -1,7 +1,5 @@
 """The worker table: which rollout engines exist, what runs on them, and when each was last heard of."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Run Uvicorn in an existing event loop, with the settings that the gateway needs."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import socket

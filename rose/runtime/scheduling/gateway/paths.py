@@ -1,7 +1,5 @@
 """Serve agents, clients and operators over HTTP: JSON in, JSON or server-sent events out."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self

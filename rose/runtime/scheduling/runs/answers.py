@@ -1,8 +1,6 @@
 """Keep answers of completed turns for repeated requests. They may be lost in a power cut: nothing waits for the
 disk."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Open, renew, take over, publish for, expire and close RL runs. A run has one client at a time, named by its fence,
 which each resumption raises. Every change is on disk before it is answered."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import uuid

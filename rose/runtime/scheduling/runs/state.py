@@ -1,7 +1,5 @@
 """Keep what the controller must know after a restart: runs, drained devices, and events not yet recorded."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

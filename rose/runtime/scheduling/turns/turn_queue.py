@@ -1,7 +1,5 @@
 """Queue turns for a worker, oldest first; the one place that puts turns on engines."""
 
-from __future__ import annotations
-
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Carry turns from arrival to answer: place each as often as needed, and make it once for each key."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping

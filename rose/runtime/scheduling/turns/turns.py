@@ -1,7 +1,5 @@
 """One turn in progress: its tokens, what it still wants, and the engines that it avoids."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import uuid

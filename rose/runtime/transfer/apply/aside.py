@@ -5,8 +5,6 @@ that works on the device has to. Torch keeps pinned memory from one version to t
 and nothing is pinned; all else is the same.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 

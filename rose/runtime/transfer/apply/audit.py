@@ -5,8 +5,6 @@ for the auditing thread waits for one portion at most. An accelerator has to han
 fingerprints of tensors are known, it computes those instead, and only if one is another is anything read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -9,8 +9,6 @@ numbers after each eight, so that there are no tables and the code adapts along 
 significant first; each run of numbers begins with a byte.
 """
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

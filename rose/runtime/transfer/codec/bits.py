@@ -1,7 +1,5 @@
 """Torch tensors as the integer bit patterns of the codec, and their hashes."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import numpy as np

@@ -3,8 +3,6 @@
 A block is large enough for its codes to adapt, and small enough to stay in the cache until it is decoded.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Changes between two arrays, which can be merged and undone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

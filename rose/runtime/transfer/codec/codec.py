@@ -15,8 +15,6 @@ element changed. Each of several blocks begins with the varints of its changed e
 has no bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes, of any shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Compiled functions that call each other stay in one file: numba's cache of a file does not see changes in another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 

@@ -5,8 +5,6 @@
 differences are counted without branches, since a mispredicted branch costs more than all the rest.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The floating types that can be sent, by their names in manifests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

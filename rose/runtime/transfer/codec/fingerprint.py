@@ -7,8 +7,6 @@ A change within one aligned word always changes the sum; about one in 2**64 chan
 accidents, and is not a signature.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

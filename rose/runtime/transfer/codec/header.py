@@ -1,7 +1,5 @@
 """The header of an encoded array: a magic byte, the kind, and the numbers of elements and of changes as varints."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from typing import Any, Literal

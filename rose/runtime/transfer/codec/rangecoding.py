@@ -11,8 +11,6 @@ narrower than 2**24, its uppermost byte is written and it is widened by eight bi
 last range; the bytes after it are zeros.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rose.runtime.transfer.codec.bitcoding import Steps, Words

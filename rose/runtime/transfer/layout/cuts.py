@@ -1,7 +1,5 @@
 """The pieces that a trainer publishes, with their elements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Like most engines SGLang fuses parameters: `qkv_proj` has the rows of q, k and v
 Checkpoints and trainers name the parts. Each part is a row slice, so its view is contiguous and writes to the engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -4,8 +4,6 @@ Tensors have their Hugging Face names. A receiver's tensor-parallel rank needs o
 publishes the boxes it owns (`trainer_layouts`), cut so that whole pieces make up every receiver's box.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

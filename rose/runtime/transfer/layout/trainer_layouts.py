@@ -3,8 +3,6 @@
 Of several ranks that hold a box one publishes it, so that all ranks together publish every element exactly once.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

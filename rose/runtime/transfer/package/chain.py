@@ -1,7 +1,5 @@
 """Follows one box of a tensor through a chain of packages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Manifests of single trainer ranks' parts of incomplete packages: parts/STEM.ATTEMPT.RANK-of-RANKS"""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

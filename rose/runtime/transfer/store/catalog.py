@@ -3,8 +3,6 @@
 Every change needs the store's lock. A manifest never changes, so each is read once.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

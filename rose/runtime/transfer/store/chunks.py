@@ -4,8 +4,6 @@ Writers of chunks hold the lock in shared mode until a manifest names the chunks
 never disappear under a publisher of any process, and the next removal also takes those of a killed one.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import mmap

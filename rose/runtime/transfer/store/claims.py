@@ -6,8 +6,6 @@ Each is a file, which outlives a restart and holds in every process.
     acks/DIGEST.json    {"receiver", "version", "at_unix_s"}
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

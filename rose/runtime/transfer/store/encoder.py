@@ -4,8 +4,6 @@ Only the bits of the last version are kept, and each step is taken in place. Ear
 pairwise like a binary counter: to `undo` the changes since an earlier version restores that version's bits.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

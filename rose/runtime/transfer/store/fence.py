@@ -1,7 +1,5 @@
 """Lets only one run, and only its newest publisher, publish into a store's folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -11,8 +11,6 @@
 Several processes may use a folder at once, as long as it is on a file system whose locks they share.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -3,8 +3,6 @@
 A file counts as complete only once this process has checked its hash, also after a restart.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import re

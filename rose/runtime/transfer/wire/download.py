@@ -3,8 +3,6 @@
 The file is the only state: its bytes, whoever wrote them, are hashed together with those that follow.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable

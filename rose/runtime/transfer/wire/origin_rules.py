@@ -1,7 +1,5 @@
 """Rules for the URLs and addresses from which versions may be fetched."""
 
-from __future__ import annotations
-
 import ipaddress
 from contextlib import suppress
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Parts of a broken transfer stay in `partial/`, by the names of the chunks, for t
 into one staging folder run one after the other.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import hashlib

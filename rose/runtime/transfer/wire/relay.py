@@ -4,8 +4,6 @@ Clients get a chunk's bytes as they arrive, the last one once the whole matches 
 Pins and acknowledgements go to the origin.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import hashlib

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway

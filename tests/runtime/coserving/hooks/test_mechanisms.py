@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from rose.runtime.coserving.hooks.mechanisms import compute_mechanism, memory_mechanism

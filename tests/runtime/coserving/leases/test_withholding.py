@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from rose.clock import Anchor
 from rose.config import CoservingConfig
 from rose.runtime.coserving.leases.withholding import Withholding, rules

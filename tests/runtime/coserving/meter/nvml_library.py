@@ -1,7 +1,5 @@
 """Stands in for libnvidia-ml under pynvml, whose own wrappers, structures and errors stay what they are."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

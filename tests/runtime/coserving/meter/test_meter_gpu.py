@@ -1,7 +1,5 @@
 """NVML through pynvml itself; only the driver's library under it is replaced, since no host of these tests has one."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

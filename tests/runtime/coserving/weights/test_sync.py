@@ -1,7 +1,5 @@
 """The agent's side, with real stores, servers and updaters; `runtime/engines/test_sglang.py` has it with an engine."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """Two ranks, real parameters, and no SGLang; `runtime/engines/test_sglang.py` has the updater inside of an engine."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 
 from rose.runtime.policy.routing import place

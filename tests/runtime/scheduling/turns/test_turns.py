@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from rose.runtime.scheduling.turns import turns
 from rose.runtime.scheduling.turns.turns import Trajectories
 

@@ -1,7 +1,5 @@
 """`on_each_device` runs a test on CPU cores and, as `pytest.mark.cuda`, on a card."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """A forged manifest or index takes little memory, and that of a large model is read."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Publication by several trainer ranks, none of which ever sees a full tensor."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Publishers of one folder, and of several runs: real stores."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What is published, as receivers find it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

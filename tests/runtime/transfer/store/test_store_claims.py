@@ -1,7 +1,5 @@
 """Pins and acknowledgements: nothing disappears that a receiver needs, whatever else goes on."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading

@@ -1,7 +1,5 @@
 """What is refused, what a full disk, a damaged one or a killed publisher leaves, and how the next goes on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Which URLs and addresses are fetched from, and what is said of those that are not."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.runtime.transfer.errors import TransferError
