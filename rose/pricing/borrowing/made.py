@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import polars as pl
 
@@ -59,5 +60,7 @@ def made(charges: Charges) -> dict[tuple[str, str], Made]:
 
 def together(parts: Sequence[Made]) -> Made:
     """Return the sum of several."""
-    sums = {name: sum(getattr(part, name) for part in parts) for name in Made.__slots__}
-    return Made(**sums | {name: Fraction(sums[name]) for name in _EXACT})
+    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in Made.__slots__}
+    for name in _EXACT:
+        sums[name] = Fraction(sums[name])
+    return Made(**sums)

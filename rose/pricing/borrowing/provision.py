@@ -281,7 +281,9 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
     balances: list[Balance] = []
     closing: int | None = None
     for day in days:
-        opening = new = released = None
+        opening: int | None = None
+        new: int | None = None
+        released: int | None = None
         if accrued.get(day, Fraction(0)) is None or (closing is None and day not in accrued_nano):
             if closing is not None:
                 raise ValueError(f"{day} has no accrual, and a day before it has")

@@ -110,7 +110,10 @@ def comparison(run: PricedRun) -> Section:
     """Return the borrow against its alternatives: was it worth it, and what would change that."""
     m, make, compared = run.borrow, run.make, compare(run)
     tokens, ways = compared.borrowed.useful, compared.alternatives
-    title, bought = f"The same {tokens:,} useful tokens otherwise", compared.way and compared.way.bought
+    title, bought = (
+        f"The same {tokens:,} useful tokens otherwise",
+        None if compared.way is None else compared.way.bought,
+    )
     borrowed_usd = compared.borrowed.usd
     borrowed_per_million = _per_million(make, borrowed_usd, tokens, AMORTIZED, "measured")
     parts: dict[str, Table | Paragraph] = {

@@ -136,7 +136,10 @@ def saved(
             return way
         place = "loaded" if way.name == LOADED else "dedicated"
         unknown, less, cash = _unknown(way, spreads, place), None, None
-        elsewhere = there = here = bill = None
+        elsewhere: Floats | None = None
+        there: Floats | None = None
+        here: Floats | None = None
+        bill: Floats | None = None
         if drawn is not None and unknown is None:
             needed, worked = _needed(way, drawn, groups, spreads.get(place)), _made(drawn, groups, spreads)
             offered = Estimate(1.0, *way.range).draws(seed=4)

@@ -332,6 +332,7 @@ def _events(
 
 def _preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Table:
     units = {"number": "count", "ns": "ns", "requests": "count", "tokens_kept": "tokens", "tokens_lost": "tokens"}
+    by_action: dict[str, Mapping[str, Any]]
     by_action = {action: dict.fromkeys(units, 0) for action in ("yield", "cut", "revoke")}
     by_action |= {row["name"]: row for row in totals}
 

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,9 +187,9 @@ def many_steps(made: list[events.Event]) -> list[events.Event]:
             if isinstance(copy, events.Verdict) and event.trajectory_id == "t0" and step < 6:
                 copy = replace(copy, accepted=False)
             rest.append(copy)
-        counts = {"groups": 3, "trajectories": 9, "trajectories_accepted": 3, "tokens_trained": 1}
-        times = {"rollout_ns": 1, "train_ns": 90 * 10**9, "sync_ns": 1, "total_ns": 1}
-        unknown = dict.fromkeys(("entropy", "kl", "grad_norm"))
+        counts: Any = {"groups": 3, "trajectories": 9, "trajectories_accepted": 3, "tokens_trained": 1}
+        times: Any = {"rollout_ns": 1, "train_ns": 90 * 10**9, "sync_ns": 1, "total_ns": 1}
+        unknown: Any = dict.fromkeys(("entropy", "kl", "grad_norm"))
         rest.append(events.Step(step=step, reward_mean=0, loss=0, **counts, **times, **unknown))
     return rest
 
