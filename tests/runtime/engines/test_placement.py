@@ -67,7 +67,7 @@ def test_schedulers_go_to_the_device_and_all_else_to_the_host(titled):
     detokenizer, writing = titled("sglang::detokenizer")
     device, host = place([scheduler, detokenizer])
     for thread in (scheduler.pid, computing, more(scheduler)):
-        assert standing(thread) == (device, os.SCHED_IDLE, 0)
+        assert standing(thread) == (device, os.SCHED_IDLE, os.getpriority(os.PRIO_PROCESS, 0))
     for thread in (detokenizer.pid, writing, more(detokenizer)):
         assert standing(thread) == (host, os.SCHED_OTHER, 7)
 
