@@ -11,8 +11,7 @@ from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
 _DTYPES = (torch.bfloat16, torch.float32)
-#: One that is encoded to be small, and one that is encoded to be fast.
-_ELEMENTS = (1 << 12, 1 << 18)
+_ELEMENTS = (1 << 12, 1 << 18)  # One that is encoded to be small, and one that is encoded to be fast.
 _VERSIONS = 3
 
 

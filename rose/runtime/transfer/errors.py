@@ -6,10 +6,8 @@ from rose.errors import UserError
 
 
 class TransferError(UserError):
-    """A version could not be published, fetched, staged or applied; the engine is unchanged.
-
-    The message names the tensor or the package, the expected and the actual value, and the remedy.
-    """
+    """A version could not be published, fetched, staged or applied; the engine is unchanged. The message names the
+    tensor or the package, the expected and the actual value, and the remedy."""
 
     exit_code: ClassVar[int] = 1
 

@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 #: Is entered before each portion of work and left after it, perhaps in several threads at once. To enter it may take
 #: long, while others need the device, or raise what ends the work.
 Turn = Callable[[], AbstractContextManager[object]]
-#: Where nobody else needs the device.
-at_once: Turn = nullcontext
-#: The most that is copied or hashed in one turn, where rows are not longer. It takes about a millisecond.
-PORTION_BYTES = 4 << 20
+at_once: Turn = nullcontext  # Where nobody else needs the device.
+PORTION_BYTES = 4 << 20  # Copied or hashed at most in one turn, unless rows are longer. It takes about a millisecond.
 
 
 def portions(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -32,18 +32,14 @@ def prepare(
     turn: Turn = at_once,
     aside: Aside | None = None,
 ) -> Prepared:
-    """Decode a staged version beside the engine, and keep what changes; `current` is only read.
-
-    `current` maps the manifest's names to the engine's parameters, or to views of them (`fused.hf_views`). `regions`
-    says which box of each tensor the parameter is (`shards.receiver_regions`); None: all of it. Then both must hold
-    the same names: a version is applied whole or not at all. What is decoded is hashed (`chain.follow`), so a delta can
-    be applied neither to a wrong base nor twice.
-
+    """Decode a staged version beside the engine, and keep what changes; `current` is only read. It maps the manifest's
+    names to the engine's parameters, or to views of them (`fused.hf_views`). `regions` says which box of each tensor
+    the parameter is (`shards.receiver_regions`); None: all of it. Then both must hold the same names: a version is
+    applied whole or not at all. What is decoded is hashed (`chain.follow`), so a delta can be applied neither to a
+    wrong base nor twice.
     `turn` is entered around each portion of work on the parameters' device, in several threads: a block that is decoded
     or hashed, a few megabytes that are read from an accelerator. What it raises ends the work, and is raised here.
-
-    Raises TransferError naming the tensor, what was expected and what was found.
-    """
+    Raises TransferError naming the tensor, what was expected and what was found."""
     started_ns = time.monotonic_ns()
     last = staged.manifests[-1]
     tensors = {info.name: info for info in last.tensors}
@@ -96,11 +92,8 @@ def prepare(
 
 
 class Prepared:
-    """A version decoded and verified, ready to be written. `stage_ns` is what that took.
-
-    `fingerprints` are those of all its tensors in the published types, made of what was verified in host memory; none
-    for an engine on the CPU.
-    """
+    """A version decoded and verified, ready to be written. `stage_ns` is what that took. `fingerprints` are those of
+    all its tensors in the published types, made of what was verified in host memory; none for an engine on the CPU."""
 
     def __init__(
         self,
@@ -124,11 +117,9 @@ class Prepared:
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None) -> int:
-        """Write what changes into the parameters in place; return how long that took, in nanoseconds.
-
-        Call it where the engine runs no forward pass, and while the parameters are as they were prepared from. `into`
-        are other tensors of the same version and shapes to write to, perhaps of wider types. It can be called once.
-        """
+        """Write what changes into the parameters in place; return how long that took, in nanoseconds. Call it once,
+        where the engine runs no forward pass, and while the parameters are as they were prepared from. `into` are other
+        tensors of the same version and shapes to write to, perhaps of wider types."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
@@ -145,8 +136,6 @@ class Prepared:
 
 
 class _Blobs:
-    """The encoded bytes of pieces, from the staged chunks."""
-
     def __init__(self, staged: Staged) -> None:
         self._staged = staged
         self._open: dict[Chunk, memoryview] = {}

@@ -1,9 +1,7 @@
-"""Work on an engine's weights beside its steps: a stream of its own, and pinned host memory.
-
-On the stream this work does not wait for a step, nor a step for it. A stream is entered thread by thread: every thread
-that works on the device has to. Torch keeps pinned memory from one version to the next. On the CPU there is no stream
-and nothing is pinned; all else is the same.
-"""
+"""Work on an engine's weights beside its steps: a stream of its own, and pinned host memory. On the stream this work
+does not wait for a step, nor a step for it. A stream is entered thread by thread: every thread that works on the device
+has to. Torch keeps pinned memory from one version to the next. On the CPU there is no stream and nothing is pinned; all
+else is the same."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,8 +15,7 @@ from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers, to
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.turns import Turn, at_once, portions
 
-#: Devices whose weights are checked by fingerprints. Host memory is hashed faster than it is fingerprinted.
-FINGERPRINTED = ("cuda",)
+FINGERPRINTED = ("cuda",)  # Devices with fingerprints. Host memory is hashed faster than it is fingerprinted.
 
 
 class Aside:
@@ -28,14 +25,11 @@ class Aside:
         self.device = device
         self.fingerprinted = device.type in FINGERPRINTED
         self._pinned = device.type == "cuda"
-        #: Where work on an accelerator is queued.
         self.stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Have later work on the stream wait for what the calling thread's own stream has queued so far.
-
-        Weights that are being written are then not read half done.
-        """
+        """Have later work on the stream wait for what the calling thread's own stream has queued so far. Weights that
+        are being written are then not read half done."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
@@ -44,10 +38,8 @@ class Aside:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def read(self, name: str, tensor: torch.Tensor, turn: Turn = at_once) -> Bits:
-        """Return the bits in host memory, only to be read: a copy, unless the tensor lies there in order.
-
-        A portion that is copied is a turn. Raises TransferError for a dtype without a name.
-        """
+        """Return the bits in host memory, only to be read: a copy, unless the tensor lies there in order. A portion
+        that is copied is a turn. Raises TransferError for a dtype without a name."""
         dtype_name(name, tensor)
         if tensor.device.type == "cpu" and tensor.is_contiguous():
             return to_bits(name, tensor)

@@ -1,9 +1,7 @@
-"""Compares tensors as they lie in an engine with the version they should be, by hashes of the manifest's pieces.
-
-They are read in portions, so that a large tensor needs no second copy of itself, and whoever waits for the device or
-for the auditing thread waits for one portion at most. An accelerator has to hand all of them over for that: where the
-fingerprints of tensors are known, it computes those instead, and only if one is another is anything read.
-"""
+"""Compares tensors as they lie in an engine with the version they should be, by hashes of the manifest's pieces. They
+are read in portions, so that a large tensor needs no second copy of itself, and whoever waits for the device or for the
+auditing thread waits for one portion at most. An accelerator has to hand all of them over for that: where the
+fingerprints of tensors are known, it computes those instead, and weights are read only if a fingerprint differs."""
 
 from collections.abc import Mapping
 
@@ -24,14 +22,11 @@ def find_drift(
     regions: Mapping[str, Region] | None = None,
     turn: Turn = at_once,
 ) -> str | None:
-    """Return the first piece that is not what `manifest` says, in words; None if all are.
-
-    `views` are the engine's parameters under the published names, in the type it computes in; `regions` are the boxes
-    of the whole tensors that they are (None: all of each). A value that the published type cannot hold is a finding.
-    `turn` is entered around each portion that is read; what it raises ends the audit, and is raised here.
-
-    Raises TransferError if the pieces are not cut at the regions' edges.
-    """
+    """Return the first piece that is not what `manifest` says, in words; None if all are. `views` are the engine's
+    parameters under the published names, in the type it computes in; `regions` are the boxes of the whole tensors that
+    they are (None: all of each). A value that the published type cannot hold is a finding. `turn` is entered around
+    each portion that is read; what it raises ends the audit, and is raised here. Raises TransferError if the pieces are
+    not cut at the regions' edges."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -50,10 +45,8 @@ def find_drift(
 
 
 def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
-    """Of each of the engine's tensors that the manifest names, in the published type; None of one that it cannot hold.
-
-    `views` and `turn` as for `find_drift`. What they say of the version is known once that found none.
-    """
+    """Return the fingerprint of each tensor that the manifest names, in the published type; None if that cannot hold
+    it. `views` and `turn` as for `find_drift`. What they say of the version is known once that found none."""
     types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
     return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}
 

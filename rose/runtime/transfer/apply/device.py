@@ -1,4 +1,5 @@
-"""Weights that live on an accelerator: what changed goes over the bus, and is written where the weights lie.
+"""Weights that live on an accelerator: what changed goes over the bus, and is written where the weights lie. All of it
+is torch, and the same on every device.
 
 A trainer's tensor is compared with its last version on the accelerator. The host, which holds that version's bits, is
 sent the changed elements, and the codec finds both versions in host memory, as it does on a host without accelerators:
@@ -6,10 +7,7 @@ every encoding is open to it.
 
 An engine's tensor is read and decoded on the host beside the running engine (`aside`). In the pause it is sent the
 changed elements only. They are written in place: captured graphs hold the parameter's address. Until then they wait in
-host memory, so that none of the engine's own is taken.
-
-All of it is torch, and the same on every device.
-"""
+host memory, so that none of the engine's own is taken."""
 
 from __future__ import annotations
 
@@ -21,25 +19,20 @@ from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers, to
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
 
-#: Elements that are compared, or changed ones that are written, at once: what either takes beside the tensor is bound.
-_BLOCK_ELEMENTS = 1 << 24
+_BLOCK_ELEMENTS = 1 << 24  # Compared, or written if changed, at once: what either takes beside the tensor is bound.
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
     """What a tensor becomes: new values for some of its elements, or for all. In host memory."""
 
-    #: Which elements in C order, rising; None: all, and `values` has the tensor's shape.
-    positions: torch.Tensor | None
-    #: Theirs, in the published type.
-    values: torch.Tensor
+    positions: torch.Tensor | None  # Which elements in C order, rising; None: all, and `values` has the tensor's shape.
+    values: torch.Tensor  # In the published type.
 
     @classmethod
     def between(cls, old: torch.Tensor, new: torch.Tensor) -> Patch:
-        """Return what changes `old` into `new`, bit for bit: two tensors of one shape and type on one device.
-
-        All of `new` where that is not longer than the changed elements with their places.
-        """
+        """Return what changes `old` into `new`, bit for bit: two tensors of one shape and type on one device. It is all
+        of `new` where that is not longer than the changed elements with their places."""
         before, after = integers(old), integers(new)
         place = torch.int32 if after.numel() < 1 << 31 else torch.int64
         positions, values = [torch.empty(0, dtype=place)], [after[:0].cpu()]
@@ -55,11 +48,9 @@ class Patch:
         return cls(torch.cat(positions), torch.cat(values).view(new.dtype))
 
     def write(self, tensor: torch.Tensor) -> None:
-        """Write it into `tensor`, in place; on an accelerator, wait for that before the patch is given up.
-
-        `tensor` may be of a wider type: it then gets the same numbers. Raises TransferError if only some elements are
-        to be written and the tensor is not contiguous: its elements cannot be counted through.
-        """
+        """Write it into `tensor`, in place; on an accelerator, wait for that before the patch is given up. `tensor` may
+        be of a wider type: it then gets the same numbers. Raises TransferError if only some elements are to be written
+        and the tensor is not contiguous: its elements cannot be counted through."""
         if self.positions is None:
             tensor.detach().copy_(self.values, non_blocking=True)
             return
@@ -76,18 +67,14 @@ class Patch:
 class Fetched:
     """A version of one tensor of a trainer."""
 
-    #: In host memory: the tensor's own if it is contiguous there, else a copy.
-    bits: Bits
-    #: On the accelerator, to compare the next version with; None for a tensor in host memory.
-    on_device: torch.Tensor | None
+    bits: Bits  # In host memory: the tensor's own if it is contiguous there, else a copy.
+    on_device: torch.Tensor | None  # To compare the next version with; None for a tensor in host memory.
 
 
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
     """Return a tensor's bits in host memory. Of one on an accelerator, only what changed since `last` is copied there.
-
     What stays on the accelerator takes as much of its memory as the tensor does. All is copied without `last`, and
-    where the tensor lay elsewhere then. Raises TransferError for a dtype without a name.
-    """
+    where the tensor lay elsewhere then. Raises TransferError for a dtype without a name."""
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
     if last is None or last.on_device is None or last.on_device.device != tensor.device:
         return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)

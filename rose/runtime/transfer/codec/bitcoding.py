@@ -6,8 +6,7 @@ distance is sent, less one. The numbers are in Rice codes; a sign is one bit.
 
 A Rice code of a number is its upper part in ones that a zero ends, then its `k` lower bits. `k` follows the mean of the
 numbers after each eight, so that there are no tables and the code adapts along the array. Bits are packed least
-significant first; each run of numbers begins with a byte.
-"""
+significant first; each run of numbers begins with a byte."""
 
 import threading
 
@@ -21,18 +20,12 @@ from rose.runtime.transfer.errors import TransferError
 Words = npt.NDArray[np.uint32]
 Steps = npt.NDArray[np.int32]
 
-#: Bytes after the last that `_read` may look at; what they hold means nothing.
-_BEYOND_BYTES = 72
-#: A quotient this long is an escape: the value follows in 32 bits.
-_ESCAPE = 20
-#: Up to this parameter two codes that are no escapes have no more bits than are looked at.
-_PAIRED = 7
-#: Up to this one no code has more bits than are looked at.
-_LARGEST = 31
-#: The sum of eight values of which the parameter 0 is right.
-_FIRST = 11
-#: What `_read_all` returns where there is no end: the block ends before its numbers, or they make no sense.
-_SHORT, _SENSELESS = -1, -2
+_BEYOND_BYTES = 72  # Bytes after the last that `_read` may look at; what they hold means nothing.
+_ESCAPE = 20  # A quotient this long is an escape: the value follows in 32 bits.
+_PAIRED = 7  # Up to this parameter two codes that are no escapes have no more bits than are looked at.
+_LARGEST = 31  # Up to this parameter no code has more bits than are looked at.
+_FIRST = 11  # The sum of eight values of which the parameter 0 is right.
+_SHORT, _SENSELESS = -1, -2  # From `_read_all`: the block ends before its numbers, or they make no sense.
 _U = np.uint64
 _own = threading.local()
 
@@ -88,10 +81,8 @@ def _room(changed: int) -> tuple[Words, Words, Words]:
 
 @jit
 def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
-    """Write a sign bit for each step, and the gaps before and the distances of steps that go further.
-
-    Returns the count of distances: those of more than one, less two; or all, less one, without gaps.
-    """
+    """Write a sign bit for each step, and the gaps before and the distances of steps that go further. Returns the count
+    of distances: those of more than one, less two; or all, less one, without gaps."""
     byte: Int = 0
     far_count: Int = 0
     last: Int = -1
@@ -136,11 +127,9 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
-    """Return the next Rice parameter, and half of `total`, so that older values count less.
-
-    `total` is about the sum of sixteen values; 2**k lies between their mean and its half. Only forged numbers of more
-    than 32 bits would lead beyond `_LARGEST`.
-    """
+    """Return the next Rice parameter, and half of `total`, so that older values count less. `total` is about the sum of
+    sixteen values; 2**k lies between their mean and its half. Only forged numbers of more than 32 bits would lead
+    beyond `_LARGEST`."""
     return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
@@ -156,10 +145,8 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 @jit
 def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
-    """Write numbers below 2**32 from the bit `at`, the first with the parameter `k`. Returns the bit after them.
-
-    `out` needs two words for each number, and one more; the words from `at` on may hold anything.
-    """
+    """Write numbers below 2**32 from the bit `at`, the first with the parameter `k`. Returns the bit after them. `out`
+    needs two words for each number, and one more; the words from `at` on may hold anything."""
     bits = at & 31
     at >>= 5
     acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)
@@ -205,10 +192,8 @@ def _look(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
-    """Fill `values` with what `_write` wrote from the bit `at`. Returns the bit after them.
-
-    Returns -1 if `data` is too short: no number may begin in its last `_BEYOND_BYTES`.
-    """
+    """Fill `values` with what `_write` wrote from the bit `at`. Returns the bit after them, or -1 if `data` is too
+    short: no number may begin in its last `_BEYOND_BYTES`."""
     end = 8 * (data.size - _BEYOND_BYTES)
     word = _U(0)
     total = _FIRST << k

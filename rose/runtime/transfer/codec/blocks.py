@@ -1,7 +1,5 @@
-"""Blocks of an array, each encoded at once in one of several threads.
-
-A block is large enough for its codes to adapt, and small enough to stay in the cache until it is decoded.
-"""
+"""Blocks of an array, each encoded at once in one of several threads. A block is large enough for its codes to adapt,
+and small enough to stay in the cache until it is decoded."""
 
 import os
 import threading
@@ -25,8 +23,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 _BLOCK_ELEMENTS = 1 << 21
-#: An array of fewer blocks is left to one thread: others take other tensors, and more of them would only wait for each
-#: other.
+#: An array of fewer blocks has one thread: others take other tensors, and more would only wait for each other.
 _IN_THREADS = 16
 _own = threading.local()
 

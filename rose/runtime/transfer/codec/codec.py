@@ -4,7 +4,6 @@ Nearly every weight that an optimiser step changes in bf16 moves by one unit in 
 positions of the changed elements, and how far each moved in ULP order: the bijection of bit patterns onto integers that
 sorts floats, with -0 just below +0 and NaNs at both ends. Distances are modulo 2**bits, so that any bit pattern, a NaN
 payload included, comes back exactly. There are three encodings:
-
 - `fast` (`bitcoding`): gaps, signs and distances as Rice codes, at the speed of memory over unchanged elements;
 - `small` (`rangecoding`): an arithmetic code whose probabilities depend on the exponent of the base. It takes longer,
   and comes within a few percent of the entropy given the base;
@@ -12,8 +11,7 @@ payload included, comes back exactly. There are three encodings:
 
 Several threads encode and decode the blocks of an array. An encoded array is a `header`, and then the blocks if any
 element changed. Each of several blocks begins with the varints of its changed elements and its bytes; an unchanged one
-has no bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes, of any shape.
-"""
+has no bytes. Arrays are little-endian unsigned integers of 1, 2 or 4 bytes, of any shape."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,14 +34,10 @@ from rose.runtime.transfer.codec.header import (
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.turns import Turn, at_once
 
-#: Of bf16 for two bytes, of e4m3 for one: `encode` is told where it is another.
-_MANTISSA_BITS = {1: 3, 2: 7, 4: 23}
-#: Where more changes than this, what `small` saves on the wire is worth the time it takes,
-SMALL_FROM = 0.05
-#: and up to this many elements the time does not matter.
-SMALL_ELEMENTS = 1 << 17
-#: A block of an encoded array: its elements, the number of changes, and their code.
-_Block = tuple[slice, int, memoryview]
+_MANTISSA_BITS = {1: 3, 2: 7, 4: 23}  # By bytes per element, of e4m3, bf16 and fp32: `encode` is told of another type.
+SMALL_FROM = 0.05  # Above this share of changed elements, what `small` saves on the wire is worth its time.
+SMALL_ELEMENTS = 1 << 17  # Up to this many elements the time does not matter.
+_Block = tuple[slice, int, memoryview]  # A block: its elements, the number of changes, and their code.
 _SAMPLED_PARTS = 64
 _SAMPLED_ELEMENTS = 2048
 
@@ -51,12 +45,10 @@ _SAMPLED_ELEMENTS = 2048
 def encode(
     base: Bits | None, new: Bits, *, encoding: Encoding | None = None, mantissa_bits: int | None = None
 ) -> bytes:
-    """Encode `new` for a receiver that holds `base` (same shape and dtype), or in full if `base` is None.
-
-    Without `encoding` it is `small` up to `SMALL_ELEMENTS` elements or above a share of `SMALL_FROM` changed, else
-    `fast`. `mantissa_bits` defaults to bf16's for two bytes, fp32's for four, e4m3's for one. The result has at most
-    `new.nbytes + HEADER_BYTES` bytes: a longer delta becomes `dense`.
-    """
+    """Encode `new` for a receiver that holds `base` (same shape and dtype), or in full if `base` is None. Without
+    `encoding` it is `small` up to `SMALL_ELEMENTS` elements or above a share of `SMALL_FROM` changed, else `fast`.
+    `mantissa_bits` defaults to bf16's for two bytes, fp32's for four, e4m3's for one. The result has at most
+    `new.nbytes + HEADER_BYTES` bytes: a longer delta becomes `dense`."""
     check_array(new)
     header = _header(new, encoding or "dense", mantissa_bits)
     if base is None or encoding == "dense":
@@ -72,11 +64,9 @@ def encode(
 
 
 def advance(base: Bits, new: Bits, *, mantissa_bits: int | None = None) -> tuple[bytes, Changes]:
-    """Encode `new` as `encode` does, and turn `base` into it, in place, by decoding the code.
-
-    Also returns the changes. Each block is decoded while it lies in the cache. If the result is `dense`, `base` has
-    what the blocks decode to. Raises TransferError as `decode` does.
-    """
+    """Encode `new` as `encode` does, and turn `base` into it, in place, by decoding the code. Also returns the changes.
+    Each block is decoded while it lies in the cache. If the result is `dense`, `base` has what the blocks decode to.
+    Raises TransferError as `decode` does."""
     check_alike(base, new)
     old, flat = base.reshape(-1), new.reshape(-1)
     header = _header(new, _chosen(old, flat), mantissa_bits)
@@ -103,11 +93,9 @@ def redo(base: Bits, changes: Changes, *, mantissa_bits: int | None = None) -> b
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
     """Return the array that `encode` was given, in `out` or in a new buffer; `base` is only read. A block is a turn.
-
     `base` gives shape and dtype; a dense `blob` ignores its values. `out` may be `base` itself, which is fastest. A
     wrong base of the right shape goes unnoticed here: compare hashes before and after. Raises TransferError for a
-    malformed blob; the content of `out` is then undefined.
-    """
+    malformed blob; the content of `out` is then undefined."""
     check_array(base)
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:

@@ -1,7 +1,5 @@
-"""Numba as the codec uses it, and machine instructions that Python lacks.
-
-Compiled functions that call each other stay in one file: numba's cache of a file does not see changes in another.
-"""
+"""Numba as the codec uses it, and machine instructions that Python lacks. Compiled functions that call each other stay
+in one file: numba's cache of a file does not see changes in another."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -12,8 +10,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import extending, types
 
 Array = npt.NDArray[Any]
-#: Python's integers and NumPy's: compiled, they are the same.
-Int = Any
+Int = Any  # Python's integers and NumPy's: compiled, they are the same.
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

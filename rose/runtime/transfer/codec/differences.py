@@ -1,9 +1,7 @@
-"""Differences between two arrays of bit patterns, and the way back, compiled.
-
-`find` returns the gap before each changed element and its step in ULP order, modulo 2**bits. `move` takes the steps,
-`merge` joins two sets of steps, and `pick` copies the changed elements instead. 64 elements are compared at once, and
-differences are counted without branches, since a mispredicted branch costs more than all the rest.
-"""
+"""Differences between two arrays of bit patterns, and the way back, compiled. `find` returns the gap before each
+changed element and its step in ULP order, modulo 2**bits. `move` takes the steps, `merge` joins two sets of steps, and
+`pick` copies the changed elements instead. 64 elements are compared at once, and differences are counted without
+branches, since a mispredicted branch costs more than all the rest."""
 
 from typing import Any
 
@@ -14,10 +12,8 @@ from numba.core import cgutils
 
 from rose.runtime.transfer.codec.compiled import Array, Int, instruction, jit, ones, zeros_below
 
-#: Elements compared before what was found is looked at: both arrays' part stays in the nearest cache.
-_FOUND_AT_ONCE = 4096
-#: Elements moved after their places were added up: no step waits for the place of the next.
-_MOVED_AT_ONCE = 512
+_FOUND_AT_ONCE = 4096  # Elements compared before the results are read: both arrays' part stays in the nearest cache.
+_MOVED_AT_ONCE = 512  # Elements moved after their places were added up: no step waits for the place of the next.
 _NOWHERE = np.int64(1) << 62
 _U = np.uint64
 
@@ -67,10 +63,8 @@ def _from_ulp_order(order: Int, half: Int) -> Int:
 
 @jit
 def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the gap before each changed element, and its step. Returns how many changed.
-
-    A step is modulo 2 * `half`, in [-half, half). `gaps` and `steps` have room for every element.
-    """
+    """Write the gap before each changed element, and its step. Returns how many changed. A step is modulo 2 * `half`,
+    in [-half, half). `gaps` and `steps` have room for every element."""
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
     filled = 0
     before = -1
@@ -103,10 +97,8 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 @jit
 def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
-    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo) times the steps. False if they lead past its end.
-
-    If `new` is `base` itself, only moved elements are touched.
-    """
+    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo) times the steps. False if they lead past its end. If
+    `new` is `base` itself, only moved elements are touched."""
     places = np.empty(_MOVED_AT_ONCE, np.int64)
     copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
@@ -130,10 +122,8 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the gaps and steps of `first` followed by `second`; return their number.
-
-    `gaps` and `steps` have room for those of both together.
-    """
+    """Write the gaps and steps of `first` followed by `second`, for which `gaps` and `steps` have room; return their
+    number."""
     count = i = j = 0
     before: Int = -1
     place = np.int64(first[0][0]) if first[0].size else _NOWHERE

@@ -1,11 +1,8 @@
-"""A fingerprint of 64 bits for a tensor's bit patterns, which an accelerator computes in place.
-
-XXH3 runs on the host only, and would need the weights on the host. This is a sum modulo 2**64 over words of eight
-bytes: each is offset by its place and then mixed by a bijection. The order of the sum is free, and all devices agree.
-
-A change within one aligned word always changes the sum; about one in 2**64 changes of several words is missed. It finds
-accidents, and is not a signature.
-"""
+"""A fingerprint of 64 bits for a tensor's bit patterns, which an accelerator computes in place. XXH3 runs on the host
+only, and would need the weights there. This is a sum modulo 2**64 over words of eight bytes: each is offset by its
+place and then mixed by a bijection. The order of the sum is free, and all devices agree. A change within one aligned
+word always changes the sum; about one in 2**64 changes of several words is missed. It finds accidents, and is not a
+signature."""
 
 from typing import Any
 
@@ -17,8 +14,7 @@ from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
 
 _WORD_BYTES = 8
-#: Words that an accelerator mixes at once: 16 MB, which its cache holds, and well under a millisecond.
-_BLOCK_WORDS = 1 << 21
+_BLOCK_WORDS = 1 << 21  # Mixed at once by an accelerator: 16 MB, which its cache holds, and well under a millisecond.
 #: By how much each place moves its word, and the odd factors of the rounds: those of splitmix64 and of MurmurHash3.
 #: With two rounds, flipping all four signs of a word of bfloat16 twice cancels out far too often; with three not.
 _STEP = 0x9E3779B97F4A7C15
@@ -45,10 +41,8 @@ def of_bits(bits: Bits, turn: Turn = at_once) -> int:
 
 
 def of_tensor(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn = at_once) -> int | None:
-    """Return the fingerprint of a tensor's elements in C order as a `dtype`; None if one is not exact in it.
-
-    It runs on the tensor's device, which needs a second copy unless the elements lie in that order. A block is a turn.
-    """
+    """Return the fingerprint of a tensor's elements in C order as a `dtype`; None if one is not exact in it. It runs on
+    the tensor's device, which needs a second copy unless the elements lie in that order. A block is a turn."""
     with turn():
         flat = tensor.detach().reshape(-1)
         count = min(_BLOCK_WORDS, -(-flat.numel() * dtype.itemsize // _WORD_BYTES))

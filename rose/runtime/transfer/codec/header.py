@@ -15,15 +15,13 @@ Bits = npt.NDArray[np.unsignedinteger[Any]]
 Buffer = bytes | memoryview
 Encoding = Literal["dense", "fast", "small"]
 
-#: The most that a number takes.
-_NUMBER_BYTES = 9
+_NUMBER_BYTES = 9  # The most that a number takes.
 _MAGIC = 0xD3
 _ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small")
 _ITEM_BYTES = (1, 2, 4)
 #: What the second byte of a header says: encoding, bytes per element, bits of the mantissa.
 _KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _ITEM_BYTES for bits in range(8 * size)]
-#: The most that a header takes.
-HEADER_BYTES = 2 + 2 * _NUMBER_BYTES
+HEADER_BYTES = 2 + 2 * _NUMBER_BYTES  # The most that a header takes.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,7 @@ few percent of the entropy, after a hundred changes as well as after a million.
 
 An answer narrows the range [low, low + span) of 32-bit numbers in proportion to its probability. Whenever the range is
 narrower than 2**24, its uppermost byte is written and it is widened by eight bits. One more byte gives a number in the
-last range; the bytes after it are zeros.
-"""
+last range; the bytes after it are zeros."""
 
 import numpy as np
 
@@ -27,18 +26,15 @@ _RATES = (65536 / (np.arange(_SEEN_MOST + 1) + 1.5)).astype(np.int64)
 _SPAN = (1 << 32) - 1
 _NARROW = 1 << 24
 _CONTEXTS = 256
-#: A step is at most 32 bits long.
-_LENGTHS = 32
+_LENGTHS = 32  # A step is at most 32 bits long.
 #: The states of a context, after those of all that say whether an element changed: is a step longer than so many bits,
 #: and the bit after the uppermost of so long a step.
 _STATES = 2 * _LENGTHS
 
 
 def encode(contexts: Array, gaps: Words, steps: Steps) -> bytes | None:
-    """Return the changes that `differences.find` found, given a context below 256 of every element.
-
-    Returns None if the code takes more than eight bytes for each element.
-    """
+    """Encode the changes that `differences.find` found, given a context below 256 of every element. Returns None if the
+    code takes more than eight bytes for each element."""
     out = np.empty(8 * contexts.size + 64, np.uint8)
     length = _write(contexts, gaps, steps, out)
     return out[:length].tobytes() if length <= out.size else None
@@ -96,7 +92,6 @@ def _put(
 
 @jit
 def _put_plain(out: Array, at: Int, low: Int, span: Int, value: Int, width: Int) -> tuple[Int, Int, Int]:
-    """Write bits with even odds."""
     for bit in range(width - 1, -1, -1):
         span >>= 1
         low += span & -(value >> bit & 1)
@@ -172,10 +167,8 @@ def _byte(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, contexts: Array, gaps: Array, steps: Array) -> Int:
-    """Fill `gaps` and `steps`. Returns the size of their code, or -1 if the elements end before them.
-
-    Past the end of `data` zeros are read.
-    """
+    """Fill `gaps` and `steps`. Returns the size of their code, or -1 if the elements end before them. Past the end of
+    `data` zeros are read."""
     states = np.full(_CONTEXTS + _CONTEXTS * _STATES, _EVEN, np.uint32)
     code, span = 0, _SPAN
     for at in range(4):

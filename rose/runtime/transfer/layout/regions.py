@@ -13,10 +13,8 @@ from rose.runtime.transfer.errors import TransferError
 
 @dataclass(frozen=True, order=True, slots=True)
 class Region:
-    """The elements of a tensor with `start <= index < stop` on every axis. A scalar's region has no axes.
-
-    Raises TransferError unless 0 <= start <= stop on every axis.
-    """
+    """The elements of a tensor with `start <= index < stop` on every axis. A scalar's region has no axes. Raises
+    TransferError unless 0 <= start <= stop on every axis."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
@@ -79,10 +77,8 @@ class Region:
 
 
 def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
-    """Return elements `start` up to `stop` of a tensor in C order as boxes, at most 2 * axes - 1 of them.
-
-    They are contiguous and in order. Raises TransferError if the range reaches out of the tensor.
-    """
+    """Return elements `start` up to `stop` of a tensor in C order as boxes, contiguous, in order, at most 2 * axes - 1.
+    Raises TransferError if the range reaches out of the tensor."""
     if not 0 <= start <= stop <= math.prod(shape):
         raise TransferError(f"elements {start} up to {stop} are not inside of a tensor of shape {shape}")
     if start == stop:

@@ -1,8 +1,6 @@
-"""Who holds which part of a model: receivers as SGLang shards it, and the resulting cells and pieces.
-
-Tensors have their Hugging Face names. A receiver's tensor-parallel rank needs one box of each tensor. A trainer's rank
-publishes the boxes it owns (`trainer_layouts`), cut so that whole pieces make up every receiver's box.
-"""
+"""Who holds which part of a model: receivers as SGLang shards it, and the resulting cells and pieces. Tensors have
+their Hugging Face names. A receiver's tensor-parallel rank needs one box of each tensor. A trainer's rank publishes the
+boxes it owns (`trainer_layouts`), cut so that whole pieces make up every receiver's box."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +9,14 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, grid
 
 _VOCABULARY = ("embed_tokens", "lm_head")
-#: SGLang pads the vocabulary to a multiple of this.
-_VOCABULARY_MULTIPLE = 64
+_VOCABULARY_MULTIPLE = 64  # SGLang pads the vocabulary to a multiple of this.
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The published tensors of a model, their whole shapes, and the numbers that decide their split.
-
-    Tied embeddings have one name. `embed_tokens` and `lm_head` may have more rows than `vocab_size`, a trainer's
-    padding. Raises TransferError for head counts that do not divide, and for shapes that do not fit the numbers.
-    """
+    """The published tensors of a model, their whole shapes, and the numbers that decide their split. Tied embeddings
+    have one name. `embed_tokens` and `lm_head` may have more rows than `vocab_size`, a trainer's padding. Raises
+    TransferError for head counts that do not divide, and for shapes that do not fit the numbers."""
 
     shapes: Mapping[str, tuple[int, ...]]
     num_heads: int
@@ -60,10 +55,8 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of tensor `name` that no receiver splits (a cell) or a publisher's part of one.
-
-    `holders` are the ranks of the finest layout that hold it.
-    """
+    """A box of tensor `name` that no receiver splits (a cell) or a publisher's part of one. `holders` are the ranks of
+    the finest layout that hold it."""
 
     name: str
     region: Region
@@ -71,16 +64,13 @@ class Piece:
 
 
 def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]:
-    """Return the box of each tensor that rank `rank` of an SGLang engine of `tp` tensor-parallel ranks holds.
-
-    Query heads and the rows of gate and up are split evenly, and so are the columns of o_proj and down_proj, and key
-    and value heads; with more ranks than key and value heads, each head lies on tp / num_kv_heads ranks in a row. The
+    """Return the box of each tensor that rank `rank` of an SGLang engine of `tp` tensor-parallel ranks holds. Query
+    heads and the rows of gate and up are split evenly, and so are the columns of o_proj and down_proj, and key and
+    value heads; with more ranks than key and value heads, each head lies on tp / num_kv_heads ranks in a row. The
     vocabulary is padded to a multiple of 64 (of 64 * tp if tp does not divide that) and split evenly; a rank of padding
     only lacks the name. All else is whole. The rows of a name have the order of `fused.hf_views`. Attention data
-    parallelism, expert parallelism and packed weights are not covered.
-
-    Raises TransferError for a split that SGLang refuses, and for a rank out of range.
-    """
+    parallelism, expert parallelism and packed weights are not covered. Raises TransferError for a split that SGLang
+    refuses, and for a rank out of range."""
     check_rank(tp, rank)
     multiple = _VOCABULARY_MULTIPLE
     if _up_to_multiple(model.vocab_size, multiple) % tp:
@@ -103,11 +93,9 @@ def tensor_parallel_regions(model: ModelShape, tp: int, rank: int, vocabulary_ro
 
 
 def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
-    """Return each tensor, cut at the edges of every rank of receivers of `tp` ranks or a divisor of it.
-
-    A tensor's cells are disjoint, ordered, and cover its published region. A receiver that SGLang refuses (3 ranks of 2
-    key and value heads) does not count. Raises TransferError if SGLang refuses `tp` ranks.
-    """
+    """Return each tensor, cut at the edges of every rank of receivers of `tp` ranks or a divisor of it. A tensor's
+    cells are disjoint, ordered, and cover its published region. A receiver that SGLang refuses (3 ranks of 2 key and
+    value heads) does not count. Raises TransferError if SGLang refuses `tp` ranks."""
     check_rank(tp, 0)
     finest = [receiver_regions(model, tp, rank) for rank in range(tp)]
     counts = [count for count in range(1, tp) if tp % count == 0 and _misfit(model, count) is None]
@@ -120,10 +108,8 @@ def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
 
 
 def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Piece, ...]]) -> list[Piece]:
-    """Return what a publisher that owns `held` sends: its boxes cut by the cells, in the order of `held`.
-
-    Raises TransferError for a box or a name that the cells do not cover.
-    """
+    """Return what a publisher that owns `held` sends: its boxes cut by the cells, in the order of `held`. Raises
+    TransferError for a box or a name that the cells do not cover."""
     cut = []
     for name, regions in held.items():
         for region in regions:
@@ -140,7 +126,6 @@ def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Pie
 
 
 def check_rank(ranks: int, rank: int) -> None:
-    """Raise TransferError unless 0 <= rank < ranks."""
     if not 0 <= rank < ranks:
         raise TransferError(f"rank {rank} of {ranks} ranks: expected 0 or more and less than the number of ranks")
 
@@ -150,7 +135,6 @@ def _holders(name: str, box: Region, finest: list[dict[str, Region]]) -> frozens
 
 
 def _misfit(model: ModelShape, tp: int) -> str | None:
-    """Return why the heads cannot be split over `tp` ranks, if so."""
     if model.num_heads % tp:
         return f"{model.num_heads} heads cannot be split over {tp} tensor-parallel ranks"
     if max(model.num_kv_heads, tp) % min(model.num_kv_heads, tp):

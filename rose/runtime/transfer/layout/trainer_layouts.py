@@ -1,7 +1,5 @@
-"""The boxes of each tensor that a trainer's rank publishes, for the usual ways of spreading a model over ranks.
-
-Of several ranks that hold a box one publishes it, so that all ranks together publish every element exactly once.
-"""
+"""The boxes of each tensor that a trainer's rank publishes, for the usual ways of spreading a model over ranks. Of
+several ranks that hold a box one publishes it, so that all ranks together publish every element exactly once."""
 
 import itertools
 import math
@@ -13,17 +11,14 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, flat_regions, overlapping
 from rose.runtime.transfer.layout.shards import ModelShape, check_rank, tensor_parallel_regions
 
-#: The boxes of each tensor, by name.
-Regions = dict[str, tuple[Region, ...]]
+Regions = dict[str, tuple[Region, ...]]  # The boxes of each tensor, by name.
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a trainer spreads its model over `ranks` ranks. `held` gives the boxes of one rank, padding included.
-
-    For another trainer write your own `held`, and `check_cover` it.
-    """
+    """How a trainer spreads its model over `ranks` ranks. `held` gives the boxes of one rank, padding included. For
+    another trainer write your own `held`, and `check_cover` it."""
 
     ranks: int
     held: Callable[[ModelShape, int], Regions]
@@ -33,11 +28,9 @@ class Layout:
             raise TransferError(f"a layout of {self.ranks} ranks: expected 1 or more")
 
     def regions(self, model: ModelShape, rank: int) -> Regions:
-        """Return the boxes of each tensor that a rank publishes, without the names of which it publishes nothing.
-
-        Each box is contiguous in the rank's own memory. Raises TransferError for a rank out of range, for a model that
-        cannot be spread so, and for a box outside of its tensor.
-        """
+        """Return the boxes of each tensor that a rank publishes, without the names of which it publishes nothing. Each
+        box is contiguous in the rank's own memory. Raises TransferError for a rank out of range, for a model that
+        cannot be spread so, and for a box outside of its tensor."""
         check_rank(self.ranks, rank)
         by_name: Regions = {}
         for name, regions in self.held(model, rank).items():
@@ -91,9 +84,7 @@ def fsdp_flat(ranks: int) -> Layout:
 
 def tensor_parallel(ranks: int) -> Layout:
     """Megatron's split: SGLang's, but with the vocabulary's rows, padding included, in chunks of ceil(rows / ranks).
-
-    The first of the ranks that hold a common box publishes it.
-    """
+    The first of the ranks that hold a common box publishes it."""
 
     def held(model: ModelShape, rank: int) -> Regions:
         own = tensor_parallel_regions(model, ranks, rank, None)
@@ -122,11 +113,9 @@ def pipeline(ranks: int) -> Layout:
 
 
 def check_cover(model: ModelShape, layout: Layout) -> None:
-    """Check before the first version that the ranks of a layout together publish every element exactly once.
-
-    Raises TransferError naming the tensor if two ranks publish an element, if none does, or if a rank publishes one
-    outside of the tensor.
-    """
+    """Check before the first version that a layout's ranks together publish every element exactly once. Raises
+    TransferError naming the tensor if two ranks publish an element, if none does, or if one lies outside of the
+    tensor."""
     held: dict[str, list[Region]] = {name: [] for name in model.shapes}
     for rank in range(layout.ranks):
         for name, regions in layout.regions(model, rank).items():

@@ -14,8 +14,7 @@ from rose.runtime.transfer.layout.regions import Region
 from rose.runtime.transfer.package.manifest import PieceEntry
 from rose.runtime.transfer.turns import Turn, at_once
 
-#: Where the encoded bytes of a piece of the package at an index are.
-Blobs = Callable[[int, PieceEntry], Buffer]
+Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of the package at an index.
 
 
 def follow(
@@ -26,12 +25,10 @@ def follow(
     new: Bits,
     turn: Turn = at_once,
 ) -> Bits:
-    """Return in `new` what the packages of `links` make of `bits`, the elements in `box`; `bits` is only read.
-
-    Each link has a package's pieces inside of the box (`inside`). Only the result is hashed, since a wrong base leads
-    to another result, unless a dense piece has a base. Then, or if the result is wrong, every base and every result on
-    the way is hashed too. Raises TransferError naming the first that differs from its package.
-    """
+    """Return in `new` what the packages of `links` make of `bits`, the elements in `box`; `bits` is only read. Each
+    link has a package's pieces inside of the box (`inside`). Only the result is hashed, since a wrong base leads to
+    another result, unless a dense piece has a base. Then, or if the result is wrong, every base and every result on the
+    way is hashed too. Raises TransferError naming the first that differs from its package."""
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
             return _walk(box, bits, links, blobs, new, turn, every=False)

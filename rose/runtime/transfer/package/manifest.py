@@ -1,9 +1,8 @@
-"""Manifests of packages of weights. A package is an anchor (a whole version) or a delta between two versions.
+"""Manifests of packages of weights. A package is an anchor (a whole version) or a delta between two versions. Its
+tensors are cut into pieces; pieces for the same receivers lie together in chunks, which are named by their SHA-256.
 
-Its tensors are cut into pieces; pieces for the same receivers lie together in chunks, which are named by their SHA-256.
 A manifest's file is a line with the SHA-256 of the rest, and the manifest as packed JSON: `tail -n +2 FILE | gzip -d`
-shows it. Each manifest has exactly one JSON, so that no bit of it can change unnoticed.
-"""
+shows it. Each manifest has exactly one JSON, so that no bit of it can change unnoticed."""
 
 from __future__ import annotations
 
@@ -25,19 +24,16 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, overlapping
 
 _STEM = re.compile(r"(\d{8,19})-(?:anchor|from-(\d{8,19}))")
-#: Larger than the manifest of any model, whose hashes cannot be compressed.
-MANIFEST_BYTES_MAX = 64 << 20
+MANIFEST_BYTES_MAX = 64 << 20  # Larger than the manifest of any model, whose hashes cannot be compressed.
 #: Bounds of an unpacked manifest: numbers, texts and lists take far more memory than their JSON. A piece of a matrix is
 #: 58 of these values, so there is room for 400,000 pieces: 700 tensors on 570 ranks.
 _BYTES_MAX, _VALUES_MAX = 160 << 20, 24_000_000
 _VALUE_SIGNS = (b",", b"[", b'"')
 _BLOCK_BYTES = 4 << 20
 _LEVEL = 6
-#: The number that selects the gzip format in zlib.
-_GZIP = 31
+_GZIP = 31  # Selects the gzip format in zlib.
 _SEAL_BYTES = 65
-#: A hundred thousand packages.
-INDEX_BYTES_MAX = 8 << 20
+INDEX_BYTES_MAX = 8 << 20  # A hundred thousand packages.
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -53,10 +49,8 @@ class Package:
 
     version: Number
     base_version: Number | None
-    #: Size of its chunks together, for choosing the cheapest way to a version.
-    blob_bytes: Number = dataclasses.field(default=0, compare=False)
-    #: The RL run whose weights these are; "" without one.
-    run_id: Name = dataclasses.field(default="", compare=False)
+    blob_bytes: Number = dataclasses.field(default=0, compare=False)  # Of all its chunks; `plan` minimises it.
+    run_id: Name = dataclasses.field(default="", compare=False)  # The RL run of these weights; "" without one.
 
     @property
     def stem(self) -> str:
@@ -96,18 +90,15 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceEntry:
-    """One box of a tensor: the place of its encoded bytes, and the XXH3-128 of its base and of its result.
-
-    `shape` is that of the whole tensor; the box is `start <= index < stop`; hashes are of the box's bits in C order.
-    """
+    """One box of a tensor: the place of its encoded bytes, and the XXH3-128 of its base and of its result. `shape` is
+    that of the whole tensor; the box is `start <= index < stop`; hashes are of the box's bits in C order."""
 
     name: Name
     dtype: Name
     shape: _Place
     start: _Place
     stop: _Place
-    #: Index into the manifest's chunks, and the place in that chunk.
-    chunk: Number
+    chunk: Number  # Index into the manifest's chunks; `offset` and `length` are bytes in that chunk.
     offset: Number
     length: Number
     encoding: Encoding
@@ -139,12 +130,10 @@ class Manifest:
 
     version: Number
     base_version: Number | None
-    #: What the publisher's threads spent on comparing, encoding and checking, on all ranks together.
-    encode_ns: Number
+    encode_ns: Number  # Time of the publisher's threads for comparing, encoding and checking, on all ranks together.
     chunks: tuple[Chunk, ...]
     pieces: tuple[PieceEntry, ...]
-    #: The RL run that published it; "" without one.
-    run_id: Name = ""
+    run_id: Name = ""  # The RL run that published it; "" without one.
 
     @property
     def package(self) -> Package:
@@ -199,10 +188,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True) -> Manifest:
-        """Parse and check. Raises TransferError for anything but a sound manifest.
-
-        Not `whole` is one trainer rank's part: its pieces need not cover the tensors.
-        """
+        """Parse and check; a trainer rank's part (not `whole`) need not cover the tensors. Raises TransferError."""
         if len(data) > MANIFEST_BYTES_MAX or data[:_SEAL_BYTES] != _seal(data[_SEAL_BYTES:]):
             raise TransferError(f"manifest of {len(data)} bytes fails its own SHA-256; fetch it again")
         try:
@@ -294,10 +280,8 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """Return the manifest of a package from the parts of all ranks.
-
-    Raises TransferError if the parts are of different packages, overlap, or leave a gap.
-    """
+    """Return the package's manifest. Raises TransferError if the parts are of different packages, overlap, or leave a
+    gap."""
     if len(runs := {part.run_id for part in parts}) != 1:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
     ways = {(part.version, part.base_version) for part in parts}
@@ -322,9 +306,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
 def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Package]:
     """Return the packages of fewest bytes that lead from `have` (None: nothing) to `version`, in the order to apply.
-
-    Raises TransferError if no chain of packages leads there.
-    """
+    Raises TransferError if no chain of packages leads there."""
     costs: dict[int | None, int] = {None: 0, have: 0}
     last: dict[int, Package] = {}
     known = sorted(packages, key=lambda package: package.version)
@@ -362,10 +344,8 @@ def read_index(data: bytes) -> list[Package]:
 
 
 def check_chain(manifests: Sequence[Manifest]) -> None:
-    """Raise TransferError unless each link begins where the one before it ended, piece by piece.
-
-    Pieces that the next link cuts differently are left to `apply`, which hashes their bases.
-    """
+    """Raise TransferError unless each link begins where the one before it ended, piece by piece. Pieces that the next
+    link cuts differently are left to `apply`, which hashes their bases."""
     for before, after in itertools.pairwise(manifests):
         if after.base_version != before.version:
             raise TransferError(f"delta from version {after.base_version} cannot follow version {before.version}")

@@ -13,10 +13,8 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One of `ranks` trainer ranks that publish together. `attempt` distinguishes restarts of all of them.
-
-    Raises ValueError for a rank out of range, and for an attempt that is not a short name.
-    """
+    """One of `ranks` trainer ranks that publish together. `attempt` distinguishes restarts of all of them. Raises
+    ValueError for a rank out of range, and for an attempt that is not a short name."""
 
     rank: int = 0
     ranks: int = 1
@@ -49,10 +47,8 @@ class Parts:
             return None
 
     def check_base(self, package: Package, writer: Writer) -> None:
-        """Raise TransferError if another rank has begun this version from another base.
-
-        A rank's first part of a version is against the version that it published before.
-        """
+        """Raise TransferError if another rank has begun this version from another base. A rank's first part of a
+        version is against the version that it published before."""
         for rank in range(writer.ranks):
             begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
             if begun and _name(package.stem, writer, rank) not in begun:

@@ -1,8 +1,6 @@
-"""Fetched and verified packages that lead to a version, in a folder of this host, for `apply`.
-
-The folder has each package's manifest `NN.json` in order, and the wanted chunks of all of them in `chunks` by SHA-256.
-It gets its name only when complete.
-"""
+"""Fetched and verified packages that lead to a version, in a folder of this host, for `apply`. The folder has each
+package's manifest `NN.json` in order, and the wanted chunks of all of them in `chunks` by SHA-256. It gets its name
+only when complete."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ class Staged:
 
     folder: Path
     manifests: tuple[Manifest, ...]
-    #: Bytes of HTTP bodies received; 0 when the folder was found already staged.
-    wire_bytes: int = 0
+    wire_bytes: int = 0  # Bytes of HTTP bodies received; 0 when the folder was found already staged.
     fetch_ns: int = 0
     verify_ns: int = 0
 
@@ -58,7 +55,6 @@ class Staged:
 
     @property
     def encode_ns(self) -> int:
-        """The publisher's time for these packages."""
         return sum(manifest.encode_ns for manifest in self.manifests)
 
     def chunk(self, chunk: Chunk) -> memoryview:
@@ -66,15 +62,12 @@ class Staged:
         return map_file(self._path(chunk), chunk.size_bytes)
 
     def remove(self) -> None:
-        """Delete the folder once applied."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @classmethod
     def open(cls, folder: Path, regions: Mapping[str, Region] | None = None, turn: Turn = at_once) -> Staged:
         """Open a staged folder and check every byte that a holder of `regions` needs (None: of all present chunks).
-
-        Chunks are hashed in portions, with a `turn` around each. Raises TransferError for a missing or altered byte.
-        """
+        Chunks are hashed in portions, with a `turn` around each. Raises TransferError for a missing or altered byte."""
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):

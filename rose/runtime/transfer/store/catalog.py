@@ -1,7 +1,5 @@
-"""A store's manifests, which make packages exist.
-
-Every change needs the store's lock. A manifest never changes, so each is read once.
-"""
+"""A store's manifests, which make packages exist. Every change needs the store's lock. A manifest never changes, so
+each is read once."""
 
 import os
 from collections.abc import Sequence
@@ -22,10 +20,8 @@ class Catalog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         make_folder(folder)
-        #: What was read or added, by file name: each package with the SHA-256 of its chunks, in order.
-        self._known: dict[str, tuple[Package, frozenset[str]]] = {}
-        #: The manifest that was added or read last: the next version begins there.
-        self._last: Manifest | None = None
+        self._known: dict[str, tuple[Package, frozenset[str]]] = {}  # By file name, with the SHA-256 of its chunks.
+        self._last: Manifest | None = None  # Added or read last: the next version begins there.
 
     def locked(self) -> AbstractContextManager[None]:
         """Return the lock for every change, between processes and threads."""
@@ -55,10 +51,8 @@ class Catalog:
         return manifest
 
     def any_of(self, version: int) -> Manifest:
-        """Return the manifest of a package that leads to a version: all name the same tensors and results.
-
-        Raises TransferError without such a package.
-        """
+        """Return a manifest that leads to `version`: all name the same tensors and results. Raises TransferError
+        without one."""
         packages = [package for package in self.packages() if package.version == version]
         if not packages:
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
@@ -70,10 +64,8 @@ class Catalog:
         return {sha256 for _, chunks in self._listed() for sha256 in chunks}
 
     def add(self, manifests: Sequence[Manifest]) -> None:
-        """Make packages exist, in this order. Raises OSError, before any of them exists, without room.
-
-        If the index cannot be written, the next `refresh` writes it.
-        """
+        """Make packages exist, in this order. Raises OSError, before any of them exists, without room. If the index
+        cannot be written, the next `refresh` writes it."""
         self._replace({self.folder / _name(manifest.package): manifest.to_bytes() for manifest in manifests})
         self._known |= {_name(manifest.package): _entry(manifest) for manifest in manifests}
         self._last = manifests[-1]

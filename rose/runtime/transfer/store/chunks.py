@@ -1,8 +1,6 @@
-"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them.
-
-Writers of chunks hold the lock in shared mode until a manifest names the chunks; removal needs it alone. So chunks
-never disappear under a publisher of any process, and the next removal also takes those of a killed one.
-"""
+"""A store's chunks: files named by their SHA-256, written once, removed when no manifest names them. Writers of chunks
+hold the lock in shared mode until a manifest names the chunks; removal needs it alone. So chunks never disappear under
+a publisher of any process, and the next removal also takes those of a killed one."""
 
 import fcntl
 import hashlib
@@ -16,16 +14,14 @@ from rose.ledger.layout import make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk
 
-#: A chunk that has reached this size takes no further piece; a larger piece has a chunk of its own.
-CHUNK_BYTES_MAX = 64 << 20
+CHUNK_BYTES_MAX = 64 << 20  # Pieces do not exceed this together; a larger piece has a chunk of its own.
 
 
 class ChunkFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         make_folder(folder)
-        #: Put, and not known to be on disk.
-        self._put: set[Path] = set()
+        self._put: set[Path] = set()  # Put, and not known to be on disk.
 
     def path(self, sha256: str) -> Path:
         return self._folder / sha256[:2] / sha256

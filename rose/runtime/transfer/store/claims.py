@@ -1,5 +1,4 @@
 """What a store must keep: packages that a receiver is fetching (pins), and each receiver's version (acks).
-
 Each is a file, which outlives a restart and holds in every process.
 
     pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
@@ -22,10 +21,8 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Name, Number, Package, plan
 
 _PIN = re.compile(r"[0-9a-f]{32}")
-#: Receivers that fetch at once.
-PINS_MAX = 4096
-#: Receivers whose version is kept; the ones heard of longest ago are forgotten first.
-RECEIVERS_MAX = 4096
+PINS_MAX = 4096  # Receivers that fetch at once.
+RECEIVERS_MAX = 4096  # Receivers whose version is kept; the ones heard of longest ago are forgotten first.
 
 
 _UnixTime = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -47,9 +44,7 @@ _Claim = TypeVar("_Claim", _Pin, _Ack)
 
 class Claims:
     """The folders `pins` and `acks` of a store. `now` gives seconds since the Unix epoch, `locked` the store's lock.
-
-    Hold the lock to call `pinned` and `acknowledged`.
-    """
+    Hold the lock to call `pinned` and `acknowledged`."""
 
     def __init__(
         self, store: Path, now: Callable[[], float], locked: Callable[[], AbstractContextManager[object]]
@@ -62,10 +57,8 @@ class Claims:
         make_folder(self._acks)
 
     def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
-        """Keep packages for `ttl_s`; return the pin's name. It restores none: check afterwards that all exist.
-
-        Raises TransferError with PINS_MAX pins.
-        """
+        """Keep packages for `ttl_s`; return the pin's name. It restores none: check afterwards that all exist. Raises
+        TransferError with PINS_MAX pins."""
         with self._locked():
             if len(_names(self._pins)) >= PINS_MAX and len(self.pinned()) >= PINS_MAX:
                 raise TransferError(f"the store has {PINS_MAX} pins, the most it can have; try again later")
@@ -148,12 +141,9 @@ def unneeded(
     pinned: Collection[Sequence[str]],
     acknowledged: Iterable[int],
 ) -> list[Package]:
-    """Return the packages that may be removed. The others are:
-
-    - the newest `anchors_kept` anchors, and all that leads on from the oldest of those;
-    - the `pinned` ways, as stems in their order;
-    - the cheapest way to the newest version from each `acknowledged` one, and from each pinned way's end.
-    """
+    """Return the packages that may be removed. The others are the newest `anchors_kept` anchors and all that leads on
+    from the oldest of those; the `pinned` ways, as stems in their order; and the cheapest way to the newest version
+    from each `acknowledged` one and from each pinned way's end."""
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)
     old = [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]

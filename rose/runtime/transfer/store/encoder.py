@@ -1,8 +1,6 @@
-"""Encodes the pieces of a version against the version before it, and then as composite deltas and anchor.
-
-Only the bits of the last version are kept, and each step is taken in place. Earlier steps are kept as `Changes`, merged
-pairwise like a binary counter: to `undo` the changes since an earlier version restores that version's bits.
-"""
+"""Encodes the pieces of a version against the version before it, and then as composite deltas and anchor. Only the bits
+of the last version are kept, and each step is taken in place. Earlier steps are kept as `Changes`, merged pairwise like
+a binary counter: to `undo` the changes since an earlier version restores that version's bits."""
 
 import os
 import time
@@ -50,8 +48,7 @@ class Held:
     bits: dict[Key, Bits] = field(default_factory=dict)
     xxh3: dict[Key, str] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
-    #: Copies on the trainer's accelerator of what lies there, to compare the next version with.
-    on_device: dict[Key, torch.Tensor | None] = field(default_factory=dict)
+    on_device: dict[Key, torch.Tensor | None] = field(default_factory=dict)  # As in `Fetched`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +104,11 @@ class _Package:
 def encode_first(
     version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool
 ) -> tuple[Manifest, Held]:
-    """Encode the pieces against `held`, or whole without it; the chunks are put, not synced.
-
-    Every piece is decoded where the base lies, and compared, which uses `held` up, also on failure. Of tensors on an
-    accelerator only changed elements are copied, unless an `anchor` follows, which needs all. Returns the manifest of
-    these pieces, which no file names yet, and the new `Held` for `encode_more`.
-
-    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
-    """
+    """Encode the pieces against `held`, or whole without it; the chunks are put, not synced. Every piece is decoded
+    where the base lies, and compared, which uses `held` up, also on failure. Of tensors on an accelerator only changed
+    elements are copied, unless an `anchor` follows, which needs all. Returns the manifest of these pieces, which no
+    file names yet, and the new `Held` for `encode_more`. Raises TransferError if a piece does not decode to what was
+    encoded, OSError if a chunk cannot be written."""
     now = Held(version, {cut.info.name: cut.info for cut in cuts})
     if held is not None:
         step = Span(held.version, held.xxh3)
@@ -143,15 +137,11 @@ def encode_first(
 def encode_more(
     cuts: Sequence[Cut], now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int
 ) -> list[Manifest]:
-    """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced.
-
-    Version v gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, if the changes
-    since are known. Every piece is decoded and compared. Returns the manifests of these pieces, which no file names
-    yet, the latest base first and the anchor last, and merges the spans of `now`.
-
-    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written; `now` is
-    then used up.
-    """
+    """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced. Version v
+    gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, if the changes since are
+    known. Every piece is decoded and compared. Returns the manifests of these pieces, which no file names yet, the
+    latest base first and the anchor last, and merges the spans of `now`. Raises TransferError if a piece does not
+    decode to what was encoded, OSError if a chunk cannot be written; `now` is then used up."""
     *before, step = now.spans
     strides = composites([span.base_version for span in before], now.version, stride_max)
     bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
@@ -201,7 +191,6 @@ def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]
 
 
 def _checked(cut: Cut, now: Held, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:
-    """Return the code of a piece if the bits decoded from it are the version's."""
     if digest(now.bits[cut.key]) != now.xxh3[cut.key]:
         raise TransferError(f"tensor {cut.info.name!r} of version {now.version} does not decode to what was encoded")
     return _Blob(base_xxh3, encoded, time.monotonic_ns() - started_ns)
@@ -225,11 +214,9 @@ def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
 
 
 def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> Held:
-    """Decode the boxes `keys` of the version that a chain of packages from an anchor leads to.
-
-    The version may have been cut differently. Each link becomes a step, so that composite deltas continue. Raises
-    TransferError if a chunk is missing or damaged.
-    """
+    """Decode the boxes `keys` of the version that a chain of packages from an anchor leads to, however that was cut.
+    Each link becomes a step, so that composite deltas continue. Raises TransferError if a chunk is missing or
+    damaged."""
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}
     spans = [Span(before.version) for before in manifests[:-1]]

@@ -17,10 +17,8 @@ class FencedError(TransferError):
 
 class Fence:
     """One publisher's claim to a folder. `publisher.json` has the newest number that published; lower ones are refused.
-
     `number` rises with each resumption of a run. None takes the next number at the first publication. Call the methods
-    with the store's lock held.
-    """
+    with the store's lock held."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / _FILE
@@ -33,8 +31,7 @@ class Fence:
 
     def hold(self, packages: Iterable[Package]) -> None:
         """Become the folder's publisher. Raises FencedError if a newer one published, TransferError if `packages` are
-        another run's, OSError if the file cannot be written.
-        """
+        another run's, OSError if the file cannot be written."""
         self.check_run(packages)
         newest = self._newest()
         if self._number is None:

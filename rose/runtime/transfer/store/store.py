@@ -8,8 +8,7 @@
     publisher.json                                 the number of the newest publisher (`fence`)
     store.lock                                     held while any of these but chunks and parts change
 
-Several processes may use a folder at once, as long as it is on a file system whose locks they share.
-"""
+Several processes may use a folder at once, as long as it is on a file system whose locks they share."""
 
 import logging
 import math
@@ -51,28 +50,23 @@ class Published:
 
     version: int
     delta: Manifest | None
-    #: The whole version, where that was due.
-    anchor: Manifest | None = None
-    #: Deltas against earlier versions, the latest first.
-    composites: tuple[Manifest, ...] = ()
+    anchor: Manifest | None = None  # The whole version, where that was due.
+    composites: tuple[Manifest, ...] = ()  # Deltas against earlier versions, the latest first.
 
     @property
     def manifest(self) -> Manifest:
-        """The delta if there is one, else the anchor."""
         manifest = self.delta or self.anchor
         assert manifest is not None
         return manifest
 
 
 class VersionStore:
-    """Publishes versions into `folder`, lists them, and removes what nobody needs.
-
-    A version at or past a multiple of `anchor_every` is also published whole. The newest `anchors_kept` anchors and
-    their successors are kept, pinned packages, and what receivers need that acknowledged a version in the last
-    `receiver_ttl_s`. `run_id` is the RL run of these versions, and `fence` its publisher's number: another run and an
-    older publisher are refused. `tp` is the largest tensor-parallel size of a receiver; above 1 it needs the `model`.
-    `now` gives seconds since the Unix epoch.
-    """
+    """Publishes versions into `folder`, lists them, and removes what nobody needs. A version at or past a multiple of
+    `anchor_every` is also published whole. The newest `anchors_kept` anchors and their successors are kept, pinned
+    packages, and what receivers need that acknowledged a version in the last `receiver_ttl_s`. `run_id` is the RL run
+    of these versions, and `fence` its publisher's number: another run and an older publisher are refused. `tp` is the
+    largest tensor-parallel size of a receiver; above 1 it needs the `model`. `now` gives seconds since the Unix
+    epoch."""
 
     def __init__(
         self,
@@ -104,18 +98,13 @@ class VersionStore:
         self.run_id = run_id
         self._fence = Fence(folder, run_id, fence)
         self._held: Held | None = None
-        #: Whether nothing lies in `chunks` that nobody names, as far as is known.
-        self._swept = False
+        self._swept = False  # Whether `chunks` is known to hold nothing that no manifest or part names.
 
     def packages(self) -> list[Package]:
-        """Return the packages, oldest version first; safe beside publishers in other processes.
-
-        Raises TransferError if a manifest is damaged.
-        """
+        """Return the packages, oldest version first. Raises TransferError if a manifest is damaged."""
         return self._catalog.packages()
 
     def latest(self) -> int | None:
-        """Return the newest version, or None if nothing was published."""
         return self._catalog.latest()
 
     def check_run(self) -> None:
@@ -140,17 +129,14 @@ class VersionStore:
     def publish(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], object] = lambda: None
     ) -> Published:
-        """Write `version` as a delta against the version before, and call `visible` once it is visible.
-
-        Composite deltas, and an anchor if due, follow for receivers that join later. Only for a trainer of one process,
-        the only publisher of this folder. A tensor that shares its memory with an earlier one (tied embeddings) is left
-        out. Each piece is decoded and compared before the version becomes visible. Memory holds the weights twice: the
+        """Write `version` as a delta against the version before, and call `visible` once it is visible. Composite
+        deltas, and an anchor if due, follow for receivers that join later. Only for a trainer of one process, the only
+        publisher of this folder. A tensor that shares its memory with an earlier one (tied embeddings) is left out.
+        Each piece is decoded and compared before the version becomes visible. Memory holds the weights twice: the
         trainer's, and the last version's, in which the next one is decoded.
-
         Raises TransferError for a version that is not newer, another layout, an unknown dtype, a full disk, or
         (FencedError) a newer publisher; earlier versions stay intact. If the message says that this version is visible
-        all the same, the next one makes up for the rest.
-        """
+        all the same, the next one makes up for the rest."""
         latest = self.latest()
         if latest is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
@@ -162,15 +148,11 @@ class VersionStore:
     def publish_part(
         self, version: int, rank: int, ranks: int, pieces: Mapping[Piece, torch.Tensor], *, attempt: str = "0"
     ) -> Published | None:
-        """Write one rank's `pieces` of `version` (`shards.pieces` of its boxes, with their elements).
-
-        The last part makes the version visible, which that rank is told. A rank that died publishes its part again.
+        """Write one rank's `pieces` of `version` (`shards.pieces` of its boxes, with their elements). The last part
+        makes the version visible, and only its call returns the version. A rank that died publishes its part again.
         `attempt` distinguishes restarts of the whole trainer, and is the same on all ranks: parts of different attempts
-        are never combined.
-
-        Raises TransferError as `publish` does, also if the parts do not make up the version, or if this part differs
-        from the published version.
-        """
+        are never combined. Raises TransferError as `publish` does, also if the parts do not make up the version, or if
+        this part differs from the published version."""
         if self._model is None:
             raise ValueError("a part does not say what the whole tensors are: give the store the model's shape")
         writer = Writer(rank, ranks, attempt)
@@ -184,10 +166,8 @@ class VersionStore:
         return self._publish(version, cuts, writer)
 
     def prune(self) -> None:
-        """Remove unneeded manifests, then the chunks that none names. An open file outlives its name.
-
-        Raises TransferError if the folder cannot be written.
-        """
+        """Remove unneeded manifests, then the chunks that none names. An open file outlives its name. Raises
+        TransferError if the folder cannot be written."""
         try:
             with self._catalog.locked():
                 gone = unneeded(
@@ -313,10 +293,8 @@ class VersionStore:
         return None if others is None else merge_parts([part, *others])
 
     def _anchor_due(self, version: int, held: Held, writer: Writer) -> bool:
-        """Return whether a multiple of `anchor_every` was passed since the last anchor that was written.
-
-        Ranks cannot ask each other, and count from the version before.
-        """
+        """Return whether a multiple of `anchor_every` was passed since the last written anchor. Ranks cannot ask each
+        other, and count from the version before."""
         since = held.version if writer.ranks > 1 else self._catalog.latest_anchor()
         return since is None or version // self.anchor_every > since // self.anchor_every
 
@@ -358,10 +336,8 @@ class Publisher:
         self._rest: Future[Published] | None = None
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Return once `version` is visible and the tensors may change. Waits for the rest of the version before.
-
-        Raises TransferError as `VersionStore.publish` does, if the version did not become visible.
-        """
+        """Return once `version` is visible and the tensors may change; first wait for the rest of the version before.
+        Raises TransferError as `VersionStore.publish` does, if the version did not become visible."""
         self.wait()
         visible: SimpleQueue[bool] = SimpleQueue()
         publishing = self._thread.submit(self._store.publish, version, tensors, visible=lambda: visible.put(True))

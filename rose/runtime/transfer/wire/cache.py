@@ -1,7 +1,5 @@
-"""A relay's chunks on disk within a budget of bytes: the least recently used go first, and none in use.
-
-A file counts as complete only once this process has checked its hash, also after a restart.
-"""
+"""A relay's chunks on disk within a budget of bytes: the least recently used go first, and none in use. A file counts
+as complete only once this process has checked its hash, also after a restart."""
 
 import asyncio
 import fcntl
@@ -21,15 +19,12 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 class _Entry:
     size_bytes: int
     complete: bool = False
-    #: How many use it now.
-    holds: int = 0
+    holds: int = 0  # How many use it now.
 
 
 class ChunkCache:
-    """The chunks in `folder`, together at most `budget_bytes`. For one event loop; not for several threads.
-
-    Raises TransferError if another process uses the folder.
-    """
+    """The chunks in `folder`, together at most `budget_bytes`. For one event loop; not for several threads. Raises
+    TransferError if another process uses the folder."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         if budget_bytes <= 0:
@@ -44,8 +39,7 @@ class ChunkCache:
         except BlockingIOError:
             self._lock.close()
             raise TransferError(f"{folder} is the cache of another relay that is running; give each one of its own")
-        #: By SHA-256, the least recently used first.
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # By SHA-256, the least recently used first.
         self._freed = asyncio.Event()
         stored = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
         for path in sorted(stored, key=lambda path: path.stat().st_mtime_ns):
@@ -73,11 +67,8 @@ class ChunkCache:
             self._freed.set()
 
     async def reserve(self, sha256: str, size_bytes: int) -> None:
-        """Make room for a chunk to download; waits while all others are in use.
-
-        One task at a time downloads a chunk, which is in use until `finish`. Raises TransferError for a chunk larger
-        than the whole budget.
-        """
+        """Make room for a chunk to download; waits while all others are in use. One task at a time downloads a chunk,
+        which is in use until `finish`. Raises TransferError for a chunk larger than the whole budget."""
         if size_bytes > self.budget_bytes:
             raise TransferError(
                 f"chunk {sha256} is {size_bytes} bytes and the relay's whole budget {self.budget_bytes}; enlarge it"

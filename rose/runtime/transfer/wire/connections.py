@@ -13,10 +13,8 @@ from rose.runtime.transfer.errors import TransferError
 
 
 class Connections:
-    """Connections that threads take and give back. `interrupt` ends all of them for good.
-
-    `check_address` raises TransferError for a forbidden address.
-    """
+    """Connections that threads take and give back. `interrupt` ends all of them for good. `check_address` raises
+    TransferError for a forbidden address."""
 
     def __init__(
         self, scheme: str, host: str, port: int | None, timeout_s: float, check_address: Callable[[str], None]
@@ -25,12 +23,10 @@ class Connections:
         self._address = (host, port)
         self._timeout_s = timeout_s
         self.check_address = check_address
-        #: Those on which no request is under way; the one used last is at the end.
-        self._idle: list[_Http] = []
+        self._idle: list[_Http] = []  # No request is under way on these; the one used last is at the end.
         self._lock = threading.Lock()
         self._interrupted = False
-        #: A second descriptor of each socket: the first one changes its owner when it is wrapped for TLS.
-        self.open: dict[_Http, socket.socket] = {}
+        self.open: dict[_Http, socket.socket] = {}  # Second descriptors: TLS changes the owner of the first ones.
 
     def take(self) -> http.client.HTTPConnection:
         """Return an idle connection, else a new one, which connects with its first request."""
@@ -114,23 +110,19 @@ class _Https(http.client.HTTPSConnection, _Http):
     """Wraps what `_Http` connects."""
 
 
-#: How much unused time is kept: after a pause this many seconds' worth may pass at once.
-_BURST_S = 0.05
+_BURST_S = 0.05  # How much unused time is kept: after a pause this many seconds' worth may pass at once.
 
 
 class Throttle:
-    """Lets at most `max_bytes_per_s` pass, over all threads that share it; None sets no limit.
-
-    The mean since the start never exceeds the limit, since the bucket is empty at first.
-    """
+    """Lets at most `max_bytes_per_s` pass, over all threads that share it; None sets no limit. The mean since the start
+    never exceeds the limit, since the bucket is empty at first."""
 
     def __init__(self, max_bytes_per_s: float | None = None) -> None:
         if max_bytes_per_s is not None and max_bytes_per_s <= 0:
             raise ValueError(f"max_bytes_per_s is {max_bytes_per_s}, expected more than 0, or None for no limit")
         self._max_bytes_per_s = max_bytes_per_s
         self._lock = threading.Lock()
-        #: When all that passed so far is paid for, seconds on the monotonic clock.
-        self._paid_s = time.monotonic()
+        self._paid_s = time.monotonic()  # When all that passed so far is paid for, seconds on the monotonic clock.
 
     def took(self, count_bytes: int) -> None:
         """Count received bytes; return when the limit lets more come."""

@@ -26,14 +26,10 @@ from rose.runtime.transfer.package.manifest import (
 from rose.runtime.transfer.wire.connections import Connections, Throttle
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
-#: What is received, hashed and written at a time; a broken transfer loses no more than this.
-BLOCK_BYTES = 256 << 10
-#: What is asked of an object store at a time: each is a request of its own.
-_OBJECT_BLOCK_BYTES = 4 << 20
-#: What is answered to a request for a pin: few packages lead to a version.
-_ANSWER_BYTES_MAX = 1 << 20
-#: What a pin may be called.
-PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+BLOCK_BYTES = 256 << 10  # Received, hashed and written at a time; a broken transfer loses no more than this.
+_OBJECT_BLOCK_BYTES = 4 << 20  # Asked of an object store at a time: each is a request of its own.
+_ANSWER_BYTES_MAX = 1 << 20  # Of an answer to a request for a pin: few packages lead to a version.
+PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # What a pin may be called.
 
 
 class GoneError(TransferError):
@@ -53,10 +49,8 @@ class Route:
     """The packages that lead to a version, in the order to apply, and the pin that keeps them."""
 
     packages: tuple[Package, ...]
-    #: None where the origin cannot keep anything.
-    pin: str | None = None
-    #: The pin ends by itself this long after it was last renewed.
-    ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    pin: str | None = None  # None where the origin cannot keep anything.
+    ttl_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # The pin ends this long after its last renewal.
 
     def to_bytes(self) -> bytes:
         return msgspec.json.encode(self)
@@ -74,15 +68,12 @@ class Route:
 
 
 class Origin(ABC):
-    """The source of a receiver or a relay; several threads may call it at once.
-
-    Methods raise GoneError, BrokenError, or TransferError for permanent errors; `acknowledge` also RefusedError.
-    """
+    """The source of a receiver or a relay; several threads may call it at once. Methods raise GoneError, BrokenError,
+    or TransferError for permanent errors; `acknowledge` also RefusedError."""
 
     def __init__(self, url: str, throttle: Throttle) -> None:
         self.url = url.rstrip("/")
-        #: Bytes of bodies received so far.
-        self.received_bytes = 0
+        self.received_bytes = 0  # Of bodies, so far.
         self._throttle = throttle
         self._counting = threading.Lock()
 
@@ -140,11 +131,8 @@ def open_origin(
     timeout_s: float = 30.0,
 ) -> Origin:
     """Return the origin at `http://HOST:PORT`, `https://HOST:PORT`, `s3://BUCKET/FOLDER`, `gs://...` or
-    `file:///FOLDER`.
-
-    A URL that somebody else chose needs the fleet's `rules`. `timeout_s` bounds each wait for an HTTP server. Raises
-    TransferError for a URL that the rules refuse, and for a token where none is used.
-    """
+    `file:///FOLDER`. A URL that somebody else chose needs the fleet's `rules`. `timeout_s` bounds each wait for an HTTP
+    server. Raises TransferError for a URL that the rules refuse, and for a token where none is used."""
     parts = rules.check_url(url)
     throttle = throttle or Throttle()
     if parts.scheme in ("http", "https"):
@@ -240,9 +228,8 @@ class HttpOrigin(Origin):
     def _asked(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a good answer with its unread body. The connection is kept for any thread's next request, unless
-        something stays unread.
-        """
+        """Yield a good answer with its unread body. The connection is kept for the next request unless something stays
+        unread."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:
@@ -264,7 +251,6 @@ class HttpOrigin(Origin):
         body: dict[str, object] | None,
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
-        """Send a request, and return the head of the answer."""
         kept = connection.sock is not None
         data = None if body is None else json.dumps(body).encode()
         sent = {**self._headers, **headers, **({} if data is None else {"Content-Type": "application/json"})}
@@ -284,7 +270,6 @@ class HttpOrigin(Origin):
             raise self._unsendable() from None
 
     def _good(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
-        """Return the answer, or raise its status as an error."""
         if response.status in (200, 206):
             return response
         message = f"{self.url}{path} answered {response.status}"

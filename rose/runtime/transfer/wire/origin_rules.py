@@ -12,10 +12,9 @@ from rose.runtime.transfer.errors import TransferError
 _OVER_HTTP = ("http", "https")
 _OBJECT_STORES = ("s3", "gs")
 _SHOWN_CHARS_MAX = 200
-#: Cloud metadata services that lie outside the link-local networks: of AWS over IPv6, and of Alibaba Cloud.
+#: Metadata services outside the link-local networks: of Amazon, Google, Alibaba, Azure and Oracle.
 _METADATA = tuple(
     ipaddress.ip_address(address)
-    # Amazon, Google, Alibaba, Azure, Oracle.
     for address in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
 )
 
@@ -24,14 +23,10 @@ _METADATA = tuple(
 class OriginRules:
     """Permissions beside origins over HTTP at ordinary addresses, and object stores."""
 
-    #: Whether `file:///FOLDER` may be.
-    files: bool = False
-    #: Names, addresses and networks of hosts that may be, although they are loopback, link-local or the like.
-    hosts: tuple[str, ...] = ()
-    #: The address from which the URL was published: its publisher reaches that without an agent's help.
-    client: str | None = None
-    #: Whether errors quote what the origin answers. A stranger's answer may hold what is nobody else's business.
-    quotes: bool = False
+    files: bool = False  # Whether `file:///FOLDER` may be.
+    hosts: tuple[str, ...] = ()  # Names, addresses and networks allowed although loopback, link-local or the like.
+    client: str | None = None  # Published the URL from this address, and reaches it without an agent's help.
+    quotes: bool = False  # Whether errors quote what the origin answers: a stranger's answer may be confidential.
 
     def check_url(self, url: str) -> SplitResult:
         """Return the parts of the URL. Raises TransferError, without possible secrets, for a refused one."""
@@ -80,10 +75,8 @@ class OriginRules:
         )
 
 
-#: What a fleet file allows that says nothing.
-STRICT = OriginRules()
-#: For an origin that the caller chose: any address, and files.
-ANYWHERE = OriginRules(files=True, hosts=("0.0.0.0/0", "::/0"), quotes=True)
+STRICT = OriginRules()  # What a fleet file allows that says nothing.
+ANYWHERE = OriginRules(files=True, hosts=("0.0.0.0/0", "::/0"), quotes=True)  # For an origin that the caller chose.
 
 
 def shown(url: str) -> str:

@@ -1,8 +1,6 @@
-"""Fetches versions into a staging folder, verified. It knows packages, chunks and hashes, not tensors.
-
-Parts of a broken transfer stay in `partial/`, by the names of the chunks, for the next fetch of any process. Fetches
-into one staging folder run one after the other.
-"""
+"""Fetches versions into a staging folder, verified. It knows packages, chunks and hashes, not tensors. Parts of a
+broken transfer stay in `partial/`, by the names of the chunks, for the next fetch of any process. Fetches into one
+staging folder run one after the other."""
 
 import fcntl
 import functools
@@ -29,24 +27,19 @@ from rose.runtime.transfer.wire.download import download, persist
 from rose.runtime.transfer.wire.origin import GoneError, Origin, Route, open_origin
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
-#: A pin is renewed this often while it lasts, and never more often than the second.
-_RENEWALS = 3
+_RENEWALS = 3  # A pin is renewed this often while it lasts, with at least `_RENEWAL_S_MIN` in between.
 _RENEWAL_S_MIN = 0.1
 _LOCK = "lock"
-#: Chunks that are fetched at once.
-_PARALLEL = 4
+_PARALLEL = 4  # Chunks that are fetched at once.
 
 Regions = Mapping[str, Region]
 
 
 class Receiver:
-    """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm.
-
-    `url` and `rules` are those of `open_origin`. Versions are acknowledged under `name`, by default of host and folder.
-    Packages of another run than `run_id` ("": of none) are refused, unless it is None. `timeout_s` bounds each wait for
-    the network; a broken connection is retried up to `retries` times in a row without a byte. All chunks share
-    `max_bytes_per_s`.
-    """
+    """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm. `url` and `rules` are those
+    of `open_origin`. Versions are acknowledged under `name`, by default of host and folder. Packages of another run
+    than `run_id` ("": of none) are refused, unless it is None. `timeout_s` bounds each wait for the network; a broken
+    connection is retried up to `retries` times in a row without a byte. All chunks share `max_bytes_per_s`."""
 
     def __init__(
         self,
@@ -89,15 +82,11 @@ class Receiver:
         return self.staging / f"{Package(version, have).stem}{part}"
 
     def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
-        """Stage the cheapest way from version `have` (None: nothing) to `version`, and verify it.
-
-        The way is a delta, a chain of deltas, or an anchor with the deltas after it, as far as `regions` (None:
-        everything) need them. A folder staged before is checked and used again. If the origin removes a package
-        meanwhile, another way is planned once.
-
-        Raises TransferError if the origin is unreachable, lacks the version, breaks off, or sends data that do not
-        match their hashes; nothing is staged then, and a repeated call resumes.
-        """
+        """Stage the cheapest way from version `have` (None: nothing) to `version`, and verify it. The way is a delta, a
+        chain of deltas, or an anchor with the deltas after it, as far as `regions` (None: everything) need them. A
+        folder staged before is checked and used again. If the origin removes a package meanwhile, another way is
+        planned once. Raises TransferError if the origin is unreachable, lacks the version, breaks off, or sends data
+        that do not match their hashes; nothing is staged then, and a repeated call resumes."""
         target = self.folder(version, have, regions)
         with self._alone():
             if target.exists():
@@ -119,10 +108,8 @@ class Receiver:
             return replace(staged, wire_bytes=wire_bytes, fetch_ns=fetch_ns)
 
     def acknowledge(self, version: int, weights_sha256: str) -> None:
-        """Tell the origin that the verified `version` is held, and may be a base from now on.
-
-        Raises RefusedError if the origin knows the version by another hash, TransferError if it cannot be told.
-        """
+        """Tell the origin that the verified `version` is held, and may be a base from now on. Raises RefusedError if
+        the origin knows the version by another hash, TransferError if it cannot be told."""
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
 
@@ -213,7 +200,6 @@ class Receiver:
                 raise
 
     def _forget_all_but(self, wanted: set[str]) -> None:
-        """Remove the parts of earlier fetches that this one does not need."""
         for path in self._partial.iterdir():
             if path.name not in (_LOCK, *wanted):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,8 +1,6 @@
 """A relay: fetches each manifest and chunk from its origin once, keeps it, and serves a cluster like the origin.
-
 Clients get a chunk's bytes as they arrive, the last one once the whole matches its hash. Only verified chunks are kept.
-Pins and acknowledgements go to the origin.
-"""
+Pins and acknowledgements go to the origin."""
 
 import asyncio
 import functools
@@ -28,19 +26,14 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 from rose.runtime.transfer.wire.server import Server, make_app
 
 _Result = TypeVar("_Result")
-#: Downloads, and other requests to the origin, at once.
-_PULLS, _CALLS = 8, 8
+_PULLS, _CALLS = 8, 8  # Downloads, and other requests to the origin, at once.
 
 
 class RelayServer(Server):
-    """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`.
-
-    Clients must send `token`, the origin gets `origin_token`; `rules` are those of `open_origin`. A broken connection
-    is retried up to `retries` times without a byte.
-
-    Raises TransferError for a wrong URL, and as `Server` for an address or a token; `start` raises TransferError if
-    another relay uses the folder.
-    """
+    """Serves what `origin_url` holds, with at most `budget_bytes` of it on disk in `folder`. Clients must send `token`,
+    the origin gets `origin_token`; `rules` are those of `open_origin`. A broken connection is retried up to `retries`
+    times without a byte. Raises TransferError for a wrong URL, and as `Server` for an address or a token; `start`
+    raises TransferError if another relay uses the folder."""
 
     def __init__(
         self,
@@ -67,20 +60,16 @@ class RelayServer(Server):
 class _Download:
     """A chunk on its way. Changed in the event loop only."""
 
-    #: None until it is known and there is room for it.
-    size_bytes: int | None = None
-    #: How many bytes of the file may be sent; 0 again if it did not match its hash and is fetched once more.
-    written_bytes: int = 0
+    size_bytes: int | None = None  # None until it is known and there is room for it.
+    written_bytes: int = 0  # Bytes of the file that may be sent; 0 again once it did not match its hash.
     failure: TransferError | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tell(self) -> None:
-        """Wake the waiters."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def wrote(self, written_bytes: int) -> None:
-        """Allow sending the first `written_bytes` bytes of the file."""
         self.written_bytes = written_bytes
         self.tell()
 
@@ -224,7 +213,6 @@ class _Relay:
             state.tell()
 
     async def _follow(self, request: web.Request, sha256: str, state: _Download) -> web.StreamResponse:
-        """Send a chunk as it arrives."""
         await state.until(lambda: state.size_bytes is not None)
         size_bytes = state.size_bytes
         assert size_bytes is not None, "it was waited for"

@@ -10,8 +10,7 @@
 
 404: not there, or no longer. 409: an acknowledgement is refused, since the version is other weights here. 422: it
 cannot be done, and asking again will not help. 502: the relay's own origin failed. Nothing that is sent can run code at
-the receiver: JSON, and bytes that are checked against it.
-"""
+the receiver: JSON, and bytes that are checked against it."""
 
 from __future__ import annotations
 
@@ -38,10 +37,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-#: A connection without a request under way is closed after this, also one that sends half a head.
-_IDLE_S = 30.0
-#: How often a way is planned again that was removed before it could be pinned.
-_PLANS = 5
+_IDLE_S = 30.0  # A connection without a request under way is closed after this, also one that sends half a head.
+_PLANS = 5  # How often a way is planned again that was removed before it could be pinned.
 
 
 class _Wanted(msgspec.Struct):
@@ -123,10 +120,8 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
 
 
 class Server:
-    """Serves an application from its own thread until `stop`. Port 0 takes a free one, which `url` has.
-
-    Raises OpenAddressError for an address that other hosts can reach without a token, SecretError for a short one.
-    """
+    """Serves an application from its own thread until `stop`. Port 0 takes a free one, which `url` has. Raises
+    OpenAddressError for an address that other hosts can reach without a token, SecretError for a short one."""
 
     def __init__(self, app: web.Application, host: str, port: int, token: str | None) -> None:
         check_guarded(host, token, "`token`, --token-file or ROSE_WEIGHTS_TOKEN")
@@ -234,8 +229,7 @@ class _StoreCalls:
         self._store = store
         self._pin_ttl_s = pin_ttl_s
         self.packages, self.unpin = store.packages, store.claims.unpin
-        #: The version that was acknowledged last, and its hash: a thousand receivers acknowledge the same one.
-        self._known: tuple[int, str] | None = None
+        self._known: tuple[int, str] | None = None  # Acknowledged last, with its hash: many receivers acknowledge it.
 
     def renew(self, pin: str) -> None:
         self._store.claims.renew(pin, self._pin_ttl_s)
@@ -266,8 +260,6 @@ class _StoreCalls:
 
 
 class _Full(asyncio.Protocol):
-    """Closes a connection."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
 
