@@ -71,8 +71,7 @@ def prepare(
     def one(name: str) -> tuple[Patch, int | None]:
         box, dtype, tensor = regions[name], tensors[name].dtype, current[name]
         chain = [inside(name, box, link[name]) for link in links]
-        # An accelerator does no more than to hand its bits over; the rest is the host's work.
-        beside = at_once if tensor.is_cuda else turn
+        beside = at_once if tensor.is_cuda else turn  # An accelerator only hands its bits over.
         with beside_engine.entered():
             old = beside_engine.read(name, tensor, turn)
             new = follow(box, old, chain, blobs.blob, room(old), beside)

@@ -1,7 +1,7 @@
 """Work on an engine's weights beside its steps: a stream of its own, and pinned host memory. On the stream this work
-does not wait for a step, nor a step for it. A stream is entered thread by thread: every thread that works on the device
-has to. Torch keeps pinned memory from one version to the next. On the CPU there is no stream and nothing is pinned; all
-else is the same."""
+does not wait for a step, nor a step for it. Every thread that works on the device enters the stream itself. Torch keeps
+pinned memory from one version to the next. On the CPU there is no stream and nothing is pinned; all else is the
+same."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,8 +19,6 @@ FINGERPRINTED = ("cuda",)  # Devices with fingerprints. Host memory is hashed fa
 
 
 class Aside:
-    """The way to the weights of an engine on `device`."""
-
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.fingerprinted = device.type in FINGERPRINTED

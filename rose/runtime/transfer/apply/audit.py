@@ -23,10 +23,10 @@ def find_drift(
     turn: Turn = at_once,
 ) -> str | None:
     """Return the first piece that is not what `manifest` says, in words; None if all are. `views` are the engine's
-    parameters under the published names, in the type it computes in; `regions` are the boxes of the whole tensors that
-    they are (None: all of each). A value that the published type cannot hold is a finding. `turn` is entered around
-    each portion that is read; what it raises ends the audit, and is raised here. Raises TransferError if the pieces are
-    not cut at the regions' edges."""
+    parameters under the published names, in the type it computes in; `regions` are their boxes of the whole tensors
+    (None: all of each). A value that the published type cannot hold is a finding. `turn` is entered around each portion
+    that is read; what it raises ends the audit. Raises TransferError if the pieces are not cut at the regions'
+    edges."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -54,8 +54,7 @@ def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Tu
 def _digest(piece: PieceEntry, box: torch.Tensor, turn: Turn) -> str:
     """XXH3-128 of the box in the published type, or why it has none."""
     published = torch_dtype(piece.dtype)
-    # An accelerator does no more than to hand its bits over; the host hashes them.
-    beside = at_once if box.is_cuda else turn
+    beside = at_once if box.is_cuda else turn  # An accelerator only hands its bits over.
     hasher = xxhash.xxh3_128()
     for (portion,) in portions(box):
         with turn():

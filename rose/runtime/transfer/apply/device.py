@@ -19,7 +19,7 @@ from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers, to
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
 
-_BLOCK_ELEMENTS = 1 << 24  # Compared, or written if changed, at once: what either takes beside the tensor is bound.
+_BLOCK_ELEMENTS = 1 << 24  # Elements compared or written at once, which bounds the memory taken beside the tensor.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,6 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A version of one tensor of a trainer."""
-
     bits: Bits  # In host memory: the tensor's own if it is contiguous there, else a copy.
     on_device: torch.Tensor | None  # To compare the next version with; None for a tensor in host memory.
 

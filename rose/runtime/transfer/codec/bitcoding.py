@@ -92,8 +92,7 @@ def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
         if i & 7 == 7:
             signs[i >> 3] = byte
             byte = 0
-        # Written whether it goes further or not: one too many has room.
-        between[far_count] = i - last - 1
+        between[far_count] = i - last - 1  # Written whether it goes further or not: one too many has room.
         far[far_count] = abs(step) - 2
         if abs(step) > 1:
             last = i
@@ -128,8 +127,7 @@ def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
 @jit
 def _adapt(total: Int) -> tuple[Int, Int]:
     """Return the next Rice parameter, and half of `total`, so that older values count less. `total` is about the sum of
-    sixteen values; 2**k lies between their mean and its half. Only forged numbers of more than 32 bits would lead
-    beyond `_LARGEST`."""
+    sixteen values; 2**k lies between their mean and half of it. Only forged numbers above 32 bits exceed `_LARGEST`."""
     return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
@@ -198,12 +196,10 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
     word = _U(0)
     total = _FIRST << k
     for begin in range(0, values.size, 8):
-        # Eight are no longer than what lies beyond.
-        if at > end:
+        if at > end:  # Eight are no longer than what lies beyond.
             return -1
         for i in range(begin, min(begin + 8, values.size)):
-            # What the last look saw may hold this code too.
-            if i & 1 == 0 or k > _PAIRED:
+            if i & 1 == 0 or k > _PAIRED:  # What the last look saw may hold this code too.
                 word = _look(data, at)
             quotient = zeros_below(~word)
             if quotient < _ESCAPE:

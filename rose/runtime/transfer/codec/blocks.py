@@ -56,7 +56,6 @@ def find(base: Bits, new: Bits, half: int) -> tuple[Words, Steps]:
 
 
 def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
-    """Return the `fast` code of a block; it is empty without changes."""
     return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
 
 
@@ -116,8 +115,7 @@ def _on_all_cores(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
     try:
         for future in futures:
             yield future.result()
-    finally:
-        # None may write any more once this has failed: whoever tries again uses the same memory.
+    finally:  # None may write any more once this has failed: whoever tries again uses the same memory.
         for future in futures:
             future.cancel()
         wait(futures)

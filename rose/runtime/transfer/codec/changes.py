@@ -25,7 +25,6 @@ class Changes:
         return 1 << (8 * self.item_bytes - 1)
 
     def cut(self) -> list[tuple[slice, FastBlock]]:
-        """Return the slice of each block, and its changes."""
         return list(zip(blocks.cuts(self.elements), self.blocks, strict=True))
 
     def positions_and_steps(self) -> tuple[npt.NDArray[np.int64], Steps]:

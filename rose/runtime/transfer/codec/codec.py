@@ -155,7 +155,6 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
 
 
 def _header(new: Bits, encoding: Encoding, mantissa_bits: int | None) -> Header:
-    """Return a header without the number of changes, which is still unknown."""
     mantissa_bits = _MANTISSA_BITS[new.itemsize] if mantissa_bits is None else mantissa_bits
     return Header(encoding=encoding, item_bytes=new.itemsize, mantissa_bits=mantissa_bits, elements=new.size, changed=0)
 

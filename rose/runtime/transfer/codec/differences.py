@@ -74,8 +74,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
         for at in range(0, old.size - 63, 64):
             differ = _differ(old, now, np.uintp(at))
             end = count + ones(differ)
-            # Seldom are there more than four: those are written whether they are there or not.
-            for i in range(4):
+            for i in range(4):  # Seldom are there more than four: those are written whether they are there or not.
                 places[count + i] = at + zeros_below(differ)
                 differ &= differ - _U(1)
             for i in range(count + 4, end):
@@ -122,8 +121,8 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """Write the gaps and steps of `first` followed by `second`, for which `gaps` and `steps` have room; return their
-    number."""
+    """Write `first` followed by `second` to `gaps` and `steps`, which have room for both; return the number of
+    steps."""
     count = i = j = 0
     before: Int = -1
     place = np.int64(first[0][0]) if first[0].size else _NOWHERE

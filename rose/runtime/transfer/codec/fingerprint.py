@@ -1,8 +1,7 @@
-"""A fingerprint of 64 bits for a tensor's bit patterns, which an accelerator computes in place. XXH3 runs on the host
-only, and would need the weights there. This is a sum modulo 2**64 over words of eight bytes: each is offset by its
-place and then mixed by a bijection. The order of the sum is free, and all devices agree. A change within one aligned
-word always changes the sum; about one in 2**64 changes of several words is missed. It finds accidents, and is not a
-signature."""
+"""A 64-bit fingerprint of a tensor's bit patterns, which an accelerator computes in place. XXH3 runs on the host only,
+and would need the weights there. This is a sum modulo 2**64 over words of eight bytes: each is offset by its place and
+then mixed by a bijection. The order of the sum is free, and all devices agree. A change within one aligned word always
+changes the sum; about one in 2**64 changes of several words is missed. It finds accidents, and is no signature."""
 
 from typing import Any
 

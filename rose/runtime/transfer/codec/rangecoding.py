@@ -125,8 +125,7 @@ def _write(contexts: Array, gaps: Array, steps: Array, out: Array) -> Int:
             at, low, span = _put(out, at, low, span, states, upper, far >> (length - 1) & 1)
             plain |= (far & (1 << (length - 1)) - 1) << 1
         at, low, span = _put_plain(out, at, low, span, plain, max(length, 1))
-    # The range holds a number whose lower three bytes are zeros.
-    return _put_byte(out, at, low + _NARROW - 1)
+    return _put_byte(out, at, low + _NARROW - 1)  # The range holds a number whose lower three bytes are zeros.
 
 
 @jit
@@ -167,8 +166,7 @@ def _byte(data: Array, at: Int) -> Int:
 
 @jit
 def _read(data: Array, contexts: Array, gaps: Array, steps: Array) -> Int:
-    """Fill `gaps` and `steps`. Returns the size of their code, or -1 if the elements end before them. Past the end of
-    `data` zeros are read."""
+    """Fill `gaps` and `steps`; return their code's size, -1 if the elements end first. Past `data` zeros are read."""
     states = np.full(_CONTEXTS + _CONTEXTS * _STATES, _EVEN, np.uint32)
     code, span = 0, _SPAN
     for at in range(4):
@@ -199,5 +197,4 @@ def _read(data: Array, contexts: Array, gaps: Array, steps: Array) -> Int:
         far = far << max(length - 1, 0) | plain >> 1
         sign = -(plain & 1)
         steps[number] = (far ^ sign) - sign
-    # Four bytes were looked at ahead, of which one was written.
-    return at - 3
+    return at - 3  # Four bytes were looked at ahead, of which one was written.

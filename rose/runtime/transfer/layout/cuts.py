@@ -31,9 +31,8 @@ class Cut:
 def cut_whole(
     tensors: Mapping[str, torch.Tensor], model: ModelShape | None, cells: Mapping[str, Sequence[Piece]]
 ) -> list[Cut]:
-    """Cut whole tensors into the model's cells; without a model each is one piece. A tensor that shares its memory with
-    an earlier one (tied embeddings) is left out. Raises TransferError without tensors, and for an unknown dtype, name
-    or shape."""
+    """Cut whole tensors into the model's cells; without a model each is one piece. A tensor in the memory of an earlier
+    one (tied embeddings) is left out. Raises TransferError without tensors, and for an unknown dtype, name or shape."""
     cuts = []
     for name, tensor in _distinct(tensors).items():
         shape = tuple(tensor.shape)

@@ -114,8 +114,7 @@ def pipeline(ranks: int) -> Layout:
 
 def check_cover(model: ModelShape, layout: Layout) -> None:
     """Check before the first version that a layout's ranks together publish every element exactly once. Raises
-    TransferError naming the tensor if two ranks publish an element, if none does, or if one lies outside of the
-    tensor."""
+    TransferError naming the tensor if an element is published twice, never, or outside of the tensor."""
     held: dict[str, list[Region]] = {name: [] for name in model.shapes}
     for rank in range(layout.ranks):
         for name, regions in layout.regions(model, rank).items():

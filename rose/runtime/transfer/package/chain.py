@@ -42,8 +42,7 @@ def _walk(
     for index, pieces in enumerate(links):
         for piece in pieces:
             if piece.elements:
-                # With the dots a scalar's place is an array too.
-                place: Any = (*piece.region.within(box).slices, ...)
+                place: Any = (*piece.region.within(box).slices, ...)  # The dots make a scalar's place an array too.
                 target = new[place]
                 with turn():
                     # Not ascontiguousarray, which makes an axis for a scalar.

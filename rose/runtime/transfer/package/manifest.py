@@ -77,11 +77,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A whole published tensor."""
-
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # Of the whole published tensor.
 
     @property
     def elements(self) -> int:
@@ -280,7 +278,7 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """Return the package's manifest. Raises TransferError if the parts are of different packages, overlap, or leave a
+    """Return the package's manifest. Raises TransferError if the parts are of several packages, overlap or leave a
     gap."""
     if len(runs := {part.run_id for part in parts}) != 1:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")

@@ -35,7 +35,6 @@ class Parts:
         write_file(self._folder / _name(part.package.stem, writer, writer.rank), part.to_bytes())
 
     def has(self, version: int, writer: Writer) -> bool:
-        """Return whether the rank has a part of a package of this version."""
         return any(self._folder.glob(_name(f"{version:08d}-*", writer, writer.rank)))
 
     def of_others(self, package: Package, writer: Writer) -> list[Manifest] | None:

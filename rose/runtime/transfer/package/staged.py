@@ -1,6 +1,5 @@
 """Fetched and verified packages that lead to a version, in a folder of this host, for `apply`. The folder has each
-package's manifest `NN.json` in order, and the wanted chunks of all of them in `chunks` by SHA-256. It gets its name
-only when complete."""
+package's manifest `NN.json` in order, and the wanted chunks in `chunks` by SHA-256. It is named when complete."""
 
 from __future__ import annotations
 
@@ -36,7 +35,6 @@ class Staged:
 
     @property
     def base_version(self) -> int | None:
-        """The version that an engine must be at, or None."""
         return self.manifests[0].base_version
 
     @property
@@ -45,7 +43,6 @@ class Staged:
 
     @property
     def dense_bytes(self) -> int:
-        """Size of the whole version in memory."""
         return self.manifests[-1].dense_bytes
 
     @property

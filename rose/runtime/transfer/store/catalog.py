@@ -51,8 +51,7 @@ class Catalog:
         return manifest
 
     def any_of(self, version: int) -> Manifest:
-        """Return a manifest that leads to `version`: all name the same tensors and results. Raises TransferError
-        without one."""
+        """Return a manifest of `version`: all name the same tensors and results. Raises TransferError without one."""
         packages = [package for package in self.packages() if package.version == version]
         if not packages:
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
@@ -108,9 +107,8 @@ class Catalog:
             try:
                 entries[name] = self._known.get(name) or _entry(self.manifest(package))
             except TransferError:
-                if (self.folder / name).exists():
+                if (self.folder / name).exists():  # Else it was removed since the folder was listed.
                     raise
-                # It was removed since the folder was listed.
         ordered = sorted(entries.items(), key=lambda item: _order(item[1][0]))
         self._known = dict(ordered)
         return list(self._known.values())

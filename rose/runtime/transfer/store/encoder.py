@@ -214,9 +214,8 @@ def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:
 
 
 def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> Held:
-    """Decode the boxes `keys` of the version that a chain of packages from an anchor leads to, however that was cut.
-    Each link becomes a step, so that composite deltas continue. Raises TransferError if a chunk is missing or
-    damaged."""
+    """Decode the boxes `keys` of the version that a chain of packages from an anchor leads to, however it was cut. Each
+    link becomes a step, so that composite deltas continue. Raises TransferError for a missing or damaged chunk."""
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}
     spans = [Span(before.version) for before in manifests[:-1]]

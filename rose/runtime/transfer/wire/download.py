@@ -60,7 +60,6 @@ def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event 
 
 
 def backoff_s(failures: int) -> float:
-    """Return the wait after so many failures in a row."""
     return min(_BACKOFF_S * 2.0 ** min(failures, 30), _BACKOFF_S_MAX)
 
 
@@ -101,7 +100,6 @@ def _pull(
 
 
 def _resume(file: BinaryIO, hashed: Callable[[bytes], None]) -> int:
-    """Hash the file's bytes; return their number."""
     file.seek(0)
     have = 0
     while block := file.read(_READ_BYTES):

@@ -228,8 +228,8 @@ class HttpOrigin(Origin):
     def _asked(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a good answer with its unread body. The connection is kept for the next request unless something stays
-        unread."""
+        """Yield a good answer, its body unread. The connection is kept for the next request once the whole body is
+        read."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:
@@ -300,8 +300,7 @@ class HttpOrigin(Origin):
             yield buffer[:count]
         response.read()  # Marks it as read, so that the connection takes the next request.
 
-    def _unsendable(self) -> TransferError:
-        # What Python says of it may show the token.
+    def _unsendable(self) -> TransferError:  # What Python says of it may show the token.
         return TransferError(
             f"{self.url} cannot be asked: HTTP cannot send its host's name, its path or the token: correct the URL or "
             "the token"
@@ -320,8 +319,7 @@ class FsspecOrigin(Origin):
 
         try:
             self._fs, path = fsspec.core.url_to_fs(url)
-        # Each kind of storage has errors of its own.
-        except Exception as error:
+        except Exception as error:  # Each kind of storage has errors of its own.
             raise TransferError(f"cannot open {url}: {error or type(error).__name__}")
         self._root: str = path.rstrip("/")
 
@@ -365,8 +363,7 @@ class FsspecOrigin(Origin):
             raise GoneError(f"{self.url} holds no {name}")
         except PermissionError as error:
             raise TransferError(f"may not read {self.url}/{name}: {error}")
-        # Each kind of storage has errors of its own.
-        except Exception as error:
+        except Exception as error:  # Each kind of storage has errors of its own.
             raise BrokenError(f"transfer from {self.url}/{name} broke off ({error or type(error).__name__}); try again")
 
 

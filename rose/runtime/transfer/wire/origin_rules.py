@@ -23,9 +23,9 @@ _METADATA = tuple(
 class OriginRules:
     """Permissions beside origins over HTTP at ordinary addresses, and object stores."""
 
-    files: bool = False  # Whether `file:///FOLDER` may be.
+    files: bool = False  # Whether `file:///FOLDER` is allowed.
     hosts: tuple[str, ...] = ()  # Names, addresses and networks allowed although loopback, link-local or the like.
-    client: str | None = None  # Published the URL from this address, and reaches it without an agent's help.
+    client: str | None = None  # Address of the URL's publisher, who reaches it without an agent's help.
     quotes: bool = False  # Whether errors quote what the origin answers: a stranger's answer may be confidential.
 
     def check_url(self, url: str) -> SplitResult:
@@ -93,7 +93,6 @@ def _refused(url: str, reason: str) -> TransferError:
 
 
 def _plain(address: str) -> IPv4Address | IPv6Address:
-    """Return the address; an IPv4-mapped one becomes the IPv4 address."""
     found = ipaddress.ip_address(address)
     return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
 

@@ -97,8 +97,7 @@ class Receiver:
                 except TransferError:
                     shutil.rmtree(target)
             started_ns = time.monotonic_ns()
-            # What fails is broken off, and its origin gives nothing any more.
-            with self._origin() as first, self._origin() as second:
+            with self._origin() as first, self._origin() as second:  # A failed origin gives nothing more.
                 try:
                     staged = self._stage(first, target, version, have, regions)
                 except GoneError:

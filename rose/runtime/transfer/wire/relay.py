@@ -95,8 +95,6 @@ class _Kept:
 
 
 class _Relay:
-    """Answers from the cache, or else from the origin."""
-
     _cache: ChunkCache
 
     def __init__(self, origin: Origin, cache: Callable[[], ChunkCache], retries: int) -> None:

@@ -326,6 +326,5 @@ async def _body(request: web.Request, kind: type[_B]) -> _B:
             return msgspec.json.decode(await request.read(), type=kind)
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s")
-    # RuntimeError is aiohttp's for a connection that was closed meanwhile.
-    except (ValueError, RuntimeError, web.RequestPayloadError) as error:
+    except (ValueError, RuntimeError, web.RequestPayloadError) as error:  # RuntimeError: connection closed.
         raise web.HTTPBadRequest(text=f"the body cannot be read: {error}")
