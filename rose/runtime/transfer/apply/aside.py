@@ -1,7 +1,6 @@
 """Work on an engine's weights beside its steps: a stream of its own, and pinned host memory. On the stream this work
 does not wait for a step, nor a step for it. Every thread that works on the device enters the stream itself. Torch keeps
-pinned memory from one version to the next. On the CPU there is no stream and nothing is pinned; all else is the
-same."""
+pinned memory from one version to the next. The CPU has no stream and nothing is pinned; all else is the same."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,7 +14,7 @@ from rose.runtime.transfer.codec.bits import dtype_name, from_bits, integers, to
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.turns import Turn, at_once, portions
 
-FINGERPRINTED = ("cuda",)  # Devices with fingerprints. Host memory is hashed faster than it is fingerprinted.
+FINGERPRINTED = ("cuda",)  # Devices whose weights are fingerprinted; on the host hashing is faster.
 
 
 class Aside:

@@ -24,9 +24,8 @@ def find_drift(
 ) -> str | None:
     """Return the first piece that is not what `manifest` says, in words; None if all are. `views` are the engine's
     parameters under the published names, in the type it computes in; `regions` are their boxes of the whole tensors
-    (None: all of each). A value that the published type cannot hold is a finding. `turn` is entered around each portion
-    that is read; what it raises ends the audit. Raises TransferError if the pieces are not cut at the regions'
-    edges."""
+    (None: all). A value that the published type cannot hold is a finding. `turn` is entered around each portion that is
+    read; what it raises ends the audit. Raises TransferError if pieces are not cut at the regions' edges."""
     for name, entries in manifest.pieces_by_name().items():
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -45,7 +44,7 @@ def find_drift(
 
 
 def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
-    """Return the fingerprint of each tensor that the manifest names, in the published type; None if that cannot hold
+    """Return the fingerprint of each tensor that the manifest names, in the published type; None if one is not exact in
     it. `views` and `turn` as for `find_drift`. What they say of the version is known once that found none."""
     types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
     return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}

@@ -3,11 +3,9 @@ is torch, and the same on every device.
 
 A trainer's tensor is compared with its last version on the accelerator. The host, which holds that version's bits, is
 sent the changed elements, and the codec finds both versions in host memory, as it does on a host without accelerators:
-every encoding is open to it.
-
-An engine's tensor is read and decoded on the host beside the running engine (`aside`). In the pause it is sent the
-changed elements only. They are written in place: captured graphs hold the parameter's address. Until then they wait in
-host memory, so that none of the engine's own is taken."""
+every encoding is open to it. An engine's tensor is read and decoded on the host beside the running engine (`aside`). In
+the pause it is sent the changed elements only. They are written in place: captured graphs hold the parameter's address.
+Until then they wait in host memory, and take none of the engine's."""
 
 from __future__ import annotations
 

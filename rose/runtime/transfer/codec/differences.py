@@ -121,8 +121,7 @@ def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: In
 
 @jit
 def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
-    """Write `first` followed by `second` to `gaps` and `steps`, which have room for both; return the number of
-    steps."""
+    """Write `first`, then `second`, to `gaps` and `steps`, which have room for both; return the number of steps."""
     count = i = j = 0
     before: Int = -1
     place = np.int64(first[0][0]) if first[0].size else _NOWHERE

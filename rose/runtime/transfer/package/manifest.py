@@ -69,8 +69,6 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A file of encoded pieces, named by its content."""
-
     sha256: Sha256
     size_bytes: Number
 
@@ -124,8 +122,6 @@ class PieceEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """A package: its chunks, and its pieces by name and place."""
-
     version: Number
     base_version: Number | None
     encode_ns: Number  # Time of the publisher's threads for comparing, encoding and checking, on all ranks together.
@@ -278,8 +274,7 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
-    """Return the package's manifest. Raises TransferError if the parts are of several packages, overlap or leave a
-    gap."""
+    """Return the package's manifest. Raises TransferError if parts are of several packages, overlap or leave a gap."""
     if len(runs := {part.run_id for part in parts}) != 1:
         raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
     ways = {(part.version, part.base_version) for part in parts}

@@ -1,5 +1,5 @@
 """Fetched and verified packages that lead to a version, in a folder of this host, for `apply`. The folder has each
-package's manifest `NN.json` in order, and the wanted chunks in `chunks` by SHA-256. It is named when complete."""
+package's manifest `NN.json` in order, and the wanted chunks in `chunks` by SHA-256. It gets its name when complete."""
 
 from __future__ import annotations
 

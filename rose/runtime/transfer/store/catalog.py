@@ -15,8 +15,6 @@ _SUFFIX = ".json"
 
 
 class Catalog:
-    """The manifests in `folder`, and `index.json`, which lists them for readers that cannot list a folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         make_folder(folder)

@@ -14,7 +14,7 @@ from rose.ledger.layout import make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk
 
-CHUNK_BYTES_MAX = 64 << 20  # Pieces do not exceed this together; a larger piece has a chunk of its own.
+CHUNK_BYTES_MAX = 64 << 20  # Pieces in one chunk do not exceed this; a larger piece has a chunk of its own.
 
 
 class ChunkFolder:

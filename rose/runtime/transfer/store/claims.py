@@ -2,8 +2,7 @@
 Each is a file, which outlives a restart and holds in every process.
 
     pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
-    acks/DIGEST.json    {"receiver", "version", "at_unix_s"}
-"""
+    acks/DIGEST.json    {"receiver", "version", "at_unix_s"}"""
 
 import hashlib
 import os

@@ -17,8 +17,8 @@ class FencedError(TransferError):
 
 class Fence:
     """One publisher's claim to a folder. `publisher.json` has the newest number that published; lower ones are refused.
-    `number` rises with each resumption of a run; None takes the next at the first publication. Methods need the store's
-    lock."""
+    `number` rises with each resumption of a run. None takes the next number at the first publication. Call the methods
+    with the store's lock held."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
         self._path = folder / _FILE

@@ -62,11 +62,10 @@ class Published:
 
 class VersionStore:
     """Publishes versions into `folder`, lists them, and removes unneeded ones. A version at or past a multiple of
-    `anchor_every` is also published whole. The newest `anchors_kept` anchors and their successors are kept, pinned
-    packages, and what receivers need that acknowledged a version in the last `receiver_ttl_s`. `run_id` is the RL run
-    of these versions, and `fence` its publisher's number: another run and an older publisher are refused. `tp` is the
-    largest tensor-parallel size of a receiver; above 1 it needs the `model`. `now` gives seconds since the Unix
-    epoch."""
+    `anchor_every` is also published whole. Kept are the newest `anchors_kept` anchors and their successors, pinned
+    packages, and what receivers need that acknowledged a version in the last `receiver_ttl_s`. `run_id` is the RL run,
+    and `fence` its publisher's number: another run and an older publisher are refused. `tp` is the largest
+    tensor-parallel size of a receiver; above 1 it needs the `model`. `now` gives seconds since the Unix epoch."""
 
     def __init__(
         self,

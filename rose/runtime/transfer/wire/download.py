@@ -27,11 +27,11 @@ def download(
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Complete the chunk in `path`, whatever part of it exists. A broken connection is retried up to `retries` times in
-    a row without a byte. A chunk that does not match its hash is removed and fetched once more. `progress` gets the
-    number of bytes that may be passed on: those of the file, but the last byte only once the whole matches its hash, so
-    that nobody has a damaged chunk whole. Raises GoneError if the origin no longer has the chunk; BrokenError if the
-    connection stays broken or `stopped` is set, which keeps the bytes in `path`; TransferError if the chunk was wrong
-    twice or cannot be written."""
+    a row without a byte. A chunk of another hash is removed and fetched once more. `progress` gets the number of bytes
+    that may be passed on: those of the file, but the last only once the whole matches its hash, so that nobody has a
+    damaged chunk whole. Raises GoneError if the origin lacks the chunk; BrokenError if the connection stays broken or
+    `stopped` is set, which keeps the bytes in `path`; TransferError if the chunk was wrong twice or cannot be
+    written."""
     try:
         for _ in range(2):
             actual = _pull(origin, chunk, path, retries, stopped, progress)

@@ -228,8 +228,7 @@ class HttpOrigin(Origin):
     def _asked(
         self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a good answer, its body unread. The connection is kept for the next request once the whole body is
-        read."""
+        """Yield a good answer, its body unread. The connection is kept for the next request once all is read."""
         try:
             connection = self.connections.take()
         except http.client.InvalidURL:

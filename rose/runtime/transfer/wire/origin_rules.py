@@ -75,7 +75,7 @@ class OriginRules:
         )
 
 
-STRICT = OriginRules()  # What a fleet file allows that says nothing.
+STRICT = OriginRules()  # The rules of a fleet file that sets none.
 ANYWHERE = OriginRules(files=True, hosts=("0.0.0.0/0", "::/0"), quotes=True)  # For an origin that the caller chose.
 
 
