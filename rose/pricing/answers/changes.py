@@ -1,21 +1,17 @@
 """What drove the change of cost between two periods: parts that sum to the difference to the nano-dollar.
 
 The parts are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting: A Managerial Emphasis,
-16th edition, 2018, chapters 7 and 14, each at the rates of the period before. [D] for this ledger:
-
-A line is the charges of one group (a team, a run ...) and one rate cell (bucket, pool, device class). v is its device
-time and c its cost, 0 the period before and 1 the explained one. V is the time of all lines of one work (rollouts;
-everything else that devices did), G = V1 / V0, r the rate of its cell before, over all groups, and R that of all cells
-of its pool.
-
+16th edition, 2018, chapters 7 and 14, each at the rates of the period before. [D] for this ledger: a line is the
+charges of one group (a team, a run ...) and one rate cell (bucket, pool, device class). v is its device time and c its
+cost, 0 the period before and 1 the explained one. V is the time of all lines of one work (rollouts; everything else
+that devices did), G = V1 / V0, r the rate of its cell before, over all groups, and R that of all cells of its pool.
 - volume: c0 * (G - 1). For rollouts, where both periods have accepted tokens, it is split into accepted output, tokens
   for each accepted one, and device time for each token: G is the product of their ratios, taken in this order.
 - share borrowed, of rollouts: v1 * R - v0 * G * R, what moved between dedicated devices and borrowed ones.
 - mix: v1 * r - c0 * G less the share borrowed, what moved between buckets, device classes and groups.
 - price: c1 - v1 * r. A cell without a rate before is mix, or volume where its whole work is new.
 
-Transfer and energy, without device time, are volume. An effect is the same by every dimension, but for rounding.
-"""
+Transfer and energy, without device time, are volume. An effect is the same by every dimension, but for rounding."""
 
 import csv
 import io
@@ -43,8 +39,7 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.table import Column, Element, Row, Table
 
-#: What an answer can be shown by, with the column of the charges.
-BY: Mapping[str, str] = {
+BY: Mapping[str, str] = {  #: What an answer can be shown by, with the column of the charges.
     "team": "team",
     "run": "run_id",
     "device-class": "device_class",
@@ -265,9 +260,7 @@ def build(
     allow_unverified: bool = False,
 ) -> Changes:
     """Return what drove the change from `before`, else from as long a time just before the period, to the period.
-
-    Raises PricingError where one of them has no charge, they overlap or cannot be compared; LedgerError.
-    """
+    Raises PricingError where one of them has no charge, they overlap or cannot be compared; LedgerError."""
     root = layout.check(root)
     by_default = before is None
     before = before or Period(2 * period.from_ns - period.to_ns, period.from_ns)

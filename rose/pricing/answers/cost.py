@@ -31,8 +31,7 @@ FACTORS = {
     "ppv": "correct among audited accepted ones (PPV)",
 }
 C3, C3_PER_CORRECT = "C3, per million answer tokens", "C3 / PPV, per million correct ones"
-#: Factors that are a share of trials, as `cost_per_correct.share_interval` counts them.
-_SHARES = {
+_SHARES = {  #: Factors that are a share of trials, as `cost_per_correct.share_interval` counts them.
     "alpha": ("solved", "judged_groups"),
     "accept_rate": ("accepted", "judged"),
     "ppv": ("audited_correct", "audited"),
@@ -45,7 +44,6 @@ _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found co
 
 
 def cost(run: PricedRun, by: By | None = None) -> Section:
-    """Return the cost of a run's answers, with a breakdown if `by` names one."""
     drawn = cost_per_correct.resample(run.groups)
     tables = lines_and_c3(run, drawn)
     parts: dict[str, Table | Paragraph] = {**tables}

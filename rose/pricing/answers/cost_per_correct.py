@@ -1,5 +1,4 @@
 """Cost per correct answer, from a ledger: two figures, each with a 95% interval by a bootstrap over groups.
-
 - *measured*: dollars over accepted trajectories at each price line, a sum over a sum, never a mean of ratios.
 - *formula*: CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens, at the token prices in force when the
   run began. [A] at pi = 1; with the price of rollout tokens as they were really made, [D], it is C3. By judged groups:
@@ -10,8 +9,7 @@
 The accept rate of single trajectories (`accept_rate`) is what the measured figure divides by; stale trajectories are in
 neither rate. Draws move the cost of a token too, by how unevenly tokens were made (`tokens`) and by m's interval.
 Shares (alpha, the accept rate, PPV) have Wilson's interval, groups counted as clusters. alpha is acceptance, not
-correctness: with PPV = correct among audited accepted trajectories, C / PPV is the cost of a really correct one.
-"""
+correctness: with PPV = correct among audited accepted trajectories, C / PPV is the cost of a really correct one."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ from rose.pricing.stats.uncertainty import Clusters, Estimate
 #: Prices of a rollout token: serving's amortized one, a dedicated device's, the borrow's marginal one, and the mix.
 LINES: tuple[str, ...] = ("serving", "dedicated", "opportunistic", "blended")
 
-#: Seed of the draws of m; prices of tokens have seeds of their own.
-_SEED = 3
+_SEED = 3  #: Seed of the draws of m; prices of tokens have seeds of their own.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,16 +43,13 @@ class TokenCost:
     """Exact dollars per useful token on each line, and phi, the borrowed share of useful tokens."""
 
     by_line: Mapping[str, Fraction | None]
-    #: Dollars really paid for rollouts: `borrowed` at the marginal price with avoidable device time, `dedicated` at the
-    #: amortized one.
+    #: Dollars really paid for rollouts: `borrowed` marginal with avoidable device time, `dedicated` amortized.
     paid: Mapping[str, Fraction]
     borrowed_share: Fraction | None
     useful: int
-    #: What the borrow was charged, with its interval; None where `no_borrow_interval` says why.
-    borrow: Estimate | None
+    borrow: Estimate | None  #: What the borrow was charged; None where `no_borrow_interval` says why.
     no_borrow_interval: str | None
-    #: How well a token's price is known, by placement, where it is known.
-    spreads: Mapping[str, Spread]
+    spreads: Mapping[str, Spread]  #: How well a token's price is known, by placement, where it is known.
 
     def pi(self, line: str) -> Fraction | None:
         """Return the price of a rollout token on a line over serving's own; None where either is unknown."""
@@ -92,11 +86,9 @@ class TokenCost:
 def token_cost(
     allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, spreads: Mapping[str, Spread]
 ) -> TokenCost:
-    """[D] Return c = p / (tau * (1 - w)) on each line: a placement's rollout dollars over its useful tokens.
-
-    `serving` prices the borrowed device-seconds at their amortized price, `opportunistic` at the marginal one, with the
-    avoidable device time where the idle-anyway gate does not hold. `blended` is what was really paid.
-    """
+    """[D] Return c = p / (tau * (1 - w)) on each line: a placement's rollout dollars over its useful tokens. `serving`
+    prices the borrowed device-seconds at their amortized price, `opportunistic` at the marginal one, with the avoidable
+    device time where the idle-anyway gate does not hold. `blended` is what was really paid."""
     borrowed, dedicated = tokens["borrowed"].useful, tokens["dedicated"].useful
     dedicated_usd, useful = rollout_usd(allocation.in_pools("rollout", "train")), borrowed + dedicated
     sums = {
@@ -117,7 +109,6 @@ def token_cost(
 
 
 def rollout_usd(allocation: Allocation) -> Fraction:
-    """Return the amortized dollars of rollout work on these devices."""
     return Fraction(allocation.amortized_nano_usd()["rollout"], NANO_USD_PER_USD)
 
 
@@ -136,9 +127,8 @@ class Resamples:
     borrowed_useful: Floats
     dedicated_useful: Floats
     units: int
-    #: Draws of these shares from their own intervals, ranked as the resamples, which differ too little near 100%.
-    alpha: Floats
-    ppv: Floats
+    alpha: Floats  #: Drawn from its own interval, ranked as the resamples, which differ too little near 100%.
+    ppv: Floats  #: Drawn as `alpha`.
 
     @property
     def rho(self) -> Floats:
@@ -186,17 +176,14 @@ class Groups:
 
     @property
     def rho(self) -> Fraction | None:
-        """Trajectories beyond the kept one, per judged group."""
         return Fraction(self.judged_groups_trajectories, self.judged_groups) - 1 if self.judged_groups else None
 
     @property
     def alpha(self) -> Fraction | None:
-        """Share of judged groups with an accepted trajectory."""
         return Fraction(self.solved_groups, self.judged_groups) if self.judged_groups else None
 
     @property
     def accept_rate(self) -> Fraction | None:
-        """Share of judged trajectories that the verifier accepted."""
         return Fraction(self.accepted, self.judged) if self.judged else None
 
     @property
@@ -207,7 +194,6 @@ class Groups:
 
     @property
     def ppv(self) -> Fraction | None:
-        """Share of audited accepted trajectories that are correct; None without an audit."""
         return Fraction(self.audited_correct, self.audited) if self.audited else None
 
 
@@ -274,10 +260,8 @@ def _part(group: Mapping[str, Any], name: str) -> int:
 def measured_interval(
     cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return intervals of `measured` on a line, and of it over PPV; None where there is too little data.
-
-    A placement's dollars are divided among the groups by the tokens their turns made there.
-    """
+    """Return intervals of `measured` on a line, and of it over PPV; None where there is too little data. A placement's
+    dollars are divided among the groups by the tokens their turns made there."""
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
     return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)

@@ -1,5 +1,4 @@
 """How much more is accepted with more rollouts per answer, and with more training: elasticities of alpha. All [D].
-
 - *in rollouts*, eta_n. Of a group of m trajectories k were accepted; the chance that at least one of n of them is
   accepted is 1 - C(m - k, n) / C(m, n), the mean over all subsets of n and unbiased for a smaller group. alpha(n) is
   its mean over the judged groups, eta_n the slope of ln alpha against ln n from half the group size to the whole. A
@@ -9,8 +8,7 @@
   step with nothing accepted has its weight. The first step, before any training, has no T and is left out.
 
 Intervals: a bootstrap over groups for eta_n, over steps for eta_T, since steps scatter by more than their groups
-explain. With too little data there is no figure, but the reason.
-"""
+explain. With too little data there is no figure, but the reason."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -27,15 +25,11 @@ from rose.pricing.answers.cost_per_correct import Groups, size
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints
 
-#: Judged groups that either elasticity takes at least, and of them with an accepted trajectory.
-GROUPS_MIN, SOLVED_MIN = 30, 5
-#: Steps after the first update that eta_T takes at least, and by how much the training before them must have grown.
-STEPS_MIN, GROWTH_MIN = 5, 2
+GROUPS_MIN, SOLVED_MIN = 30, 5  #: Judged groups that either elasticity needs, and of them with an accepted trajectory.
+STEPS_MIN, GROWTH_MIN = 5, 2  #: Steps after the first update that eta_T needs, and the growth of training before them.
 
-#: A chance as a whole number: sums of whole numbers are the same in any order. Good to nine digits.
-_WHOLE = 2**30
-#: An elasticity as steep as this is none: nothing was accepted but at one end.
-_STEEPEST = 50.0
+_WHOLE = 2**30  #: A chance as a whole number: sums of whole numbers are the same in any order. Good to nine digits.
+_STEEPEST = 50.0  #: An elasticity as steep as this is none: nothing was accepted but at one end.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +40,7 @@ class Elasticity:
     interval: Interval | None
     draws: Floats | None
     units: int
-    #: What it was worked out from, or what is missing.
-    says: str
+    says: str  #: What it was worked out from, or what is missing.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,12 +136,10 @@ def of_training(judged: Iterable[Step]) -> Elasticity:
 
 
 def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
-    """Return the slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row.
-
-    At its maximum the mean of x weighted by what was solved is the mean weighted by what the fit expects; Newton's
-    steps, kept short, get there, since the likelihood is concave. Infinite where they run away, undefined where x does
-    not vary or nothing was solved.
-    """
+    """Return the slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row. At its maximum the
+    mean of x weighted by what was solved is the mean weighted by what the fit expects; short Newton steps get there,
+    since the likelihood is concave. Infinite where they run away, undefined where x does not vary or nothing was
+    solved."""
     b = np.zeros(len(x))
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)

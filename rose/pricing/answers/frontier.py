@@ -3,7 +3,6 @@
 [A] The next dollar lowers cost per correct faster on inference than on training iff (eta_n - 1) / eta_T > D_I / D_T.
 [D] With D_I = p_I n and D_T = p_T T it is exact: the relative fall per dollar is (eta_n - 1) / D_I for inference and
 eta_T / D_T for training, which are compared. From the ledger:
-
 - D_I: amortized dollars of the time that serving devices spent serving;
 - D_T: training with every useful rollout token at the dedicated price (two price lines): updates, syncs, activation,
   transfer and energy of the dedicated devices, plus c_D times the useful tokens; psi is the latter's share;
@@ -11,10 +10,8 @@ eta_T / D_T for training, which are compared. From the ledger:
 - eta_n and eta_T (`rose.pricing.answers.elasticity`): measured on training's groups, taken to hold at inference.
 
 Free slack, [D]: a slack second goes to inference iff (eta_n / n) * (r_I / N) > eta_T * r_T / T. r_I is the rollouts of
-a borrowed second, N the judged groups, T the device-seconds of updates; a slack second of training is one (r_T = 1).
-
-A direction is named only where the 95% intervals allow no other; else the answer is "not enough data to tell".
-"""
+a borrowed second, N the judged groups, T the device-seconds of updates; a slack second of training is one (r_T = 1). A
+direction is named only where the 95% intervals allow no other; else the answer is "not enough data to tell"."""
 
 from __future__ import annotations
 
@@ -53,22 +50,18 @@ class Spend:
     rollouts_usd: Fraction
     other_training_usd: Fraction
     borrowed_share: Fraction
-    #: c_O / c_D.
-    cost_ratio: Fraction
+    cost_ratio: Fraction  #: c_O / c_D.
 
     @property
-    def training_usd(self) -> Fraction:
-        """D_T."""
+    def training_usd(self) -> Fraction:  # D_T
         return self.rollouts_usd + self.other_training_usd
 
     @property
-    def rollout_share(self) -> Fraction:
-        """psi."""
+    def rollout_share(self) -> Fraction:  # psi
         return self.rollouts_usd / self.training_usd
 
     @property
-    def training_with_borrowing_usd(self) -> float:
-        """D_T'."""
+    def training_with_borrowing_usd(self) -> float:  # D_T'
         return formulas.training_spend_with_borrowing(*self._training())
 
     @property
@@ -76,8 +69,7 @@ class Spend:
         return float(self.inference_usd / self.training_usd)
 
     @property
-    def kappa3(self) -> float:
-        """D_I / D_T'."""
+    def kappa3(self) -> float:  # D_I / D_T'
         return formulas.third_line_threshold(float(self.inference_usd), *self._training())
 
     def _training(self) -> tuple[float, float, float, float]:
@@ -86,12 +78,9 @@ class Spend:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slack:
-    #: r_I: rollouts that a borrowed device-second made.
-    rollouts_per_s: Fraction
-    #: N.
-    answers: int
-    #: T, device-seconds of updates.
-    training_s: Fraction
+    rollouts_per_s: Fraction  #: r_I: rollouts that a borrowed device-second made.
+    answers: int  #: N.
+    training_s: Fraction  #: T, device-seconds of updates.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,8 +136,7 @@ def left(eta_n: Elasticity, eta_t: Elasticity) -> float | None:
     """Return (eta_n - 1) / eta_T; None where one is not known, or where training does not raise alpha."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
-    # The units of n and T, and both prices, cancel.
-    inputs = {"n": 1.0, "training": 1.0, "usd_per_n": 1.0, "usd_per_t": 1.0}
+    inputs = {"n": 1.0, "training": 1.0, "usd_per_n": 1.0, "usd_per_t": 1.0}  # Units and both prices cancel.
     return formulas.frontier(eta_n=eta_n.value, eta_t=eta_t.value, **inputs).left
 
 
@@ -228,7 +216,6 @@ def _sign(interval: Interval | None) -> bool | None:
     return interval.low > 0
 
 
-#: What the next one is priced by, in the order in which they are shown.
 TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
 N, ETA_N, INDEPENDENT = (
     "rollouts for each answer (n)",
@@ -250,7 +237,6 @@ _SPEND = {
 
 
 def frontier(run: PricedRun) -> Section:
-    """Return where the next dollar, or slack second, lowers the cost of a correct answer."""
     eta_n = elasticity.of_rollouts(run.groups)
     eta_t = elasticity.of_training(elasticity.steps(run.groups, rows(run.connection, "answers/step_training")))
     dollars = spend(run.allocation, run.cost)

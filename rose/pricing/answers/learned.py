@@ -1,9 +1,7 @@
-"""Whether a policy learned: the accepted share of judged answers at the end of a run against its beginning.
-
-Shares have Wilson's interval with groups as clusters, since trajectories of a group share a task. Each end is the
-fewest stretches with `GROUPS_MIN` judged groups, at most a quarter of all. The policy learned only where the intervals
-of both ends do not overlap, which is stricter than an interval of their difference.
-"""
+"""Whether a policy learned: the accepted share of judged answers at the end of a run against its beginning. Shares have
+Wilson's interval with groups as clusters, since trajectories of a group share a task. Each end is the fewest stretches
+with `GROUPS_MIN` judged groups, at most a quarter of all. The policy learned only where the intervals of both ends do
+not overlap, which is stricter than an interval of their difference."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +10,7 @@ from typing import Any, Literal
 
 from rose.pricing.stats.uncertainty import Clusters, share_interval
 
-#: Judged groups that make an end of a run long enough.
-GROUPS_MIN = 30
+GROUPS_MIN = 30  #: Judged groups that make an end of a run long enough.
 Verdict = Literal["learned", "got worse", "cannot tell"]
 
 
@@ -26,10 +23,9 @@ class Stretch:
     judged: int
     accepted: int
     groups: int
-    #: Sums over groups of accepted * accepted, accepted * judged, judged * judged.
-    yy: int
-    yx: int
-    xx: int
+    yy: int  #: Sum over groups of accepted * accepted.
+    yx: int  #: Sum over groups of accepted * judged.
+    xx: int  #: Sum over groups of judged * judged.
 
     def __post_init__(self) -> None:
         assert self.first <= self.last

@@ -1,15 +1,12 @@
 """Which lever moves the cost of a correct answer most.
-
 C3 = CPM * R * (1 + pi * rho) / alpha with pi = ((1 - phi) * c_D + phi * c_O) / c_S. For each factor, the others held:
-
 - the derivative of C3. [A] at pi = 1 for alpha, CPM, R and 1 + rho; the rest [D]:
     d/d alpha = -C/alpha, d/d CPM = C/CPM, d/d R = C/R, d/d(1 + rho) = C * pi / (1 + pi * rho),
     d/d phi = CPM * R * rho / alpha * (c_O - c_D) / c_S,
     d/dw = CPM * R * rho / alpha * pi / (1 - w): rollout tokens cost 1 / (1 - w), serving's own cost held;
 - the elasticity, d ln C / d ln x;
 - the dollars that a move for the better by a tenth saves, computed anew rather than along the tangent: times or divided
-  by 1.1, up to the end of the factor's range. Levers are ranked by it.
-"""
+  by 1.1, up to the end of the factor's range. Levers are ranked by it."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ WORDS: dict[str, str] = {
     "phi": "share of rollout tokens made on borrowed devices (phi)",
     "waste": "share of rollout tokens that were wasted (w)",
 }
-#: Ratios, from 1 on; other levers are shares, but for the price.
-_RATIOS = ("r", "one_plus_rho")
+_RATIOS = ("r", "one_plus_rho")  #: Ratios, from 1 on; other levers are shares, but for the price.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

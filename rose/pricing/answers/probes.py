@@ -1,9 +1,7 @@
-"""Probes: answers whose truth is known, and what each verifier reported of them, from a file or a ledger.
-
-A file is CSV or Parquet with the columns `probe`, `verifier`, `probability` (0 to 1, that the answer is correct),
-`correct` and, if it has decisions, `accepted` (true or false, 1 or 0). In a ledger the probes are the trajectories
-whose truth is recorded; a verdict's reward is the probability the verifier reported.
-"""
+"""Probes: answers whose truth is known, and what each verifier reported of them, from a file or a ledger. A file is CSV
+or Parquet with the columns `probe`, `verifier`, `probability` (0 to 1, that the answer is correct), `correct` and, if
+it has decisions, `accepted` (true or false, 1 or 0). In a ledger the probes are the trajectories whose truth is
+recorded; a verdict's reward is the probability the verifier reported."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,33 +12,27 @@ import polars as pl
 
 from rose.pricing.money import PricingError
 
-#: Accepted from this probability on, in a file without decisions.
-THRESHOLD = 0.5
+THRESHOLD = 0.5  #: Accepted from this probability on, in a file without decisions.
 
 _NEEDED = ("probe", "verifier", "probability", "correct")
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
-#: Faults of a file that an error names.
-_FAULTS_MAX = 10
+_FAULTS_MAX = 10  #: Faults of a file that an error names.
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     probe: str
     verifier: str
-    #: That the answer is correct, in the verifier's eyes: 0 to 1.
-    probability: float
+    probability: float  #: That the answer is correct, in the verifier's eyes: 0 to 1.
     correct: bool
     accepted: bool
-    #: What shares a task with others; a probe by itself is a group of its own.
-    group: str
+    group: str  #: What shares a task with others; a probe by itself is a group of its own.
 
 
 def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
-    """Return the probes of a CSV or Parquet file; `threshold` (0.5) decides where no `accepted` column does.
-
-    Raises PricingError for a file that cannot be read, lacks a column or has an unknown one, and for every row that
-    cannot be used, with its number, field and value.
-    """
+    """Return the probes of a CSV or Parquet file; `threshold` (0.5) decides where no `accepted` column does. Raises
+    PricingError for a file that cannot be read, lacks a column or has an unknown one, and for every row that cannot be
+    used, with its number, field and value."""
     frame = _read(path)
     if missing := [name for name in _NEEDED if name not in frame.columns]:
         raise PricingError(
@@ -89,8 +81,7 @@ def _probability(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    # Not a number fails the comparison too.
-    return value if 0 <= value <= 1 else None
+    return value if 0 <= value <= 1 else None  # Not a number fails the comparison too.
 
 
 def _checked(source: str, rows: Iterable[Mapping[str, Any]], faults: list[str]) -> list[Probe]:

@@ -2,7 +2,6 @@
 
 Scores, on probes whose truth y is known (1 correct, 0 not) and a reported probability p that the answer is correct.
 Both are strictly proper: the expected score is best where a verifier reports what it believes.
-
 - Brier: the mean of (p - y)^2; 0 is best. It is the sum of Murphy's terms over ten bins of probability: reliability
   (how far reports lie from what came true, 0 is best) - resolution (how far bins lie from the base rate, more is
   better) + uncertainty (of the base rate alone) + what lies within the bins.
@@ -11,8 +10,7 @@ Both are strictly proper: the expected score is best where a verifier reports wh
 
 Cost, [D]: C = (g + v) / alpha dollars per accepted answer, with g what the run paid for each judged trajectory, v the
 price of a verdict and alpha the accept rate on the probes; C / PPV is the cost per correct one. The cheapest verifier
-is named where a bootstrap over the groups of probes, the same draws for all, gives it at least 95% of them.
-"""
+is named where a bootstrap over the groups of probes, the same draws for all, gives it at least 95% of them."""
 
 from __future__ import annotations
 
@@ -39,25 +37,21 @@ from rose.pricing.table import Paragraph, Row, Section, report_table
 if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
 
-#: Bins of probability of a calibration: [0, 0.1), ..., [0.9, 1].
-BINS = 10
-#: Shared probes below which no verifier is called the cheapest.
-PROBES_MIN = 30
+BINS = 10  #: Bins of probability of a calibration: [0, 0.1), ..., [0.9, 1].
+PROBES_MIN = 30  #: Shared probes below which no verifier is called the cheapest.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
     probes: int
     brier: float
-    #: None, infinite, where `certain_and_wrong` probes were reported as 0 or 1 and turned out otherwise.
-    logarithmic: float | None
-    certain_and_wrong: int
+    logarithmic: float | None  #: None, infinite, where `certain_and_wrong` is not 0.
+    certain_and_wrong: int  #: Probes that were reported as 0 or 1 and turned out otherwise.
     reliability: float
     resolution: float
     uncertainty: float
     within_bins: float
-    #: Probes, mean report and correct share, by the number of a bin with probes.
-    calibration: Mapping[int, tuple[int, float, float]]
+    calibration: Mapping[int, tuple[int, float, float]]  #: Probes, mean report, correct share of each bin with probes.
     accepted: int
     correct: int
     accepted_correct: int
@@ -80,14 +74,12 @@ class Verifier:
     """A verifier's scores on the shared probes, and its cost per correct answer in dollars where that is known."""
 
     name: str
-    #: Probes it saw, of which `scores.probes` were seen by all.
-    saw: int
+    saw: int  #: Probes it saw, of which `scores.probes` were seen by all.
     scores: Scores
     usd_per_verdict: Fraction | None
     usd_per_correct: Fraction | None
     interval: Interval | None
-    #: Share of the draws in which it was the cheapest; None where the costs of all are not known.
-    chance_cheapest: float | None
+    chance_cheapest: float | None  #: Share of draws in which it was the cheapest; None unless all costs are known.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +87,7 @@ class Comparison:
     """Verifiers in the order of their Brier scores, and which one makes a correct answer cheapest, if known."""
 
     verifiers: tuple[Verifier, ...]
-    #: Probes that all of them saw; only these are scored, unless there is none.
-    shared: int
+    shared: int  #: Probes that all of them saw; only these are scored, unless there is none.
     cheapest: str | None
     says: str
 
@@ -117,8 +108,7 @@ def score(probes: Sequence[Probe]) -> Scores:
         reported = fsum(probe.probability for probe in members) / len(members)
         true = sum(probe.correct for probe in members) / len(members)
         bins[number] = (len(members), reported, true)
-        # What the means leave out.
-        off = ((probe.probability - reported, probe.correct - true) for probe in members)
+        off = ((probe.probability - reported, probe.correct - true) for probe in members)  # What the means leave out.
         within += fsum(p * p - 2 * p * y for p, y in off)
     return Scores(
         probes=size,
@@ -142,11 +132,9 @@ def compare(
     usd_per_verdict: Mapping[str, Fraction | None],
     trajectory_draws: Floats | None = None,
 ) -> Comparison:
-    """Score the verifiers and cost a correct answer with each. Raises ValueError for no probes.
-
-    `usd_per_trajectory` is g, `usd_per_verdict` v by verifier; None where not known. `trajectory_draws` are values of
-    g, one for each resample; without them it is fixed.
-    """
+    """Score the verifiers and cost a correct answer with each. Raises ValueError for no probes. `usd_per_trajectory` is
+    g, `usd_per_verdict` v by verifier; None where not known. `trajectory_draws` are values of g, one for each resample;
+    without them it is fixed."""
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
         by_verifier[probe.verifier][probe.probe] = probe
@@ -160,8 +148,7 @@ def compare(
     }
     draws, units = _draws(by_verifier, shared, paid) if shared else ({}, 0)
     if trajectory_draws is not None:
-        # (g + v) / alpha for another g.
-        off = trajectory_draws - float(usd_per_trajectory or 0)
+        off = trajectory_draws - float(usd_per_trajectory or 0)  # (g + v) / alpha for another g.
         draws = {name: drawn * (1 + off / float(paid[name] or 1)) for name, drawn in draws.items()}
     chances = _chances(draws) if len(draws) == len(scored) > 1 else {}
     verifiers = tuple(
@@ -233,15 +220,12 @@ _VERDICTS = "verdicts of the run whose truth is known"
 _NOT_COMPARED = "does not apply: they cannot be compared"
 _NO_TRUTH = "has its truth recorded (`correct`), so no verifier can be scored: give probes with --probes"
 _NO_TRAJECTORY = "not enough data: the run has no judged trajectory to take the cost of an answer from"
-#: The row of what the run paid for each judged trajectory before its verdict.
 JUDGED = "a judged trajectory, before its verdict"
 
 
 def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:
     """Return the verifiers, best Brier score first, on probes of `file` or on verdicts of the run with known truth.
-
-    `threshold` is what `probes.from_file` takes. Raises PricingError for probes that cannot be used, or none.
-    """
+    `threshold` is what `probes.from_file` takes. Raises PricingError for probes that cannot be used, or none."""
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     if file is None:

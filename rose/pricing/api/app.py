@@ -36,10 +36,8 @@ from rose.pricing.api.questions import (
 )
 from rose.terminal import echo
 
-#: How long metrics are served before they are computed again.
-KEPT_S = 60.0
-#: Monitoring needs no token here.
-_OPEN_PATH = "/healthz"
+KEPT_S = 60.0  #: How long metrics are served before they are computed again.
+_OPEN_PATH = "/healthz"  #: Monitoring needs no token here.
 _QUERIES: dict[str, type[LedgerQuery]] = {
     "/cost": CostQuery,
     "/saved": SavedQuery,
@@ -57,12 +55,10 @@ def application(
     app = FastAPI(
         title="ROSE: what rollouts cost",
         version=version("rose-serving"),
-        # Pages that load programs from elsewhere.
-        docs_url=None,
+        docs_url=None,  # Pages that load programs from elsewhere.
         redoc_url=None,
         redirect_slashes=False,
-        # The guard asks for the token; this describes it.
-        dependencies=[Depends(HTTPBearer(auto_error=False))],
+        dependencies=[Depends(HTTPBearer(auto_error=False))],  # The guard asks for the token; this describes it.
         exception_handlers={
             RequestValidationError: _wrong_parameter,
             UserError: _refused,
@@ -71,8 +67,7 @@ def application(
             HTTPException: _refused_by_http,
         },
     )
-    # Answers are made one at a time: each may take much of the memory.
-    making = threading.Lock()
+    making = threading.Lock()  # Answers are made one at a time: each may take much of the memory.
     kept: list[tuple[float, bytes]] = []
 
     def answer(path: str, query: LedgerQuery) -> dict[str, Any]:
@@ -142,11 +137,8 @@ def application(
 def serve(
     served: Sequence[Ledger], host: str, port: int, *, token: str | None = None, clock: questions.Clock = questions.now
 ) -> Iterator[str]:
-    """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL.
-
-    Raises OpenAddressError if other machines could read it without a token, SecretError for a short one, LedgerError if
-    the address cannot be used.
-    """
+    """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Raises OpenAddressError if other
+    machines could read it without a token, SecretError for a short one, LedgerError if the address cannot be used."""
     address.check_guarded(host, token, "--token-file or ROSE_API_TOKEN")
     protocol: Any = functools.partial(LimitedProtocol, limits=Connections())
     config = uvicorn.Config(

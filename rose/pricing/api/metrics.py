@@ -1,8 +1,6 @@
-"""`/metrics`: what this UTC month has cost so far, for Prometheus.
-
-All are gauges: they begin anew with the month, and a correction may lower them. The most expensive teams and runs have
-series of their own; the others are summed in one whose team and run are `__other__`.
-"""
+"""`/metrics`: what this UTC month has cost so far, for Prometheus. All are gauges: they begin anew with the month, and
+a correction may lower them. The most expensive teams and runs have series of their own; the others are summed in one
+whose team and run are `__other__`."""
 
 import time
 from collections import defaultdict
@@ -30,16 +28,14 @@ from rose.pricing.spend.saved import ENDS, Saved
 from rose.pricing.watch import budget
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-#: Teams and runs of a ledger and provenance that have series of their own.
-RUNS_MAX = 100
+RUNS_MAX = 100  #: Teams and runs of a ledger and provenance that have series of their own.
 OTHER = "__other__"
 
 _PART = ("ledger", "provenance")
 _RUN = (*_PART, "team", "run")
 _SO_FAR = "this UTC month so far"
 _MERGED = f"beyond the {RUNS_MAX} dearest, teams and runs are summed as {OTHER}"
-#: Every metric: its labels and what it is.
-METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {
+METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its labels and what it is.
     "rose_cost_dollars": (
         (*_PART, "view", "team", "run"),
         f"Cost, {_SO_FAR}, by view, which are never added to each other: amortized and fully loaded sum to the bill, "
@@ -78,7 +74,6 @@ class Samples(Collector):
         }
 
     def add(self, name: str, labels: Sequence[str], value: float | None) -> None:
-        """Add a sample; none for an unknown value."""
         if value is not None:
             self._families[name].add_metric(labels, value)
 
@@ -88,13 +83,10 @@ class Samples(Collector):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    #: By team, run, pool and bucket.
-    cost: Cost
-    #: By team and run, fully loaded.
-    loaded: Cost
+    cost: Cost  #: By team, run, pool and bucket.
+    loaded: Cost  #: By team and run, fully loaded.
     saved: Saved | None
-    #: By run.
-    accepted: Mapping[str, int]
+    accepted: Mapping[str, int]  #: By run.
     requests: int
     missed: int
 
@@ -190,8 +182,7 @@ def _of_runs(facts: Facts) -> Iterator[tuple[Run, str, str, float]]:
     for line in facts.cost.lines:
         team, run, pool, bucket = line.values
         if bucket == "rollout":
-            # A run's rollouts are of one team, whichever teams its devices' other time is of.
-            teams[run] = team
+            teams[run] = team  # A run's rollouts are of one team, whichever teams its devices' other time is of.
             yield (team, run), "rose_rollout_device_seconds", "", line.ns / NS_PER_S
             yield (team, run), "rose_rollout_tokens", "", line.tokens
             if pool == "serving":

@@ -48,8 +48,7 @@ class Ledger:
     name: str
     root: Path
     price_book: str | None = None
-    #: Files verified before, so that a request reads new files only.
-    seen: Seen = field(default_factory=Seen)
+    seen: Seen = field(default_factory=Seen)  #: Files verified before, so that a request reads new files only.
     #: What each run saved, which takes seconds to compute, by what it depends on.
     saved_runs: dict[object, dict[str, RunSaved]] = field(default_factory=dict)
 
@@ -89,8 +88,7 @@ class Ledger:
         checked, last = verify.verify(self.root, seen=self.seen), verified.state(self.root)
         return {
             "sound": checked.ok,
-            # A folder that cannot be written keeps no record.
-            "verified": None if last is None else last.to_json(),
+            "verified": None if last is None else last.to_json(),  # A folder that cannot be written keeps no record.
             "events": sum(writer.events for writer in checked.writers),
             "problem_count": len(checked.doubts),
             "problems": [problem[:_PROBLEM_CHARACTERS] for problem in checked.doubts[:_PROBLEMS]],

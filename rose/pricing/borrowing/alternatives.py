@@ -1,7 +1,6 @@
 """What the borrowed tokens would have cost otherwise, and where borrowing stops being worth it [D].
 
 The same useful rollout tokens, T, are priced
-
 - on dedicated devices, at the ledger's dedicated throughput, waste and price: T * dollars / useful tokens there, for
   working time only, and with their idle time, syncs and activation (fully loaded). Where no dedicated device made any,
   at the book's price of a rollout device for the borrowed time, marked assumed;
@@ -12,8 +11,7 @@ The same useful rollout tokens, T, are priced
 - not at all: nothing is spent and T tokens are not made. The serving devices cost the same.
 
 These are amortized; the first one is the capacity avoided. Time is what the run measured, at the price of a device of
-one's own, also where others held the devices too.
-"""
+one's own, also where others held the devices too."""
 
 from __future__ import annotations
 
@@ -50,10 +48,8 @@ class Comparison:
 
 
 def compare(run: PricedRun, *, market: bool = True) -> Comparison:
-    """Price every alternative of a run; without `market`, only dedicated devices and doing without.
-
-    Raises PriceBookError where no dedicated device ran and the book has no price for a rollout device of the class.
-    """
+    """Price every alternative of a run; without `market`, only dedicated devices and doing without. Raises
+    PriceBookError where no dedicated device ran and the book has no price for a rollout device of the class."""
     allocation, m = run.allocation, run.borrow
     by_class = made(run.charged)
     borrowed = together([part for (pool, _), part in by_class.items() if pool == "serving"])
@@ -173,10 +169,8 @@ def _market(
     *,
     measured: bool,
 ) -> list[Alternative]:
-    """Return a way for each offer for a class, whose prices are weighted by the time borrowed in each stretch.
-
-    `hours` are what the tokens take on the class without interruptions.
-    """
+    """Return a way for each offer for a class, whose prices are weighted by the time borrowed in each stretch. `hours`
+    are what the tokens take on the class without interruptions."""
     weights: dict[int, Fraction] = defaultdict(Fraction)
     for (_, segment), ns in borrowed_ns.items():
         weights[segment] += ns

@@ -1,15 +1,12 @@
-"""What lending costs serving, against time in which leases were withheld at random.
-
-[D] The ledger holds the draw that withheld a window or not. *Lent time* is every drawn window that was not withheld,
-leased or not: a lease taken back early, and the wash-out of a withheld window, belong to what lending does.
-
+"""What lending costs serving, against time in which leases were withheld at random. [D] The ledger holds the draw that
+withheld a window or not. *Lent time* is every drawn window that was not withheld, leased or not: a lease taken back
+early, and the wash-out of a withheld window, belong to what lending does.
 - *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld, for dollars C of N requests: the
   penalty for a missed budget, else what the book's curve says of the latency.
 - *Prefix cache* = (cached share withheld - lent) * prompt tokens lent, at serving's price of an input token.
 - *Interference* = (busy time for a token lent - withheld) * tokens lent, at the book's price of a device-hour.
 
-Without withheld windows lending cannot be told from the load that leases follow: the figures are confounded.
-"""
+Without withheld windows lending cannot be told from the load that leases follow: the figures are confounded."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,17 +39,14 @@ class Harm:
     confounded: str | None = None
     windows: int = 0
     withheld: int = 0
-    #: Rows of the queries of these names, and the strata of each measure with enough withheld windows.
-    sums: Sequence[Row] = ()
-    clusters: Sequence[Row] = ()
-    strata: Mapping[str, Mapping[str, Stratum]] = field(default_factory=dict)
+    sums: Sequence[Row] = ()  #: Rows of `borrowing/holdout_sums`.
+    clusters: Sequence[Row] = ()  #: Rows of `borrowing/holdout_clusters`.
+    strata: Mapping[str, Mapping[str, Stratum]] = field(default_factory=dict)  #: By measure with enough windows.
 
 
 def measure(connection: duckdb.DuckDBPyConnection, lending: Sequence[Lending]) -> Harm:
     """Compare a run's withheld windows with the rest. `run_id` and `price_changes` are set; `lease_spans` was read.
-
-    `lending` are the prices of each stretch; without any, only late requests are compared.
-    """
+    `lending` are the prices of each stretch; without any, only late requests are compared."""
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     harm = Harm(confounded=_confounded(drawn), windows=drawn["windows"], withheld=drawn["withheld"])
     if harm.confounded is not None:
@@ -99,8 +93,7 @@ def _confounded(drawn: Row) -> str | None:
 def realised(harm: Harm, stretches: Stretches) -> Term:
     """Return the dollars of missed budgets and latency beyond those of withheld windows, not clipped at zero."""
     compared, lending = harm.strata["cost"], stretches.lending
-    # No point of the curve is above the penalty.
-    most = max(entry.violation_usd for entry in lending)
+    most = max(entry.violation_usd for entry in lending)  # No point of the curve is above the penalty.
     missed = list(_beyond(harm, "cost", "misses", "requests"))
     extra = sum((beyond for _, beyond in missed), Fraction(0))
     counted = sum(row["requests"] for row, _ in missed)
@@ -161,9 +154,7 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
     """Return the price of serving's longer work because rollouts share its device. `lent` are rows of `lent_time`.
-
-    Without withheld windows half of the time that both worked is assumed, as the slices divide it.
-    """
+    Without withheld windows half of the time that both worked is assumed, as the slices divide it."""
     if (compared := harm.strata.get("busy")) is None:
         overlap_ns: dict[int, int] = defaultdict(int)
         for row in lent:
@@ -184,8 +175,7 @@ def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
         return replace(term, basis="assumed", interval=None, no_interval=why)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
     lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
-    # It is not known in which stretch serving worked longer: an hour costs the mean rate.
-    hourly = by_rate(
+    hourly = by_rate(  # It is not known in which stretch serving worked longer: an hour costs the mean rate.
         stretches,
         _INTERFERENCE,
         [(segment, ns / sum(lengths)) for segment, ns in enumerate(lengths)],

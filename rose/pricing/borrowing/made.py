@@ -13,7 +13,6 @@ from rose.pricing.charges.measured import shared
 from rose.pricing.money import NANO_USD_PER_USD
 
 _USEFUL = ("accepted", "rejected", "open")
-#: Fates that each count of `Made` sums.
 _FATES = {"generated": (*_USEFUL, "stale", "lost"), "useful": _USEFUL, "stale": ("stale",)}
 _EXACT = ("measured_ns", "hardware_ns", "usd", "unshared_usd")
 
@@ -21,13 +20,10 @@ _EXACT = ("measured_ns", "hardware_ns", "usd", "unshared_usd")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
     rollout_ns: int
-    #: Time that the run measured; more than billed where other runs held the device too.
-    measured_ns: Fraction
-    #: The part of it that the hardware worked for this run; less than measured on a device worked on by several.
-    hardware_ns: Fraction
+    measured_ns: Fraction  #: Time that the run measured; more than billed where other runs held the device too.
+    hardware_ns: Fraction  #: Part of it that the hardware worked for this run; less on a device that several worked on.
     usd: Fraction
-    #: Price of `hardware_ns` on a device of one's own.
-    unshared_usd: Fraction
+    unshared_usd: Fraction  #: Price of `hardware_ns` on a device of one's own.
     generated: int
     useful: int
     stale: int
@@ -59,7 +55,6 @@ def made(charges: Charges) -> dict[tuple[str, str], Made]:
 
 
 def together(parts: Sequence[Made]) -> Made:
-    """Return the sum of several."""
     sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in Made.__slots__}
     for name in _EXACT:
         sums[name] = Fraction(sums[name])

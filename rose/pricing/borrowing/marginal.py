@@ -7,12 +7,10 @@ dollars, so that terms and leases add up before rounding. Each side of a price c
 m is a decision figure and does not sum to the bill. It holds only if the fleet would have existed without the leases
 (the idle-anyway gate), which the price book gives a probability P (`idle_anyway`). Where it would not, avoidable device
 time is charged on top of m at its amortized price, for the run's part of hours that it shared:
-
 - (1 - P) of borrowed device time;
 - P of all leased time of a span in which the device would have been given back (`scale_down`).
 
-Where the book states no P, m is charged as if P were 1, and `unstated_usd` depends on it.
-"""
+Where the book states no P, m is charged as if P were 1, and `unstated_usd` depends on it."""
 
 from __future__ import annotations
 
@@ -66,19 +64,13 @@ class Marginal:
 
     terms: Mapping[str, Term]
     borrowed_ns: int
-    #: Lowest stated probability that the fleet had existed without the leases; None if unstated for part of the time.
-    idle_anyway: Fraction | None
-    #: Amortized price of device time that would not have been paid for without the leases.
-    avoidable_usd: Fraction = Fraction(0)
+    idle_anyway: Fraction | None  #: Lowest stated P (see the module); None if unstated for part of the time.
+    avoidable_usd: Fraction = Fraction(0)  #: Amortized price of device time not paid for without the leases.
     avoidable_interval: Interval | None = None
-    #: Amortized price of the borrowed time without a stated probability; charged on top of m if it were 0.
-    unstated_usd: Fraction = Fraction(0)
-    #: Price of dedicated devices given up because of borrowing, by recorded decisions.
-    let_go_usd: Fraction = Fraction(0)
-    #: Whether the run shares a fleet; the fleet's run then has what was given up.
-    on_fleet: bool = False
-    #: Whether decisions to keep a device for lending are recorded, and charged as avoidable.
-    kept: bool = False
+    unstated_usd: Fraction = Fraction(0)  #: Amortized price of borrowed time without a stated P, charged if P were 0.
+    let_go_usd: Fraction = Fraction(0)  #: Price of dedicated devices given up because of borrowing, as recorded.
+    on_fleet: bool = False  #: Whether the run shares a fleet; the fleet's run then has what was given up.
+    kept: bool = False  #: Whether decisions to keep a device for lending are recorded, and charged as avoidable.
     harm: Harm = field(default_factory=Harm)
     leased_ns: int = 0
     sent_bytes: int = 0
@@ -155,10 +147,8 @@ class Marginal:
 
 
 def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """Return the marginal cost of a run's borrow. The connection has a snapshot.
-
-    Raises PriceBookError for a route, a device's power or any other price that the book lacks.
-    """
+    """Return the marginal cost of a run's borrow. The connection has a snapshot. Raises PriceBookError for a route, a
+    device's power or any other price that the book lacks."""
     stretches = Stretches.over(book, allocation.period_ns)
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")
@@ -268,7 +258,6 @@ def _held_memory(held: Iterable[Row], stretches: Stretches) -> Term:
 
 
 def price(run: PricedRun) -> Section:
-    """Return what borrowing added to the bill, and what the power meters said."""
     parts = {"terms": terms_table(run.make, run.borrow)}
     if run.borrow.metered:
         parts["meters"] = report_table(
@@ -282,7 +271,6 @@ def price(run: PricedRun) -> Section:
 
 
 def terms_table(make: Figures, m: Marginal) -> Table:
-    """Return the terms of m over the run and per borrowed device-hour, and what the borrow is charged."""
     nano, avoidable = m.nano_usd, nano_usd_of(m.avoidable_usd)
     charged = make.amount(sum(nano.values()) + avoidable, MARGINAL, basis=m.basis, interval=m.charged_interval)
     return report_table(
@@ -313,7 +301,6 @@ def added(make: Figures, m: Marginal) -> Figure:
 
 
 def per_device_hour(make: Figures, m: Marginal, name: str | None = None) -> Figure:
-    """Return m, or a term of it, per borrowed device-hour."""
     term, unknown = (m, None) if name is None else (m.terms[name], m.terms[name].unknown)
     hours, interval = Fraction(m.borrowed_ns, NS_PER_HOUR), term.interval
     return make.money(
@@ -350,7 +337,6 @@ def _without(m: Marginal) -> str:
 
 
 def _gate(m: Marginal) -> str:
-    """Return whether the fleet would have been there anyway, by whose word, and what is charged if not."""
     if m.idle_anyway is None:
         return (
             "m holds if the fleet would have existed without the leases, which the price book does not say. If not, "

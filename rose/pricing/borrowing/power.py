@@ -1,10 +1,7 @@
-"""What lending drew in electricity: metered where power was read, else from the price book's curve.
-
-[D] dP is the mean power while lent less the mean while not lent, within the same fifth of serving load, the fifths
-weighted by their lent time. It is charged for all leased time. Where nothing can be compared, the extra power of a
-slice is the curve at the load with rollouts less the curve without them. A device whose price includes its energy is
-charged none.
-"""
+"""What lending drew in electricity: metered where power was read, else from the price book's curve. [D] dP is the mean
+power while lent less the mean while not lent, within the same fifth of serving load, the fifths weighted by their lent
+time. It is charged for all leased time. Where nothing can be compared, the extra power of a slice is the curve at the
+load with rollouts less the curve without them. A device whose price includes its energy is charged none."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,26 +16,20 @@ from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Clusters, Estimate, mean, ratio_variance, total
 
 _J_PER_KWH = 3_600_000
-#: Milliwatt-nanoseconds in a kilowatt-hour.
-MW_NS_PER_KWH = _J_PER_KWH * 1000 * NS_PER_S
+MW_NS_PER_KWH = _J_PER_KWH * 1000 * NS_PER_S  #: Milliwatt-nanoseconds in a kilowatt-hour.
 
-#: Stretches of five minutes on each side of each fifth of load that an interval takes.
-STRETCHES_MIN = 3
+STRETCHES_MIN = 3  #: Stretches of five minutes on each side of each fifth of load that an interval takes.
 TOO_SHORT = "read for too short a time: it takes fifteen minutes on each side of each fifth of load"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metered:
-    """Power readings of a device class on serving devices, in whole milliwatt-nanoseconds.
-
-    The baseline is what the devices would have drawn anyway: all while not lent, and while lent the mean of the same
-    load not lent. `extra` is the rest.
-    """
+    """Power readings of a class's serving devices, in milliwatt-nanoseconds. The baseline is what the devices would
+    have drawn anyway: all while not lent, and while lent the mean of the same load not lent. `extra` is the rest."""
 
     device_class: str
     delta_mw: Fraction
-    #: 95%, milliwatts; None where a side has readings in fewer than `STRETCHES_MIN` stretches of five minutes.
-    interval: Interval | None
+    interval: Interval | None  #: 95%, milliwatts; None where a side was read in fewer than `STRETCHES_MIN` stretches.
     energy_mw_ns: int
     baseline_mw_ns: int
     extra_mw_ns: int
@@ -48,11 +39,9 @@ class Metered:
 
 
 def measure(device_class: str, readings: Iterable[Row]) -> Metered | None:
-    """Compare readings within load bins; None if no bin has both sides.
-
-    `readings` have `load_bin`, `lent`, `energy_mw_ns`, `duration_ns` and, for the interval, the columns of `Clusters`
-    (energy in milliwatt-seconds, time in seconds). Lent time in a bin with one side gets the mean dP of the others.
-    """
+    """Compare readings within load bins; None if no bin has both sides. `readings` have `load_bin`, `lent`,
+    `energy_mw_ns`, `duration_ns` and, for the interval, the columns of `Clusters` (energy in milliwatt-seconds, time in
+    seconds). Lent time in a bin with one side gets the mean dP of the others."""
     by_bin: dict[int, dict[bool, Row]] = defaultdict(dict)
     for row in readings:
         by_bin[row["load_bin"]][row["lent"]] = row
@@ -81,7 +70,6 @@ def measure(device_class: str, readings: Iterable[Row]) -> Metered | None:
 
 
 def metered(readings: Iterable[Row]) -> dict[str, Metered]:
-    """Return `measure` for each device class that can be compared."""
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
@@ -95,10 +83,8 @@ def load_points(book: PriceBook) -> list[float]:
 
 
 def energy(lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches) -> Term:
-    """Return the energy term. `lent` and `leased` are rows of `lent_time` and `lease_spans`.
-
-    Raises PriceBookError for a class that must be assumed and has no power in the book.
-    """
+    """Return the energy term. `lent` and `leased` are rows of `lent_time` and `lease_spans`. Raises PriceBookError for
+    a class that must be assumed and has no power in the book."""
     book = stretches.book
     drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
     usd = Fraction(0)

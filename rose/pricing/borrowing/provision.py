@@ -1,7 +1,6 @@
 """Slack taken now and paid for in a later burst: what to provide for it, and what it really cost.
 
 Definitions [D]; a window is `HORIZON_NS` long, a load bin a fifth of serving load.
-
 - *Burst*: windows of a device in the top fifth in a row, after one in a lower fifth.
 - *h(b)*: bursts right after a window of bin b, over the time in such windows that another one follows.
 - *E[extra | b]*: mean missed budgets of a burst from bin b on a lent device, less the same on one not lent.
@@ -10,8 +9,7 @@ Definitions [D]; a window is `HORIZON_NS` long, a load bin a fifth of serving lo
 - *Realised* = what lending cost serving, against time in which leases were withheld at random (`harm`). Without such
   time the figure is confounded: the sum over b of N_b * (v_b lent - v_b not lent) * penalty.
 
-A bin with too few windows or bursts takes the figure of all bins; if that has too few as well, nothing is accrued.
-"""
+A bin with too few windows or bursts takes the figure of all bins; if that has too few as well, nothing is accrued."""
 
 from __future__ import annotations
 
@@ -39,25 +37,19 @@ from rose.pricing.table import Section, report_table
 if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
 
-#: Load bins from which a burst can begin.
-CALM_BINS = (0, 1, 2, 3)
-#: Fewest windows for a hazard, and fewest bursts on each side, lent and not, for the extra misses of one.
-WINDOWS_MIN = 30
-BURSTS_MIN = 5
+CALM_BINS = (0, 1, 2, 3)  #: Load bins from which a burst can begin.
+WINDOWS_MIN = 30  #: Fewest windows for a hazard.
+BURSTS_MIN = 5  #: Fewest bursts on each side, lent and not, for the extra misses of one.
 HORIZON_NS = 10 * NS_PER_S
 
 NO_PENALTY = f"{NOT_SET}: the price book has no penalty for a missed budget; state one, `violation_usd`, in [lending]"
 _NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived while its device was not lent"
 _NOTHING_LENT = "nothing was lent"
 _NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
-#: The provision per borrowed device-hour that equals the amortized dedicated device time of the same work, or what
-#: that work would have added to the bill.
+#: Provision per borrowed device-hour that equals the cost of dedicated devices, amortized or added to the bill.
 BREAK_EVEN_TIME = "break-even provision against device time"
 BREAK_EVEN_CASH = "break-even provision against cash"
 ACCRUED, REALISED, NOT_PROVIDED, PENALTY = "accrued", "realised", "lent at a load that is not known", "a missed budget"
-
-
-# What it cost --------------------------------------------------------------------------------------------------------
 
 
 def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches) -> Term:
@@ -79,11 +71,9 @@ def realised_by_day(
 
 
 def confounded(bins: Sequence[Row], stretches: Stretches, why: str) -> Term:
-    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero.
-
-    `bins` are rows of `violations_by_load`. It has no interval: leases follow load, and requests that a lease made late
-    may arrive after it. Requests in a bin without unlent ones are left out; the explanation counts them.
-    """
+    """[D] Return the sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero. `bins` are rows
+    of `violations_by_load`. It has no interval: leases follow load, and requests that a lease made late may arrive
+    after it. Requests in a bin without unlent ones are left out; the explanation counts them."""
     compared = _compared(bins)
     counted = sum(row["requests"] for row, _ in compared)
     left_out = sum(row["requests"] for row in bins if row["lent"]) - counted
@@ -127,9 +117,6 @@ def penalties(stretches: Stretches) -> list[Fraction]:
     return [Fraction(entry.violation_usd) for entry in stretches.lending]
 
 
-# What to provide -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
     """What one load bin says about bursts. None: not enough data, and `why` says of what."""
@@ -137,8 +124,7 @@ class Rate:
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
     extra: Fraction | None
-    #: Figures taken from all bins, since the bin's own data were too few.
-    pooled: tuple[str, ...]
+    pooled: tuple[str, ...]  #: Figures taken from all bins, since the bin's own data were too few.
     windows: int
     bursts: int
     why: str | None
@@ -208,19 +194,14 @@ class Accrual:
     day: date
     usd: Fraction | None
     why: str | None
-    #: Lent time at an unknown load, for which nothing can be provided.
-    unknown_ns: int
-    #: Whether the rates are of earlier days only; if not, the day itself is in them.
-    from_earlier_days: bool
+    unknown_ns: int  #: Lent time at an unknown load, for which nothing can be provided.
+    from_earlier_days: bool  #: Whether the rates are of earlier days only; if not, the day itself is in them.
 
 
 def accrue(lent: Sequence[Row], risk: Sequence[Row], bursts: Sequence[Row], stretches: Stretches) -> list[Accrual]:
     """Return the provision for every UTC day with lent time, in order, from the rows `lent`, `risk` and `burst` of
-    `bursts`.
-
-    Rates are those known when the day began; while earlier days hold too little, the day itself counts too. So no later
-    day changes what was accrued.
-    """
+    `bursts`. Rates are those known when the day began; while earlier days hold too little, the day itself counts too.
+    So no later day changes what was accrued."""
     per_miss = penalties(stretches)
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
@@ -253,9 +234,6 @@ def _until(rows: Sequence[Row], day: date) -> list[Row]:
     return [row for row in rows if row["day"] < day]
 
 
-# How the balance moves -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Balance:
     """One UTC day of the provision, whole nano-dollars; None before the first day with enough data to accrue."""
@@ -269,12 +247,9 @@ class Balance:
 
 
 def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date, Fraction]) -> list[Balance]:
-    """[D] Return opening + accrued - realised - released = closing, day after day, exactly.
-
-    A day's provision is held to the end of the next day; what no burst used by then is released. What was realised
-    beyond the balance stays as a debt. Days before the first accrual have no balance. Raises ValueError for a day
-    without an accrual after a day with one.
-    """
+    """[D] Return opening + accrued - realised - released = closing, day after day, exactly. A day's provision is held
+    to the end of the next day; what no burst used by then is released. What was realised beyond the balance stays as a
+    debt. Days before the first accrual have no balance. Raises ValueError for a later day without an accrual."""
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
@@ -295,11 +270,7 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
     return balances
 
 
-# As tables -----------------------------------------------------------------------------------------------------------
-
-
 def provision(run: PricedRun) -> Section:
-    """Return the provision of a run: its rates, what was accrued and realised, and the balance by day."""
     from rose.pricing.borrowing.marginal import in_all, per_device_hour
 
     make, term = run.make, run.borrow.terms["provision"]

@@ -1,7 +1,4 @@
-"""Tables and sentences on what borrowing cost in one run, question by question.
-
-The same ledger and price book give the same tables.
-"""
+"""Tables and sentences on what borrowing cost in one run. The same ledger and price book give the same tables."""
 
 from __future__ import annotations
 
@@ -315,7 +312,6 @@ def condition(m: Marginal) -> str:
 
 
 def purchase(bought: Bought) -> str:
-    """Return what the tokens would have made the fleet buy, in words."""
     needed, idle, beyond = (format_ns(round(ns)) for ns in (bought.needed_ns, bought.idle_ns, bought.beyond_ns))
     text = f"dedicated devices would have taken {needed} and sat idle for {idle}"
     if not bought.bought_ns:

@@ -1,9 +1,7 @@
-"""Whether borrowing harms serving, and whether it saves, in one run: a sentence each, and the evidence.
-
-Cash saved is linear in the bill of dedicated devices, in every term of m, and in the probability that the fleet would
-have been there anyway [D]. Each is moved alone to either end of its range: its 95% interval or the price book's range,
-or 0 to 1 for a probability that the book does not state.
-"""
+"""Whether borrowing harms serving, and whether it saves, in one run: a sentence each, and the evidence. Cash saved is
+linear in the bill of dedicated devices, in every term of m, and in the probability that the fleet would have been there
+anyway [D]. Each is moved alone to either end of its range: its 95% interval or the price book's range, or 0 to 1 for a
+probability that the book does not state."""
 
 from __future__ import annotations
 
@@ -37,7 +35,6 @@ OTHERWISE, ANYWAY = "time of dedicated devices", "fleet there anyway"
 
 
 def risk(run: PricedRun) -> Section:
-    """Return whether lending harms serving, whether borrowing saves, and what that depends on."""
     m, make, compared = run.borrow, run.make, compare(run, market=False)
     parts: dict[str, Table | Paragraph] = {
         "says": Paragraph(says(m.harm)),
@@ -71,10 +68,8 @@ def risk(run: PricedRun) -> Section:
 
 
 def without_prices(root: Path, run_id: str) -> Harm:
-    """Return what withheld windows say of a run, without a price book.
-
-    Raises PricingError for an unknown run, one of mixed provenance, and one whose events were archived.
-    """
+    """Return what withheld windows say of a run, without a price book. Raises PricingError for an unknown run, one of
+    mixed provenance, and one whose events were archived."""
     from rose.pricing.run.priced import run_facts
 
     with closing(catalog.connect(root)) as connection:

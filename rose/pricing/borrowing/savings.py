@@ -1,8 +1,6 @@
 """What borrowing saved against each other way to the same tokens, and how well that is known [D].
-
 T useful tokens were made on borrowed devices. Dedicated ones, with throughput tau and wasted share w, would have needed
 H = T / (tau * (1 - w)) device-seconds.
-
 - *Capacity avoided* = H * price of a dedicated device. Hypothetical: it is on no bill.
 - *Cash saved* = bought * price + let go - m - avoidable, with bought = b * ceil(max(0, H - I) / b): the bill without
   borrowing less the bill. I is the paid idle time of the dedicated devices that did rollouts in the run, b the book's
@@ -10,8 +8,7 @@ H = T / (tau * (1 - w)) device-seconds.
   because of borrowing (`scale_down`), m what borrowing added to the bill, *avoidable* the serving devices kept for it.
 
 Never add the two: they price the same tokens. Their 95% intervals are a bootstrap over groups, with m, both prices of a
-token and an offer's range drawn from their own intervals. There is none where m has none, or throughput is assumed.
-"""
+token and an offer's range drawn from their own intervals. There is none where m has none, or throughput is assumed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,12 +31,10 @@ DEDICATED, LOADED, NOTHING = "dedicated devices", "dedicated devices, fully load
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bought:
-    #: Device time that the tokens would have taken, H, and what of it was idle and paid for, I; nanoseconds.
-    needed_ns: Fraction
-    idle_ns: int
+    needed_ns: Fraction  #: H, device time that the tokens would have taken, nanoseconds.
+    idle_ns: int  #: I, idle time of dedicated devices that was paid for, nanoseconds.
     usd_per_device_hour: Fraction
-    #: The least that can be bought of a device, b; None where it is bought by the time used.
-    increment_hours: Decimal | None = None
+    increment_hours: Decimal | None = None  #: b, the least that can be bought; None where time is bought as it is used.
 
     def __post_init__(self) -> None:
         assert self.needed_ns >= 0
@@ -86,23 +81,17 @@ class Alternative:
     """Another way to the same useful tokens (`NOTHING`: to do without them)."""
 
     name: str
-    #: Amortized: device time at its price, whether or not the fleet would have been billed for it.
-    usd: Fraction | None
+    usd: Fraction | None  #: Amortized: device time at its price, whether or not it would have been billed.
     basis: Basis
     explained: str
     why: str | None = None
-    #: What it would have added to the bill; None where that is another way's figure, or not known.
-    bought: Bought | None = None
-    #: 95% of `usd`, and of what it would have added to the bill.
-    interval: Interval | None = None
-    added_interval: Interval | None = None
+    bought: Bought | None = None  #: What it would add to the bill; None where another way has the figure, or unknown.
+    interval: Interval | None = None  #: 95% of `usd`.
+    added_interval: Interval | None = None  #: 95% of what it would have added to the bill.
     no_interval: str | None = None
-    #: `usd` less what the borrowed tokens cost in the same view.
-    less: Saving | None = None
-    #: What it would have added to the bill, less what borrowing did.
-    cash: Saving | None = None
-    #: The ends of the price book's range, as shares of `usd`.
-    range: tuple[float, float] = (1.0, 1.0)
+    less: Saving | None = None  #: `usd` less what the borrowed tokens cost in the same view.
+    cash: Saving | None = None  #: What it would have added to the bill, less what borrowing did.
+    range: tuple[float, float] = (1.0, 1.0)  #: The ends of the price book's range, as shares of `usd`.
 
     @property
     def added_usd(self) -> Fraction | None:
@@ -120,10 +109,8 @@ def saved(
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return the ways with what borrowing saved against each, and its interval, or why there is none.
-
-    `borrowed_usd` is the amortized cost of the borrowed tokens, `borrowed_loaded_usd` the fully loaded one.
-    """
+    """Return the ways with what borrowing saved against each, and its interval, or why there is none. `borrowed_usd` is
+    the amortized cost of the borrowed tokens, `borrowed_loaded_usd` the fully loaded one."""
     drawn = resample(groups) if groups.rows else None
     units, charged = 0 if drawn is None else drawn.units, borrow.charged_estimate
 

@@ -1,9 +1,7 @@
-"""Decisions about the fleet's size that lending caused, and what they are worth.
-
-A serving device was *kept* where it would have been given back to its owner, had it not been lent; a dedicated one was
-*let go* where it was given up because of borrowing. The runtime sees neither: both enter the ledger from a CSV file.
-Times are UTC, such as 2026-06-01T00:00:00Z, and `to` is the first instant after a span. For the gate see `marginal`.
-"""
+"""Decisions about the fleet's size that lending caused, and what they are worth. A serving device was *kept* where it
+would have been given back to its owner, had it not been lent; a dedicated one was *let go* where it was given up
+because of borrowing. The runtime sees neither: both enter the ledger from a CSV file. Times are UTC, such as
+2026-06-01T00:00:00Z, and `to` is the first instant after a span. For the gate see `marginal`."""
 
 from __future__ import annotations
 
@@ -40,9 +38,6 @@ class Span:
     device_id: str
     from_ns: int
     to_ns: int
-
-
-# Recording decisions -------------------------------------------------------------------------------------------------
 
 
 def decisions(path: Path) -> tuple[ScaleDown, ...]:
@@ -94,11 +89,9 @@ def _utc_ns(where: str, name: str, value: str) -> int:
 
 
 def record(root: Path, run_id: str, provenance: Provenance, decided: Iterable[ScaleDown]) -> None:
-    """Record decisions in the ledger at `root`; one that is recorded again counts once.
-
-    Raises LedgerError, and PricingError, with nothing recorded, for a decision that overlaps another of its device, or
-    names a class that the device, where the ledger knows it, never had.
-    """
+    """Record decisions in the ledger at `root`; one that is recorded again counts once. Raises LedgerError, and
+    PricingError, with nothing recorded, for a decision that overlaps another of its device, or names a class that the
+    device, where the ledger knows it, never had."""
     new = {one.event_id: one for one in decided}
     with LedgerWriter.open(root, WRITER, run_id, provenance) as ledger:
         with closing(catalog.connect(root)) as connection:
@@ -153,16 +146,11 @@ def spans_of(decided: Iterable[Row], decision: str) -> list[tuple[Span, str]]:
     return spans
 
 
-# Devices that were let go --------------------------------------------------------------------------------------------
-
-
 def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) -> Fraction:
-    """Return the dollars not paid in the run's period for dedicated devices given up because of borrowing.
-
-    `decided` are rows of `scale_downs`; a device counts as a class that a run of the ledger had it as. Left out are
-    time in which the device was in the fleet all the same, and the part of an absence that is less than a unit of
-    purchase. Raises PriceBookError for a class without a price.
-    """
+    """Return the dollars not paid in the run's period for dedicated devices given up because of borrowing. `decided`
+    are rows of `scale_downs`; a device counts as a class that a run of the ledger had it as. Left out are time in which
+    the device was in the fleet all the same, and the part of an absence that is less than a unit of purchase. Raises
+    PriceBookError for a class without a price."""
     period_ns = allocation.period_ns
     tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
@@ -192,9 +180,6 @@ def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> I
         t0_ns = max(t0_ns, to_ns)
     if t0_ns < t1_ns:
         yield t0_ns, t1_ns
-
-
-# Devices that were kept, and the fleet without the leases ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +238,8 @@ def avoidable_usd(
     gate: Sequence[Fraction],
     pieces: Sequence[tuple[Span, Fraction]] = (),
 ) -> Fraction:
-    """Return the amortized price of device time that could have been avoided without the leases.
-
-    `borrowed` is what `billed` returns, `kept` the rows of `lease_spans` within these `pieces` of spans.
-    """
+    """Return the amortized price of device time that could have been avoided without the leases. `borrowed` is what
+    `billed` returns, `kept` the rows of `lease_spans` within these `pieces` of spans."""
     without = (((1 - gate[row["segment"]]) * row["ns"], row) for row in borrowed)
     within = ((gate[row["segment"]] * pieces[row["span"]][1] * row["leased_ns"], row) for row in kept)
     return sum((device_usd(row, ns, stretches) for pairs in (without, within) for ns, row in pairs if ns), Fraction(0))

@@ -2,17 +2,14 @@
 
 Serving load S and rollout demand Q, shares of the serving devices' time in the windows of a run, are paired anew by a
 Gaussian copula of correlation r on their ranks, so each keeps its own distribution. At r = 1 both are sorted, the exact
-worst case for every supermodular loss, such as max(S + Q - 1, 0).
-
-In a window, x = max(S + Q - 1, 0) does not fit: rollout time that is lost and serving that comes late.
-
+worst case for every supermodular loss, such as max(S + Q - 1, 0). In a window, x = max(S + Q - 1, 0) does not fit:
+rollout time that is lost and serving that comes late.
 - attainment: share of windows with S + Q <= 1;
 - wasted: sum of x / sum of Q;
 - late requests: those of the window times min(1, x / S);
 - cost: Q at m without its provision, and the penalty for each late request;
 - c_O: cost over tau * (1 - w) * (Q - x), tokens of a rollout second that is not lost, w the stale share;
-- tail: the mean hourly cost of the most expensive hundredth of windows (CVaR at 99%).
-"""
+- tail: the mean hourly cost of the most expensive hundredth of windows (CVaR at 99%)."""
 
 from __future__ import annotations
 
@@ -40,10 +37,8 @@ if TYPE_CHECKING:
     from rose.pricing.run.priced import PricedRun
 
 COUPLINGS = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: Fewest windows to pair.
-WINDOWS_MIN = 30
-#: Windows are hours if there are so many of them, or else minutes.
-WINDOWS_S = (3600, 60)
+WINDOWS_MIN = 30  #: Fewest windows to pair.
+WINDOWS_S = (3600, 60)  #: Windows are hours if there are so many of them, or else minutes.
 
 _SEED = 0
 _TAIL = 0.01
@@ -63,8 +58,7 @@ class Fleet:
     window_s: int
     usd_per_borrowed_s: float
     usd_per_late_request: float
-    #: Tokens of a borrowed second that are not stale.
-    tokens_per_s: float
+    tokens_per_s: float  #: Tokens of a borrowed second that are not stale.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,10 +73,8 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the run at each of COUPLINGS, the mean over the same seeded draws.
-
-    `load`, `demand` (shares of device time) and `requests` have one value per window, shape (windows,).
-    """
+    """Return the run at each of COUPLINGS, the mean over the same seeded draws. `load`, `demand` (shares of device
+    time) and `requests` have one value per window, shape (windows,)."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)
@@ -117,15 +109,13 @@ def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
 def _at(r: float, s: Floats, served: Floats, q: Floats, fleet: Fleet) -> Coupled:
     size = len(s)
     random = np.random.default_rng(_SEED)
-    # Sorted is one pairing only.
-    draws = 1 if r == 1 else max(_DRAWS[0], min(_DRAWS[1], _PAIRS // size))
+    draws = 1 if r == 1 else max(_DRAWS[0], min(_DRAWS[1], _PAIRS // size))  # Sorted is one pairing only.
     sums = np.zeros(5)
     for _ in range(draws):
         of_s, of_q = pairing(r, size, random)
         load, arrived, demand = s[of_s], served[of_s], q[of_q]
         beyond = np.maximum(load + demand - 1, 0)
-        # Rounding alone must not make a window full.
-        beyond[beyond < 1e-12] = 0
+        beyond[beyond < 1e-12] = 0  # Rounding alone must not make a window full.
         late = arrived * np.minimum(1, np.divide(beyond, load, out=np.zeros(size), where=load > 0))
         usd = demand * fleet.device_s_per_window * fleet.usd_per_borrowed_s + late * fleet.usd_per_late_request
         dearest = np.sort(usd)[-ceil(_TAIL * size) :]

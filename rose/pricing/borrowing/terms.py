@@ -1,7 +1,5 @@
-"""Terms of m in dollars with what they rest on, and the stretches of time between price changes.
-
-Dollars are exact fractions until they are shown.
-"""
+"""Terms of m in dollars with what they rest on, and the stretches of time between price changes. Dollars are exact
+fractions until they are shown."""
 
 from __future__ import annotations
 
@@ -31,11 +29,9 @@ class Term:
     usd: Fraction
     basis: Basis
     explained: str
-    #: 95%, in dollars; None where the term is known exactly, or `no_interval` says why there is none.
-    interval: Interval | None = None
+    interval: Interval | None = None  #: 95%, dollars; None where the term is exact, or `no_interval` says why.
     no_interval: str | None = None
-    #: Why data is missing: sums then take 0, and no figure may show that 0.
-    missing: str | None = None
+    missing: str | None = None  #: Why data is missing: sums then take 0, and no figure may show that 0.
 
     @property
     def unknown(self) -> str | None:
@@ -114,7 +110,6 @@ class Stretches:
         return [from_ns for from_ns, _ in self.spans[1:]]
 
     def prices(self, price_at: Callable[[int], E]) -> list[E]:
-        """Return the entry of each stretch, by `price_at` the instant it begins."""
         return [price_at(from_ns) for from_ns, _ in self.spans]
 
     @property

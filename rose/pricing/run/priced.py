@@ -63,13 +63,11 @@ def priced(
     seen: Seen | None = None,
     needs: Needs = "device",
 ) -> Iterator[PricedRun]:
-    """Price one run of the ledger at `root`, the newest with events of the kind `needs` if `run_id` is None.
-
-    `seen` is for `verify`; `price_book` None prices by the book that `choice.choose` returns. Raises PricingError for a
-    ledger that does not verify (unless `allow_unverified`, which marks every figure), an unknown run, a run of mixed
+    """Price one run of the ledger at `root`, the newest with events of the kind `needs` if `run_id` is None. `seen` is
+    for `verify`; `price_book` None prices by the book that `choice.choose` returns. Raises PricingError for a ledger
+    that does not verify (unless `allow_unverified`, which marks every figure), an unknown run, a run of mixed
     provenance, a period without device time, and device time that does not add up; PriceBookError for a book that
-    cannot be used or lacks a price that the run needs.
-    """
+    cannot be used or lacks a price that the run needs."""
     with closing(catalog.connect(root)) as connection:
         run_id = newest_run(connection, needs) if run_id is None else run_id
         preconditions.refuse_archived(root, connection, run_id)

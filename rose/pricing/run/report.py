@@ -1,7 +1,5 @@
-"""The cost report of one run: every figure with its unit, view, currency, period and provenance.
-
-The same ledger and price book give the same report, to the byte, whenever it is made.
-"""
+"""The cost report of one run: every figure with its unit, view, currency, period and provenance. The same ledger and
+price book give the same report, to the byte, whenever it is made."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,17 +25,14 @@ from rose.pricing.run.tokens import FATES
 from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, columns, notes, report_table
 
 CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
-#: With fewer samples than this, a 99th percentile is the largest one measured.
-P99_SAMPLES = 100
-#: Of a run whose engines did without SGLang's compiled kernels.
+P99_SAMPLES = 100  #: With fewer samples than this, a 99th percentile is the largest one measured.
 NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are shown, times and costs are not SGLang's"
 FLEET_COST, HARVEST, UNUSED = (
     "Fleet cost (amortized)",
     "Idle serving time put to work (harvest share)",
     "Leased, not used (idle time of serving devices under a lease)",
 )
-#: In place of the fleet's, in the report of an RL run.
-RUN_COST = "This run's cost (amortized)"
+RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the report of an RL run.
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
 _FLEETS_IDLE = "the idle time is that of the fleet, which it shares with others: the report of the fleet's run has it"
@@ -206,10 +201,8 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens by placement and view.
-
-    At the margin dedicated tokens cost what the borrowed ones would have made the fleet buy.
-    """
+    """Return dollars per million useful tokens by placement and view. At the margin dedicated tokens cost what the
+    borrowed ones would have made the fleet buy."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:

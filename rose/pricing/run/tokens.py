@@ -1,12 +1,10 @@
-"""Rollout tokens by where they were made and what became of them, and how well the price of a token is known.
-
-A token counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Useful tokens
-reached the trainer or still may: accepted, rejected and open. Stale and lost ones are waste.
+"""Rollout tokens by where they were made and what became of them, and how well the price of a token is known. A token
+counts once, on the engine that made it: generated = accepted + rejected + stale + lost + open. Useful tokens reached
+the trainer or still may: accepted, rejected and open. Stale and lost ones are waste.
 
 [D] The price is dollars over tokens. The run's time is cut into equal blocks, taken as independent (batch means: Law,
 Simulation Modeling and Analysis, ch. 9); the variance of a ratio of their sums is that of cluster sampling, with
-Student's t. The dollars of a block are its rollout time at the mean price of each device class.
-"""
+Student's t. The dollars of a block are its rollout time at the mean price of each device class."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -23,12 +21,10 @@ from rose.pricing.stats.bootstrap import RESAMPLES, Floats
 from rose.pricing.stats.uncertainty import Clusters, ratio_variance
 
 FATES: tuple[str, ...] = ("accepted", "rejected", "stale", "lost", "open")
-#: `borrowed`: made on serving devices; `dedicated`: on rollout or train devices; `unallocated`: on a device that the
-#: ledger does not know, so that no price applies.
+#: In order: made on serving devices; on rollout or train devices; on a device not in the ledger, so without a price.
 PLACEMENTS: tuple[str, ...] = ("borrowed", "dedicated", "unallocated")
 BLOCKS = 10
-#: Blocks with work in them below which nothing is known of the spread.
-BLOCKS_MIN = 5
+BLOCKS_MIN = 5  #: Blocks with work in them below which nothing is known of the spread.
 UNKNOWN = f"rollouts ran in too few stretches of the run to tell how steady a token's price was: it takes {BLOCKS_MIN}"
 
 
@@ -55,7 +51,6 @@ class Tokens:
 
 
 def count(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Tokens]:
-    """Return the tokens of each placement of a run."""
     set_variables(connection, run_id=run_id)
     counts = {(row["placement"], row["fate"]): int(row["tokens"]) for row in rows(connection, "run/token_fates")}
     return {placement: Tokens({fate: counts.get((placement, fate), 0) for fate in FATES}) for placement in PLACEMENTS}
@@ -75,10 +70,8 @@ class Spread:
 
 def spreads(blocks: Iterable[Mapping[str, Any]], usd_per_ns: Mapping[tuple[str, str], float]) -> dict[str, Spread]:
     """Return spreads by placement: `borrowed`, `dedicated`, and `loaded` for all time of the dedicated devices.
-
     `blocks` are rows of `rollout_blocks`, `usd_per_ns` the mean price by (placement, device class). A placement without
-    tokens, or with work in fewer than `BLOCKS_MIN` blocks, is left out.
-    """
+    tokens, or with work in fewer than `BLOCKS_MIN` blocks, is left out."""
     sums: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
     for row in blocks:
         price = usd_per_ns.get((row["placement"], row["device_class"]), 0.0)

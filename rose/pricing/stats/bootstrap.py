@@ -1,10 +1,8 @@
-"""The bootstrap: how far a figure would have moved with other groups, or other probes, of the same kind.
-
-Units (groups, probes) are drawn with replacement, as many as there are, and their integer columns summed; a figure of
-each draw's sums spreads as the figure itself does. Few units spread too little, by sqrt((n - 1) / n), with too short
-tails: the ends of an interval are taken at the share of a normal beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015,
-"expanded percentiles"). Seeded, and summed in a fixed order: the same units give the same sums on any machine.
-"""
+"""The bootstrap: how far a figure would have moved with other groups, or other probes, of the same kind. Units (groups,
+probes) are drawn with replacement, as many as there are, and their integer columns summed; a figure of each draw's sums
+spreads as the figure itself does. Few units spread too little, by sqrt((n - 1) / n), with too short tails: the ends of
+an interval are taken at the share of a normal beyond sqrt(n / (n - 1)) * t (Hesterberg, 2015, "expanded percentiles").
+Seeded, and summed in a fixed order: the same units give the same sums on any machine."""
 
 from __future__ import annotations
 
@@ -21,17 +19,13 @@ Ints = npt.NDArray[np.int64]
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-#: Fewer units give no interval: it would not cover what it claims.
-UNITS_MIN = 8
+UNITS_MIN = 8  #: Fewer units give no interval: it would not cover what it claims.
 TOO_FEW = f"too few groups, steps or probes for an interval: it takes {UNITS_MIN}"
 
 _SEED = 0
-#: Units drawn at a time, which bounds the memory of a long run.
-_DRAWS_AT_ONCE = 500_000
-#: Draws of up to so many units are kept: a table of a thousand steps asks for the same few sizes.
-_KEPT_UNITS = 256
-#: Significant digits of what is worked out of the sums. Logarithms differ in the last digit between processors.
-_DIGITS = 12
+_DRAWS_AT_ONCE = 500_000  #: Units drawn at a time, which bounds the memory of a long run.
+_KEPT_UNITS = 256  #: Draws of up to so many units are kept: a table of a thousand steps asks for the same few sizes.
+_DIGITS = 12  #: Significant digits of results. Logarithms differ in the last digit between processors.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +36,6 @@ class Interval:
     high: float | None
 
     def holds(self, value: float) -> bool:
-        """Return whether a value lies in it, ends included."""
         return self.low <= value and (self.high is None or value <= self.high)
 
     def over(self, divisor: float) -> Interval:
@@ -67,10 +60,8 @@ def drawn_clusters(places: int) -> Ints:
 
 
 def interval(values: Floats, units: int) -> Interval | None:
-    """Return the middle 95% of resampled values, expanded for the number of units that were drawn.
-
-    Undefined values (nothing to divide by) count as the highest. None for fewer than `UNITS_MIN` units.
-    """
+    """Return the middle 95% of resampled values, expanded for the number of units that were drawn. Undefined values
+    (nothing to divide by) count as the highest. None for fewer than `UNITS_MIN` units."""
     from scipy.special import ndtr
 
     if units < UNITS_MIN:

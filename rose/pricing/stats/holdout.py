@@ -1,12 +1,10 @@
 """What lending changes, against time in which leases were withheld at random: a difference of ratios of windows' sums.
-
 [D] For a measure y over x (dollars over requests, cached tokens over prompt tokens), lent time being all that was not
 withheld: effect = Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. A stratum is a device with enough
 withheld windows; the other devices are one together. Windows were randomised, so they are the clusters: the withheld
 ratio has the variance of cluster sampling, with Student's t by Welch and Satterthwaite. Where y / x has a bound (a
 request costs at most the penalty) the ratio has Wilson's interval at its effective trials, sound where nothing was
-missed; else Student's. Strata are combined by the recovery of variances.
-"""
+missed; else Student's. Strata are combined by the recovery of variances."""
 
 from __future__ import annotations
 
@@ -21,10 +19,8 @@ from rose.pricing.stats.uncertainty import Z as NORMAL
 
 Row = Mapping[str, Any]
 
-#: Fewest withheld windows for an interval, and for a stratum of its own.
-WINDOWS_MIN = 8
-#: How much of a withheld rate's variance is taken from lent windows; by simulation, see `benchmarks.coverage`.
-LENT_SHARE = 1 / 3
+WINDOWS_MIN = 8  #: Fewest withheld windows for an interval, and for a stratum of its own.
+LENT_SHARE = 1 / 3  #: Share of a withheld rate's variance from lent windows; simulated in `benchmarks.coverage`.
 TOGETHER = ""
 
 
@@ -98,10 +94,8 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
 
 def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
     """Return what lending added to y over all strata, with its 95% interval; `bound` is the most that y / x can be.
-
     What lent windows had is known; what they would have had is a rate of the withheld ones, whose variance for them is
-    that of the rate times 1 + X_withheld / X_lent.
-    """
+    that of the rate times 1 + X_withheld / X_lent."""
     parts = list(compared.values())
     value = sum(part.effect for part in parts)
     variances = [(part.variance, part.withheld.clusters.count - 1) for part in parts]
@@ -128,11 +122,9 @@ def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, fl
 
 
 def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
-    """Return the yes-or-no trials that would tell as much of the share as the withheld windows do.
-
-    Where nothing varies each window is one. Few windows look more alike than they are and lent windows are many, so a
-    share of the variance is that of events correlated as they are there.
-    """
+    """Return the yes-or-no trials that would tell as much of the share as the withheld windows do. Where nothing varies
+    each window is one. Few windows look more alike than they are and lent windows are many, so a share of the variance
+    is that of events correlated as they are there."""
     side = part.withheld
     share = min(1.0, side.y / side.x / bound)
     spread, variance = share * (1 - share), side.variance / bound**2

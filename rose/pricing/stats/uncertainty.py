@@ -1,8 +1,6 @@
-"""Intervals of rates and means over events that come together: misses of a burst, power readings in a row.
-
-All are at 95%. Clusters (five or ten minutes of a device) are taken as independent, events within one are not. Few
-clusters widen an interval: their spread is itself a guess.
-"""
+"""Intervals of rates and means over events that come together: misses of a burst, power readings in a row. All are at
+95%. Clusters (five or ten minutes of a device) are taken as independent, events within one are not. Few clusters widen
+an interval: their spread is itself a guess."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ import numpy as np
 
 from rose.pricing.stats.bootstrap import RESAMPLES, Floats, Interval, rounded, student
 
-#: Standard normal quantile of a two-sided 95%.
-Z = 1.959963984540054
+Z = 1.959963984540054  #: Standard normal quantile of a two-sided 95%.
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +28,16 @@ class Clusters:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[float, float]]) -> Clusters:
-        """Sum the (y, x) of each cluster."""
         return cls(len(pairs), sum(y * y for y, _ in pairs), sum(y * x for y, x in pairs), sum(x * x for _, x in pairs))
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Clusters:
-        """Read the columns `clusters`, `yy`, `yx` and `xx`."""
         return cls(int(row["clusters"]), float(row["yy"]), float(row["yx"]), float(row["xx"]))
 
 
 def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
-    """Return the variance of y / x, both summed over clusters: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2.
-
-    The textbook estimator for a ratio under cluster sampling. None for fewer than two clusters.
-    """
+    """Return the variance of y / x, both summed over clusters: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2. The
+    textbook estimator for a ratio under cluster sampling. None for fewer than two clusters."""
     if clusters.count < 2 or x <= 0:
         return None
     mean = y / x
@@ -53,11 +46,9 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Return the independent trials that would tell as much: trials over the design effect, which is at least 1.
-
-    The effect is that of the clusters times (t / z)^2, with one degree of freedom less than there are clusters, or with
-    `freedom` (Korn and Graubard, 1998). Where nothing or everything succeeded each cluster counts as one trial.
-    """
+    """Return the independent trials that would tell as much: trials over the design effect, which is at least 1. The
+    effect is that of the clusters times (t / z)^2, with one degree of freedom less than there are clusters, or with
+    `freedom` (Korn and Graubard, 1998). Where nothing or everything succeeded each cluster counts as one trial."""
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
     if variance is None:
@@ -115,7 +106,6 @@ class Estimate:
         )
 
     def plus(self, known: float) -> Estimate:
-        """Return the estimate plus an exact value."""
         return Estimate(self.value + known, self.low + known, self.high + known)
 
     def draws(self, seed: int) -> Floats:
@@ -134,11 +124,9 @@ class Estimate:
 
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:
-    """Return the interval of a sum of independent estimates (the method of variance estimates recovery, MOVER).
-
+    """Return the interval of a sum of independent estimates (the method of variance estimates recovery, MOVER):
     low = sum - sqrt(sum of (value - low)^2), and the same upwards. With Wilson's intervals of two rates, one negated,
-    this is Newcombe's interval of their difference. None for no estimates.
-    """
+    this is Newcombe's interval of their difference. None for no estimates."""
     parts = list(estimates)
     if not parts:
         return None

@@ -1,8 +1,5 @@
-"""Budgets of teams for months, and what a month will cost: the fleet and every team, with a budget or without.
-
-Spending is exact to the nano-dollar. A charge, or a correction whenever it was posted, counts in the month whose hours
-it charges.
-"""
+"""Budgets of teams for months, and what a month will cost: the fleet and every team, with a budget or without. Spending
+is exact to the nano-dollar. A charge, or a correction whenever posted, counts in the month whose hours it charges."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.watch.forecast import Forecast, forecast
 
-#: Days before the current one that a forecast is fitted to.
-HISTORY_DAYS = 56
+HISTORY_DAYS = 56  #: Days before the current one that a forecast is fitted to.
 
 _NO_CHARGE = "no charge names this team: check how it is spelt"
 
@@ -76,9 +72,7 @@ def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> di
 
 def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
     """Set a team's budget for a month and return nano-dollars. Earlier budgets stay in the ledger, the last one holds.
-
-    Raises PricingError for an amount that is none, or a team without a name; LedgerError.
-    """
+    Raises PricingError for an amount that is none, or a team without a name; LedgerError."""
     if not team.strip():
         raise PricingError("the team has no name; give the value of the tag `team`, or unallocated")
     try:
@@ -96,8 +90,7 @@ def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None
 
 
 def budgets(root: Path, month: Period) -> dict[str, int]:
-    """Return nano-dollars of each team that has a budget for the month. Raises LedgerError."""
-    # A later budget of a team replaces the one before.
+    """Return nano-dollars of each team that has a budget for the month: its last one holds. Raises LedgerError."""
     return {budget.team: budget.budget_nano for budget in records.budgets(root) if budget.month == month.label}
 
 
@@ -110,10 +103,8 @@ def show(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Return every team with a budget for the month; `book` prices the hours that are not closed, as for `bill`.
-
-    Raises PricingError where no budget is set for the month, or its charges cannot be priced.
-    """
+    """Return every team with a budget for the month; `book` prices the hours that are not closed, as for `bill`. Raises
+    PricingError where no budget is set for the month, or its charges cannot be priced."""
     budgets_nano = budgets(root, month)
     if not budgets_nano:
         raise PricingError(
@@ -134,9 +125,7 @@ def expected(
     now_us: int | None = None,
 ) -> list[Expected]:
     """Return the fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `bill`.
-
-    Raises PricingError for a team that no charge names, a month that has not begun, or charges that cannot be priced.
-    """
+    Raises PricingError for a team that no charge names, a month not begun, or charges that cannot be priced."""
     costs = _Costs.read(root, month, book, now_us, provenance=provenance, allow_unverified=allow_unverified)
     teams = sorted(costs.hours["team"].unique())
     if team is not None and team not in teams:
@@ -162,8 +151,7 @@ class _Costs:
     stamp: Stamp
     month: Period
     now_ns: int
-    #: Why days before the month are missing; empty if none are.
-    unread: str
+    unread: str  #: Why days before the month are missing; empty if none are.
 
     @classmethod
     def read(

@@ -7,8 +7,7 @@ restricted likelihood, with a uniform prior, and the other parameters are drawn 
 flat prior). Source: Zellner, An Introduction to Bayesian Inference in Econometrics, 1971, ch. 4.
 
 The forecast is the middle of the draws, the interval their middle 95%, the chance of going over the share above the
-budget. The current day counts by the hours left of it. A planned run that has not begun is not in it.
-"""
+budget. The current day counts by the hours left of it. A planned run that has not begun is not in it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,18 +19,13 @@ import numpy as np
 
 from rose.pricing.stats.bootstrap import Floats
 
-#: Whole days that a forecast takes: each weekday four times. Below that, intervals of days that hang together are
-#: too short.
-DAYS_MIN = 28
-#: Days among them that cost something: a few rare runs say too little of the next one.
-CHARGED_MIN = 10
+DAYS_MIN = 28  #: Whole days, each weekday four times; with fewer, intervals of correlated days are too short.
+CHARGED_MIN = 10  #: Days among them that cost something: a few rare runs say too little of the next one.
 DRAWS = 4000
 
-#: The share of the middle day below which a day is too unlike the others for logarithms.
-_LEAST_SHARE = 1 / 20
+_LEAST_SHARE = 1 / 20  #: The share of the middle day below which a day is too unlike the others for logarithms.
 _CARRIED = np.append(np.arange(-0.9, 0.95, 0.1), (0.95, 0.99))
-#: Digits of a draw that are the same on any machine.
-_DIGITS = 9
+_DIGITS = 9  #: Digits of a draw that are the same on any machine.
 _SEED = 0
 
 
@@ -43,18 +37,14 @@ class Forecast:
     expected_nano: int | None = None
     low_nano: int | None = None
     high_nano: int | None = None
-    #: Chance of going over the budget; None without one.
-    over_share: float | None = None
+    over_share: float | None = None  #: Chance of going over the budget; None without one.
 
 
 def forecast(
     history: Mapping[date, int], spent_nano: int, left: Sequence[tuple[date, Fraction]], budget_nano: int | None = None
 ) -> Forecast:
-    """Forecast the month from whole days.
-
-    `history` is the cost of each past day, nano-dollars, without a gap, 0 without a charge; `left` is each later day of
-    the month, with the share of it that is left.
-    """
+    """Forecast the month from whole days. `history` is the cost of each past day, nano-dollars, without a gap, 0
+    without a charge; `left` is each later day of the month, with the share of it that is left."""
     if not left:
         return Forecast(
             method="the month is over",
@@ -135,8 +125,7 @@ class _Fit:
 
 
 def _fits(y: Floats, x: Floats) -> Iterator[_Fit]:
-    # Takes a second to load, and little of what reads a ledger needs it.
-    from statsmodels.regression.linear_model import GLS
+    from statsmodels.regression.linear_model import GLS  # Takes a second to load, and is rarely needed.
 
     number = np.arange(len(y))
     apart = np.abs(number[:, None] - number)
