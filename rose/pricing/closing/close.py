@@ -167,7 +167,7 @@ def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _stays(priced: Charges) -> pl.DataFrame:
-    schema = {field.name: pl.Int64 if field.type == "int" else pl.String for field in dataclasses.fields(Stay)}
+    schema = {field.name: pl.Int64 if field.type is int else pl.String for field in dataclasses.fields(Stay)}
     return pl.DataFrame([dataclasses.astuple(stay) for stay in priced.stays], schema=schema, orient="row")
 
 
