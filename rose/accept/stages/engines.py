@@ -1,7 +1,5 @@
-"""Two SGLang engines on the card: latency beside lending, harvest, a sync, and a kill of either engine.
-
-The model is an 8-billion-parameter Llama with random weights. A part that does not fit in time is a fact.
-"""
+"""Two SGLang engines on the card: latency beside lending, harvest, a sync, and a kill of either engine. The model is an
+8-billion-parameter Llama with random weights. A part that does not fit in time is a fact."""
 
 from __future__ import annotations
 
@@ -75,8 +73,7 @@ _LATER_S = 2 * _KILL_S + _RESTART_S + _SYNC_S
 _BEFORE_S, _AFTER_S = 2.0, 2.0
 #: The kernel releases a dead process's page section as it ends the process: slow with a GPU's memory.
 _GONE_MAX_S = 10.0
-#: A step admitted just before begins within this time.
-_ADMITTED_NS = 100_000_000
+_ADMITTED_NS = 100_000_000  # A step admitted just before begins within this time.
 _KILL_RAMP_S = 1.0
 _KILL_SEED = 7000
 _PAUSE_MAX_MS = 50.0
@@ -226,8 +223,7 @@ class Parts:
         lengths, report = self._lengths, self._report
         played: dict[str, list[Round]] = {SOLO: [], ROSE: []}
         with Worker("rollout") as rollout:
-            # In the first play both engines compile kernels.
-            self._play(rollout, ROSE, -1, 20, lengths.warm_up_s)
+            self._play(rollout, ROSE, -1, 20, lengths.warm_up_s)  # In the first play both engines compile kernels.
             alone = self._play(rollout, SOLO, -1, 21, lengths.calibration_s)
             busy = alone.device["serving_ns"] / alone.device["length_ns"]
             self._budgets = budgets_of(alone, _BUDGET_FACTOR)

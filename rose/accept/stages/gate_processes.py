@@ -29,8 +29,7 @@ _ROLLOUT_REQUESTS = 8
 _WARM_UP_REQUESTS = 4
 _WARM_UP_STEPS = 4
 _IDLE_S = 0.05
-#: More than needed: memory plays no part in this stage.
-KV_TOKENS = 100_000
+KV_TOKENS = 100_000  # More than needed: memory plays no part in this stage.
 _ENDS_KEPT = 8
 _REPEATS = 3
 
