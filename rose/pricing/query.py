@@ -9,8 +9,7 @@ import duckdb
 import sql
 from rose.ledger.reading import pinned
 
-#: DuckDB type of each variable: an empty list needs one.
-_TYPES = {
+_TYPES = {  # DuckDB type of each variable: an empty list needs one.
     **dict.fromkeys(("run_id", "needs", "provenance", "part", "device_id"), "VARCHAR"),
     **dict.fromkeys(("from_ns", "to_ns", "period_from_ns", "period_end_ns", "archived_us", "horizon_ns"), "BIGINT"),
     "blocks": "INTEGER",
@@ -32,10 +31,8 @@ _VIEWS = (
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> None:
-    """Copy a run's rows of every view into temporary tables: one state for all later queries.
-
-    A fleet's run includes its RL runs' events, and an RL run its fleets' in its own time there.
-    """
+    """Copy a run's rows of every view into temporary tables: one state for all later queries. A fleet's run includes
+    its RL runs' events, and an RL run its fleets' in its own time there."""
     set_variables(connection, run_id=run_id)
     pinned.pin(connection, root)
     shared = rows(connection, "run/fleets")

@@ -1,7 +1,5 @@
-"""Measured time in hours that several runs shared a device.
-
-A run beside another one is billed half of an hour, but makes tokens in all of it.
-"""
+"""Measured time in hours that several runs shared a device. A run beside another one is billed half of an hour, but
+makes tokens in all of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
