@@ -19,8 +19,7 @@ from rose.client.address import ClientError
 if TYPE_CHECKING:
     import torch
 
-#: The store's last address and token: a returning engine finds it there again.
-_ORIGIN = "origin.json"
+_ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds it there again.
 #: How long to wait at the end for fetching engines. One that died leaves its pin behind.
 _FETCHED_S, _LOOK_S = 3.0, 0.05
 
