@@ -13,8 +13,7 @@ from rose.runtime.policy.slack import ServingLoad
 Ending = Literal["released", "preempted", "expired"]
 Action = Literal["grant", "renew", "throttle", "shrink", "restore", "cut", "release", "preempt", "expire"]
 
-#: Above this share of late requests serving alone leaves nothing to lend.
-LATE_ALONE_SHARE_MAX = 0.05
+LATE_ALONE_SHARE_MAX = 0.05  # Above this share of late requests serving alone leaves nothing to lend.
 ACTIVATION_NS_MAX = 5_000_000_000
 #: A renewal moves the expiry by at least this share of the time to live, since answers come often.
 _RENEWED_SHARE_MIN = 1 / 8
@@ -45,10 +44,8 @@ class Level(IntEnum):
     """How much lateness has taken back. The step after the last one ends the lease."""
 
     FULL = 0
-    #: Half the compute share and half the regret share.
-    THROTTLED = 1
-    #: And half the KV budget.
-    SHRUNK = 2
+    THROTTLED = 1  # Half the compute share and half the regret share.
+    SHRUNK = 2  # And half the KV budget.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,8 +69,7 @@ class LeaseState:
     expires_ns: int = 0
     step: int | None = None
     kv_budget_bytes: int = 0
-    #: The budget before lateness shrank it.
-    kv_budget_full_bytes: int = 0
+    kv_budget_full_bytes: int = 0  # The budget before lateness shrank it.
     compute_share: float = 0.0
     regret_share: float = 0.0
     frozen: bool = False
@@ -83,8 +79,7 @@ class LeaseState:
     late_seen: int = 0
     settled_at: int = 0
     clean_since_ns: int = 0
-    #: Requests that serving had finished in time at the end.
-    in_time_at_end: int = 0
+    in_time_at_end: int = 0  # Requests that serving had finished in time at the end.
 
     def __post_init__(self) -> None:
         assert self.kv_budget_bytes <= self.kv_budget_full_bytes, "a budget never exceeds what was granted"
@@ -116,8 +111,7 @@ class LeaseFacts:
     step: int | None = None
     engine_fault: str | None = None
     engine_memory: Literal["present", "moving", "away"] = "present"
-    #: Why no serving engine can share, None if one can; its load and its history.
-    serving_fault: str | None = None
+    serving_fault: str | None = None  # Why no serving engine can share; None: one can.
     load: ServingLoad | None
     history: ServingHistory
     memory: KvMemory

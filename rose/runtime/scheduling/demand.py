@@ -11,8 +11,7 @@ from rose.runtime.scheduling.messages import Target
 
 #: An engine stays wanted for this long: the next turn of a trajectory follows soon and would miss the device.
 HOLD_NS = 1_000_000_000
-#: Devices whose last answer is remembered; the one that polled longest ago is forgotten first.
-DEVICES_MAX = 10_000
+DEVICES_MAX = 10_000  # Devices whose last answer is remembered; the one that polled longest ago is forgotten first.
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ _READINGS = 16
 _READING_NS = 1_000_000_000
 #: A larger jump of a host's wall clock against its monotonic clock means that it was set; less is not worth an event.
 _STEP_NS = 5_000_000
-#: Minimum time between two events about clock drift.
-_MOVED_NS = 60_000_000_000
+_MOVED_NS = 60_000_000_000  # Minimum time between two events about clock drift.
 FORGET_NS = 3600 * 1_000_000_000
 
 

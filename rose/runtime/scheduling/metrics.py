@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 #: Figures of an ended run are shown for this long, so that the last of them are scraped.
 _ENDED_SHOWN_US = 3600 * 1_000_000
-#: Name without `rose_`, labels and help text of each figure.
-_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
+_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {  # Name without `rose_`, labels and help text of each figure.
     "turns": (("run", "outcome"), "Turns that ended."),
     "output_tokens": (("run",), "Tokens of completed turns."),
     "attempts": (("run", "outcome"), "Attempts at turns."),

@@ -94,8 +94,7 @@ def _usable(worker: Worker, now_ns: int) -> bool:
 
 #: A run counts as having its recent maximum of turns for this long: its trajectories think between two turns.
 PEAK_NS = 2_000_000_000
-#: Expected length of a turn before the first; then a moving average.
-_EXPECTED_NS = 500_000_000
+_EXPECTED_NS = 500_000_000  # Expected length of a turn before the first; then a moving average.
 _AVERAGE_WEIGHT = 0.1
 
 

@@ -16,8 +16,7 @@ from rose.errors import UserError
 
 FILE = "controller.sqlite"
 LOCK = "controller.lock"
-#: A controller that was stopped or killed has released its state by then.
-GONE_S = 10.0
+GONE_S = 10.0  # A controller that was stopped or killed has released its state by then.
 
 RunState = Literal["open", "expired", "closed"]
 
@@ -47,8 +46,7 @@ class RunFacts:
     task: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     state: RunState = "open"
-    #: Number of the client that may publish; each takeover raises it.
-    fence: int = 1
+    fence: int = 1  # Number of the client that may publish; each takeover raises it.
     staleness_max: int = 1
     weight: float = 1.0
     priority: int = 0

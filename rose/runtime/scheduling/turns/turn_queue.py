@@ -77,8 +77,7 @@ class TurnQueue:
         key = (turn.run_id, turn.version_min)
         insort(self._waiting.setdefault(key, []), waiting, key=lambda item: item.turn.arrived_ns)
         try:
-            # `wait_for` forgets a cancellation if the turn was placed meanwhile.
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(left_s):  # `wait_for` forgets a cancellation if the turn was placed meanwhile.
                 placed = await waiting.placed
         except (TimeoutError, asyncio.CancelledError) as error:
             taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None

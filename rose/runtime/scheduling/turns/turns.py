@@ -43,8 +43,7 @@ class Turn:
     request: TurnRequest
     arrived_ns: int
     run_id: str
-    #: The oldest weights that it accepts. The given value applies if the request names none.
-    version_min: int = 0
+    version_min: int = 0  # The oldest weights that it accepts. The given value applies if the request names none.
     trajectory_id: str = field(init=False)
     trajectory: str = field(init=False)
     number: int = 0
@@ -54,12 +53,9 @@ class Turn:
     on_engines_ns: int = 0
     backoff_s: float = BACKOFF_FIRST_S
     deaths: set[tuple[str, int]] = field(default_factory=set)
-    #: Tokens so far of the present attempt, if the engine streams.
-    part: Answer | None = None
-    #: Why it must end; None: it may continue.
-    ended: str | None = None
-    #: Set and replaced when it has more tokens. Only a streamed turn has one.
-    news: asyncio.Event | None = None
+    part: Answer | None = None  # Tokens so far of the present attempt, if the engine streams.
+    ended: str | None = None  # Why it must end; None: it may continue.
+    news: asyncio.Event | None = None  # Set and replaced when it has more tokens. Only a streamed turn has one.
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
