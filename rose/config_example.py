@@ -73,8 +73,7 @@ def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True
     return f"{comment}{name} = {json.dumps(value)}\n"
 
 
-#: Small enough that a burst of serving reaches its headroom.
-_KV_BYTES = 64 << 20
+_KV_BYTES = 64 << 20  # Small enough that a burst of serving reaches its headroom.
 
 
 def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from rose.event_fields import NotEmpty, Range
 from rose.events import KINDS
 
-#: Columns of every event with SQL types; the ledger fills the first five.
-COMMON_COLUMNS: dict[str, str] = {
+COMMON_COLUMNS: dict[str, str] = {  # Columns of every event with SQL types; the ledger fills the first five.
     "writer": "VARCHAR",
     "seq": "BIGINT",
     "event_id": "VARCHAR",
