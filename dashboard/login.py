@@ -96,8 +96,7 @@ class Login(BaseModel):
 def load(path: Path) -> Login:
     """Read and check a login file. Raises LoginError, which never repeats a secret."""
     try:
-        # The group may read: systemd gives a service its credentials with mode 0440.
-        if (mode := path.stat().st_mode) & _EVERYBODY:
+        if (mode := path.stat().st_mode) & _EVERYBODY:  # The group may read: systemd gives credentials mode 0440.
             raise LoginError(
                 f"{path} holds secrets and is open to everybody (mode {mode & 0o777:04o}): chmod 600 {path}"
             )
@@ -142,8 +141,7 @@ def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
             f"--server.corsAllowedOrigins={public.scheme}://{public.netloc}",
             f"--server.baseUrlPath={public.path.strip('/')}",
             f"--browser.serverAddress={public.hostname}",
-            # Downloads go through our own buttons, which the ledger's access log records.
-            "--client.disableDataExport=true",
+            "--client.disableDataExport=true",  # Downloads go through our own buttons, which the access log records.
         ]
     options += [  # Set every option that matters: no file or variable of Streamlit may change it.
         *(f"--server.allowedHosts={name}" for name in dict.fromkeys(names)),
@@ -179,8 +177,7 @@ def person() -> str | None:
     if path is None:
         refuse_without_login(st.get_option("server.address") or "localhost")  # Also when Streamlit was started by hand.
         return None
-    # Read each time: a person taken off the list loses access at once.
-    login, claims = load(Path(path)), dict(st.user.to_dict())
+    login, claims = load(Path(path)), dict(st.user.to_dict())  # Read each time: a person off the list loses access.
     if claims.get("is_logged_in") is not True:
         raise LoginError("Log in to see this dashboard.")
     name = login.name_of(claims)

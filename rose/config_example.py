@@ -94,8 +94,7 @@ def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps:
             ],
             # About three times what this model takes alone on one core.
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
-            # Too short for the eight windows without leases that a comparison needs.
-            "coserving": {"holdout_share": 0},
+            "coserving": {"holdout_share": 0},  # Too short for the eight windows without leases of a comparison.
             "traffic": {"trace": trace or "bursty"},
             "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
         },

@@ -139,11 +139,9 @@ class Power(Event):
     t1_ns: InstantNs
     power_mw: Count | None
     source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
-    #: Increase of the device's energy counter, and of the CPU packages that contain it, millijoules.
-    energy_mj: Count | None = None
-    package_energy_mj: Count | None = None
-    #: Share of the time that the GPU ran a kernel (NVML's last sample), or the cores worked.
-    busy_share: Share | None = None
+    energy_mj: Count | None = None  # Increase of the device's energy counter, millijoules.
+    package_energy_mj: Count | None = None  # Increase for the CPU packages that contain the device, millijoules.
+    busy_share: Share | None = None  # Share of time that the GPU ran a kernel (NVML's last sample), or cores worked.
     memory_used_bytes: Bytes | None = None
     sm_clock_mhz: Count | None = None
     clock_reasons: str | None = None  # Why the GPU's clocks are limited, in words; empty: not limited.
@@ -165,8 +163,7 @@ class Run(Event):
     name: str
     config_json: str | None = None
     host_json: str | None = None
-    #: Tags of the fleet file, a flat JSON object of strings: `team` and `serving_team` pay.
-    tags_json: str | None = None
+    tags_json: str | None = None  # The fleet file's tags, a flat JSON object of strings: `team` and `serving_team` pay.
     fleet_run_id: Id | None = None  # Of an RL run on a shared fleet: the run of the fleet's own events. None: its own.
     reason: str | None = None
     #: Serving traffic: the trace's name, its kept share of requests, and the factors of prompt lengths, output lengths
@@ -326,10 +323,8 @@ class Sync(Event):
     pause_ns: DurationNs | None = None
     acknowledge_ns: DurationNs | None = None
     total_ns: DurationNs
-    #: "trainer", "relay", "object store", or "audit" for a drift that was found; and the priced route: "loopback",
-    #: "intra-zone", "inter-region", "internet".
-    source: str
-    route: str
+    source: str  # "trainer", "relay", "object store", or "audit" for a drift that was found.
+    route: str  # The priced route: "loopback", "intra-zone", "inter-region", "internet".
     step: Count | None = None
     sha256: str | None = None
     reason: str | None = None
@@ -437,10 +432,8 @@ class DeviceSlice(Event):
     headroom_ns: DurationNs
     idle_ns: DurationNs
     overlap_ns: DurationNs = 0  # Time both engines worked; half each is inside serving_ns and rollout_ns.
-    #: RL run of the rollout, sync, activation and headroom time, and of the train time; a slice ends where that
-    #: changes. None: the event's run.
-    rollout_run_id: Id | None = None
-    train_run_id: Id | None = None
+    rollout_run_id: Id | None = None  # RL run of rollout, sync, activation and headroom time. None: the event's run.
+    train_run_id: Id | None = None  # RL run of train time. A slice ends where either changes. None: the event's run.
 
     def __post_init__(self) -> None:
         total = sum(getattr(self, f"{bucket}_ns") for bucket in BUCKETS)

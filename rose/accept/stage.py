@@ -150,8 +150,7 @@ def _run(stage: Stage, outcome: StageReport, folder: Path, gpu: int | None, seco
         except subprocess.TimeoutExpired:
             failed = f"stopped after {seconds:g} s"
         finally:
-            # Ends the stage's own processes too, also when this process is interrupted.
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # Ends the stage's own processes too, also after an interrupt.
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     outcome.took_s = time.monotonic() - began_s
@@ -180,5 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Imported by its own name, because stages import the same classes.
-    importlib.import_module("rose.accept.stage").main()
+    importlib.import_module("rose.accept.stage").main()  # By its own name, because stages import the same classes.

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from rose.client.address import ClientError, ControllerAwayError, RunAddress, authorization, refusal
 
 _TIMEOUT_S = 10.0
-#: Pause between two tries, drawn at random: clients of a restarted controller do not all return at once.
-PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0
+PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0  # Drawn at random: clients of a restarted controller do not all return at once.
 RETRIED = frozenset({429, 502, 503, 504})  # Try again: too many turns, a full disk, or a proxy without a controller.
 _OWN = frozenset({429, 503})  # The statuses among them that the controller itself gives, with a reason.
 RESUME = "resume the run"

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 _ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds it there again.
-#: How long to wait at the end for fetching engines. One that died leaves its pin behind.
-_FETCHED_S, _LOOK_S = 3.0, 0.05
+_FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. One that died leaves its pin behind.
 
 
 class WeightOrigin:

@@ -21,8 +21,7 @@ _TYPES = {  # DuckDB type of each variable: an empty list needs one.
 
 _ROWS_AT_ONCE = 100
 
-#: A run of up to so many events is read once, into some 200 MB: opening its files for each view takes longer.
-_SMALL_RUN_EVENTS = 100_000
+_SMALL_RUN_EVENTS = 100_000  # A smaller run is read once, into some 200 MB: opening files for each view takes longer.
 
 _VIEWS = (
     *("run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync"),

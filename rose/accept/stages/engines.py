@@ -53,8 +53,7 @@ from rose.terminal import echo
 T = TypeVar("T")
 _GPU_TOKENS, _GRAPH_BATCH_MAX, _TURNS = 32768, 16, 16
 _GPU_LENGTHS_MAX = (1024, 32)
-#: Layers in a quick run, and of the rollout engine of the sync, whose weights are published in full.
-_QUICK_LAYERS, _SYNC_LAYERS = 8, 4
+_QUICK_LAYERS, _SYNC_LAYERS = 8, 4  # In a quick run; in the sync's engine, whose weights are published in full.
 _ENGINE_BYTES = 4 << 30
 _BUSY_TARGET = 0.42
 _RATE_PER_S, _GPU_RATE_PER_S, _RATE_MAX_PER_S = 1.5, 6.0, 30.0
@@ -71,8 +70,7 @@ _LOG_LINES = 25
 _KILL_S, _RESTART_S, _RESTART_SHARE, _SYNC_S = 6.0, 22.0, 0.65, 16.0
 _LATER_S = 2 * _KILL_S + _RESTART_S + _SYNC_S
 _BEFORE_S, _AFTER_S = 2.0, 2.0
-#: The kernel releases a dead process's page section as it ends the process: slow with a GPU's memory.
-_GONE_MAX_S = 10.0
+_GONE_MAX_S = 10.0  # The kernel releases a dead process's page section as the process ends: slow with GPU memory.
 _ADMITTED_NS = 100_000_000  # A step admitted just before begins within this time.
 _KILL_RAMP_S = 1.0
 _KILL_SEED = 7000

@@ -33,8 +33,7 @@ from rose.runtime.transfer.store.store import Publisher, VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.terminal import echo
 
-#: Shares of changed elements; the largest first, because the first commit has one-time work.
-SHARES = (0.2, 0.035, 0.014)
+SHARES = (0.2, 0.035, 0.014)  # Changed elements; the largest first, because the first commit has one-time work.
 _GPU = PolicyShape(
     vocab_size=32000,
     hidden_size=4096,

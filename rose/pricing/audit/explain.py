@@ -197,8 +197,7 @@ def _chain(
         pl.col("provenance") == device_hour.provenance,
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
-    # A device that changed pool, class or hardware within the hour has a price for each.
-    columns = ("hardware_id", "pool", "device_class")
+    columns = ("hardware_id", "pool", "device_class")  # A device that changed one within the hour has a price for each.
     several = whole.select(columns).n_unique() > 1
     for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
         tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]

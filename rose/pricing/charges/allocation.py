@@ -41,8 +41,7 @@ class DeviceCost:
     amortized_nano_usd: Mapping[str, int]
     fully_loaded_nano_usd: Mapping[str, int]
     stays_ns: tuple[tuple[int, int], ...] = ()  # Spans [t0_ns, t1_ns) UTC of provisioning, in order.
-    #: Measured time beyond `bucket_ns` by bucket: it is billed to other holders of the device.
-    others_ns: Mapping[str, Fraction] = field(default_factory=dict)
+    others_ns: Mapping[str, Fraction] = field(default_factory=dict)  # Measured time by bucket billed to other holders.
     #: An RL run's part of the device's idle time, by its part of each UTC hour's rollout time; charged to the fleet.
     shared_idle_ns: int = 0
 

@@ -32,8 +32,7 @@ _PORTIONS = 16  # Additions to the same hours before their portions are summed u
 _VIEWS = tuple(sql.paths("views")[view] for view in ("run", "device", "tenure"))
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
-#: Other times are invalid; sql/sums/30_added.sql checks other numbers.
-_IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"
+_IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"  # Other times are invalid; sql/sums/30_added.sql checks numbers.
 _ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")  # Time that belongs to the slice's RL run.
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 

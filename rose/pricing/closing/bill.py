@@ -84,8 +84,7 @@ class Bill:
     book: BookFacts  # The newest part's; `example` if any part's prices are.
     verified: bool
     open: tuple[Period, ...] = ()
-    #: Closes in the period, with their number of corrections.
-    closes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    closes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # Corrections by close in the period.
     marginal_nano: int | None = None  # Marginal cost, nano-dollars; None unless the bill is of one run.
 
     @property

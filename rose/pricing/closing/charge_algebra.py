@@ -13,8 +13,7 @@ from rose.pricing.money import PricingError
 
 UNALLOCATED = "unallocated"
 _PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}
-#: Dimensions of a question, beside times and tags, with their columns. `work` is of the fully loaded view.
-BY: Mapping[str, str] = {
+BY: Mapping[str, str] = {  # Column of each dimension beside times and tags; `work` is of the fully loaded view.
     "team": "team",
     "run": "run_id",
     "device-class": "device_class",

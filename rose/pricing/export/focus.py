@@ -106,8 +106,7 @@ def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():
         return pl.lit(None, pl.Int64).alias(name)
     taken = pl.when(borrowed).then("ns").otherwise(0).cast(pl.Int128).cum_sum()
-    # Differences of rounded running sums: no nano-dollar is lost.
-    upto = taken * pl.lit(total_nano, pl.Int128) // taken.last()
+    upto = taken * pl.lit(total_nano, pl.Int128) // taken.last()  # Differences of running sums: no nano-dollar is lost.
     return pl.when(borrowed).then(upto - upto.shift(1, fill_value=0)).cast(pl.Int64).alias(name)
 
 
@@ -119,8 +118,7 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
         ends = naive(billed.from_ns), naive(billed.to_ns)
         names = book.currency, book.name, book.version, book.sha256
         parts.append((number, part.correction, part.invoice_id, *ends, *names))
-        # A correction needs no price, and its book may lack one.
-        for price in [] if part.correction else prices.used(part):
+        for price in [] if part.correction else prices.used(part):  # A correction needs no price; its book may lack it.
             usd_pico = round(price.usd * _PICO)
             used.append((number, price.item, price.stretch, usd_pico, price.name, price.commitment))
     query.insert(connection, "part", parts)

@@ -29,11 +29,9 @@ class PriceBookError(PricingError):
     """A price book that cannot be used, or lacks a price; names file, field and value."""
 
 
-#: More decimals or digits are a mistake, or a float written out.
-DECIMALS_MAX = 12
+DECIMALS_MAX = 12  # More decimals or digits are a mistake, or a float written out.
 _DIGITS_MAX = 12
-#: An amount is a 64-bit integer of nano-dollars, below 9.2e9 dollars: at this rate a device can run for a year.
-RATE_MAX = 1_000_000
+RATE_MAX = 1_000_000  # Dollars: a device-year at this rate fits into 64 bits of nano-dollars (9.2e9 dollars).
 
 
 def number(value: object) -> Decimal:
@@ -181,8 +179,7 @@ class DevicePrice(Dated):
     pool: Pool | None = None
     commitment: Name
     usd_per_hour: Rate
-    #: Least purchase, hours of one device: 8760 for a year's commitment. Any time if left out.
-    bought_in_hours: Increment | None = None
+    bought_in_hours: Increment | None = None  # Least purchase, device-hours: 8760 for a year. Any time if left out.
     energy_included: bool = False  # The price covers power.
     valid_from: Day
 
@@ -270,18 +267,15 @@ class TransferPrice(Dated):
 class Lending(Dated):
     """Costs of lending beside energy and transfer, and whether the fleet would exist without it."""
 
-    #: Probability that the fleet would exist without leases, and its 95% range.
-    idle_anyway: Probability | None = None
-    idle_anyway_low: Probability | None = None
-    idle_anyway_high: Probability | None = None
+    idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
+    idle_anyway_low: Probability | None = None  # Low end of its 95% range.
+    idle_anyway_high: Probability | None = None  # High end of its 95% range.
     scheduler_usd_per_lease_s: Rate
     kv_recompute_usd_per_million_tokens: Rate
     violation_usd: Rate  # SLO penalty for a serving request that misses its budget.
-    #: Cost of a request within its budgets, by the larger share of a budget: (share, dollars).
-    latency_usd: Curve | None = None
+    latency_usd: Curve | None = None  # Cost of a request within its budgets: (larger share of a budget, dollars).
     interference_usd_per_device_hour: Rate | None = None  # Cost of an hour that serving works longer beside rollouts.
-    #: Cost of a rollout engine's KV memory on a device that is not lent.
-    held_memory_usd_per_gib_hour: Rate | None = None
+    held_memory_usd_per_gib_hour: Rate | None = None  # Cost of a rollout engine's KV memory on a device not lent.
     publish_usd_per_sync: Rate | None = None  # Cost of publishing a version to a serving device, beside transfer.
 
     @property

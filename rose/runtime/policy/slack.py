@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 PROBE_AFTER_NS = 2_000_000_000
-#: Part of the regret share for steps beside a request. The rest covers cold caches and a step that gives way late.
-REGRET_SPENT_SHARE = 0.5
+REGRET_SPENT_SHARE = 0.5  # Part of the regret share beside a request. The rest covers cold caches and late yields.
 
 
 class Hold(IntEnum):
@@ -51,9 +50,8 @@ class ServingLoad:
     decode_ns: int | None
     largest_prefill_ns: int | None  # T_prefill of the largest configured request.
     usual_prefill_ns: int | None  # T_prefill of a usual request.
-    #: Device time left to rollouts before a request exceeds its share, as of `worked_ns` taken in all.
-    regret_room_ns: int
-    worked_ns: int
+    regret_room_ns: int  # Device time left to rollouts before a request exceeds its share.
+    worked_ns: int  # Rollouts' device time in all at the time of `regret_room_ns`.
     finished: int  # Requests ended since the start.
     late_alone: int  # Those late even without lending.
     late_by_lending: int  # Those late because of it.
@@ -150,8 +148,7 @@ def admit(facts: StepFacts) -> Decision:
         decision = _by_regret(load, facts, alone, decision)
     about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load, budgets)
     if about_the_next and alone and facts.held_ns >= _probe_after_ns(decision.hold, facts, load):
-        # Without this one slow measurement could stop all such steps for good.
-        return Decision(True, Hold.NONE, decision.slack_ns)
+        return Decision(True, Hold.NONE, decision.slack_ns)  # Else one slow measurement could stop such steps for good.
     return decision
 
 

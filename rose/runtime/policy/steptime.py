@@ -23,8 +23,7 @@ _SPREAD_MIN_SHARE = 0.05  # ... and at least this share of the prediction.
 _SPREAD_FIRST_SHARE = 0.5
 CHANGED_STEPS = 4
 _RIDGE = 1e-6
-#: Scales typical features near one, for the covariance's condition.
-_PREFILL_SCALE = (1.0, 1 / 256)
+_PREFILL_SCALE = (1.0, 1 / 256)  # Both scales bring typical features near one, for the covariance's condition.
 _DECODE_SCALE = (1.0, 1 / 16, 1 / 4096)
 
 _Vector = tuple[float, ...]  # Plain floats: for two or three numbers in serving's loop they are faster than arrays.
@@ -44,8 +43,7 @@ class LinearFit:
     spread_ns: float = 0.0
     error_share: float = 0.0
     beyond: int = 0
-    #: The observation that bounds all others in proportion.
-    bound: tuple[tuple[float, ...], float] | None = field(default=None)
+    bound: tuple[tuple[float, ...], float] | None = field(default=None)  # Bounds all other observations in proportion.
 
     @classmethod
     def prior(cls, scale: _Vector) -> LinearFit:

@@ -50,9 +50,8 @@ class HostFacts(Report):
     """A host, as its agents' process knows it. None: unknown, or its ledger is not forwarded."""
 
     events_dropped: Count | None = None  # Events that its writer merged or only counted since the process began.
-    #: Segments that the ledger's gateway lacks, and how long the oldest has been on disk.
-    segments_waiting: Count | None = None
-    waiting_s: Seconds | None = None
+    segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.
+    waiting_s: Seconds | None = None  # How long the oldest of them has been on disk.
     problem: Failure | None = None
 
 
@@ -88,8 +87,7 @@ class HeartbeatReply(Report):
     targets: ByName[Target] = {}
     drained: bool = False
     train_run_id: Id | None = None
-    #: The run of each engine (None: no run). An engine that is absent stays with its run.
-    rollout_run_ids: ByName[Id | None] = {}
+    rollout_run_ids: ByName[Id | None] = {}  # By engine; None: no run. An absent engine stays with its run.
 
 
 class PreemptRequest(Message):
@@ -122,8 +120,7 @@ class OpenRun(Message):
     trainer_device: Id | None = None
     resume: Id | None = None
     fence: Fence | None = None  # With `resume`: the run must still have this fence.
-    #: A request repeated with its key gets the same answer: nothing is opened or taken over twice.
-    key: Id | None = None
+    key: Id | None = None  # A request repeated with its key gets the same answer: no run is opened or taken over twice.
 
 
 class OpenedRun(Report):

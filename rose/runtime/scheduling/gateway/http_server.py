@@ -14,8 +14,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from rose.client.address import notice_gone
 from rose.http_limits import ACCEPTS, IDLE_S, Connections, LimitedProtocol
 
-#: Connections that may wait for accept: the turns of a step come all at once. The kernel has its own limit.
-BACKLOG = 4096
+BACKLOG = 4096  # Connections that may wait for accept: a step's turns come all at once. The kernel has its own limit.
 #: Key in a request's `state`: a function without arguments, called if the client leaves before its answer.
 ON_CLIENT_GONE = "on_client_gone"
 _STOP_S = 1  # Requests get this long to end when the server stops; then they are cancelled.

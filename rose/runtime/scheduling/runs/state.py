@@ -83,8 +83,7 @@ class State:
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
-            # Forgotten runs take their tokens of weight stores with them.
-            self._connection.execute("PRAGMA secure_delete = ON")
+            self._connection.execute("PRAGMA secure_delete = ON")  # Erases a forgotten run's tokens of weight stores.
             self._connection.executescript(_TABLES)
         except BlockingIOError:
             raise StateError(f"another controller has the state in {folder}: end it, or give another folder")
@@ -138,8 +137,7 @@ class State:
         meanwhile."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
-                # It changes nothing, but is written like any other statement.
-                connection.execute("PRAGMA user_version = 0")
+                connection.execute("PRAGMA user_version = 0")  # Changes nothing, but is written like any statement.
         return self._failure
 
     def _unlock(self) -> None:

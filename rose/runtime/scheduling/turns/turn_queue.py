@@ -73,8 +73,7 @@ class TurnQueue:
         self._dispatch_alike(turn.run_id, turn.version_min, [waiting], since_ns)
         if waiting.placed.done():
             return waiting.placed.result()
-        # A turn that was taken off an engine keeps its place in the order of arrival.
-        key = (turn.run_id, turn.version_min)
+        key = (turn.run_id, turn.version_min)  # A turn taken off an engine keeps its place in the order of arrival.
         insort(self._waiting.setdefault(key, []), waiting, key=lambda item: item.turn.arrived_ns)
         try:
             async with asyncio.timeout(left_s):  # `wait_for` forgets a cancellation if the turn was placed meanwhile.

@@ -19,8 +19,7 @@ from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
 
 KEY_GRACE_S = 10.0  # A turn with a key continues for this long after its client left, who may return.
-#: Most waiting time that one attempt without tokens counts for: an engine that dies after long work must not end the
-#: turn.
+#: Most waiting time that one attempt without tokens counts for: a death after long work must not end the turn.
 ATTEMPT_WAITED_MAX_NS = 60_000_000_000
 _DIGEST_BYTES = 21
 

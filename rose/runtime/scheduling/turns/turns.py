@@ -12,8 +12,7 @@ from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
 from rose.runtime.scheduling.turns.request import TurnRequest
 
-#: An engine that took a turn off does not get it again for this long, or until it has another lease.
-AVOID_NS = 1_000_000_000
+AVOID_NS = 1_000_000_000  # An engine that took a turn off is avoided this long, or until it has another lease.
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 #: A turn is given up after this many engine deaths in a row without a token: it is what kills them. Engines die of
@@ -147,8 +146,7 @@ def _crowded(worker: Worker, deaths: int) -> bool:
     return len(suspects) >= min(_TOGETHER[number] for number in (deaths, *suspects))
 
 
-#: Trajectories remembered, 5 MB; the one idle for longest is forgotten first, which costs a prefill at its next turn.
-REMEMBERED_MAX = 20_000
+REMEMBERED_MAX = 20_000  # Trajectories, 5 MB. The longest idle is forgotten first and needs a prefill at its next turn.
 _AVERAGE_WEIGHT = 0.02
 
 
@@ -161,8 +159,7 @@ class _Seen:
 class Trajectories:
     def __init__(self) -> None:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
-        #: Share of turns that another turn of their trajectory follows: as many as follow one themselves.
-        self.follow_share = 0.0
+        self.follow_share = 0.0  # Share of turns that another turn of their trajectory follows: as many as follow one.
 
     def begin(self, trajectory_id: str) -> int:
         """Count a turn of the trajectory; return how many came before."""
