@@ -45,7 +45,6 @@ _LABEL_CHARACTERS = 34
 
 
 def _themed(colours: tuple[T, T]) -> T:
-    """Return the first on a light page, the second on a dark one."""
     return colours[st.context.theme.type == "dark"]
 
 

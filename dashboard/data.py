@@ -110,7 +110,6 @@ class Run:
 
     @property
     def going_on(self) -> bool:
-        """Whether the run has no end and has not expired."""
         heard_us = nanoseconds(self.heard_at) // 1000
         return self.status == "running" and not any(
             heard.silent(

@@ -31,8 +31,7 @@ _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", b
 
 @functools.cache
 def columns(kind: str) -> dict[str, str]:
-    """Return a kind's fields beyond the common columns, with SQL types, in order. Raises KeyError for an unknown
-    kind."""
+    """Return a kind's fields beyond the common columns, with SQL types, in order. Raises KeyError for unknown kinds."""
     cls = KINDS[kind]
     hints = typing.get_type_hints(cls)
     return {f.name: _sql_type(hints[f.name]) for f in dataclasses.fields(cls) if f.name not in COMMON_COLUMNS}

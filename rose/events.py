@@ -1,8 +1,7 @@
 """The vocabulary of the ledger: one class for each kind of event. Events are facts and never change; a correction is a
 new event. `at_us` is UTC microseconds since the epoch, `t0_ns` and `t1_ns` are UTC nanoseconds, other `*_ns` are
 integer nanoseconds, `*_bytes` bytes. A device's agent records by the device's clock, see `Clock`. None: unknown, or
-does not apply. Types and `rules` say what fields may hold; an event that breaks one is refused where it enters a
-ledger."""
+does not apply. Types and `rules` say what fields may hold; a ledger refuses an event that breaks one."""
 
 import dataclasses
 import typing
@@ -177,8 +176,7 @@ class Run(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device(Event):
-    """A device joined or left the fleet, and is provisioned between. A device that joins again continues in
-    that pool and class."""
+    """A device joined or left the fleet; it is provisioned between. One that joins again keeps its pool and class."""
 
     kind: ClassVar[str] = "device"
     durable: ClassVar[bool] = True
@@ -273,8 +271,7 @@ class Hold(Event):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdout(Event):
     """Whether leases are withheld at random in [t0_ns, t1_ns) of a serving device: where `draw`, of the seed, the
-    device and the window's number t0_ns // window_ns, is below `holdout_share`. A late agent's window begins with
-    it."""
+    device and the window's number t0_ns // window_ns, is below `holdout_share`. A late agent's window begins late."""
 
     kind: ClassVar[str] = "holdout"
     durable: ClassVar[bool] = True

@@ -19,8 +19,7 @@ def raise_file_limit() -> None:
 
 
 def connections_max() -> int:
-    """Return a server's connection limit: half of the open files, since an answer may need a file or connection of its
-    own."""
+    """Return a server's connection limit: half of the open files, since an answer may need a file or connection too."""
     return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _CONNECTIONS_MAX)
 
 
@@ -158,7 +157,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """Note what the server waits for, if that changed."""
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
         awaited: Part | None = None if answering and self._reading != "body" else self._reading

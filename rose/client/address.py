@@ -73,8 +73,7 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
 
 
 def notice_gone(connection: socket.socket) -> None:
-    """Have the kernel break TCP connections to a vanished host, by probes and timeouts. Accepted connections inherit
-    it."""
+    """Have the kernel break TCP connections to a vanished host, by probes and timeouts. Accepted sockets inherit it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, _IDLE_S),

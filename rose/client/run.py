@@ -297,8 +297,7 @@ class Run:
             self._renewing.join()
 
     def check(self) -> None:
-        """Raise RunTakenError or RunEndedError if the run is no longer this client's, ClientError if it was closed
-        here."""
+        """Raise RunTakenError or RunEndedError if this client lost the run, ClientError if it was closed here."""
         if self._lost is not None:
             raise self._lost
         if self._left.is_set():

@@ -1,11 +1,9 @@
-"""The formulas of pricing, as pure functions of numbers.
+"""The formulas of pricing, as pure functions of numbers. Every function raises ValueError, naming the argument, for a
+value outside its meaning.
 
 [A] marks a formula published by the author of Verification Economics (ifitsmanu.com: Verification Economics glossary,
 The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack). [D] marks
-one derived for this project; no calibration table of the author is matched.
-
-Every function raises ValueError, naming the argument, for a value outside its meaning.
-"""
+one derived for this project; no calibration table of the author is matched."""
 
 from dataclasses import dataclass
 from math import log

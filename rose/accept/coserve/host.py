@@ -1,5 +1,4 @@
-"""Two engines, their page, and the cores on which each runs. Without a GPU the device is one core for the engines'
-schedulers; everything else runs on another core."""
+"""Two engines, their page, and each one's cores. Without a GPU the device is one core, for the engines' schedulers."""
 
 from __future__ import annotations
 

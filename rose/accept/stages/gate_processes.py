@@ -261,7 +261,6 @@ class RolledOut(NamedTuple):
 
 
 def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut:
-    """Return the party `serving` or `rollout` on the device."""
     # The gate, not an MPS daemon of the host, shares the device.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(page.with_name("no-mps"))
     torch.set_num_threads(1)

@@ -97,7 +97,7 @@ class Allocation:
 def allocate(charges: Charges) -> Allocation:
     """Return device time and dollars of the one run of `charges`, by device. The fully loaded view of an RL run
     includes its part of idle time on shared devices, so its two views have different sums; those of a whole fleet are
-    equal. Charges of a device that never joined (a sync was sent to it) are on a device of pool `unallocated` without
+    equal. Charges of a device that never joined (a sync went to it) are on a device of pool `unallocated` without
     time."""
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
     summed = charges.frame.group_by(*DEVICE_KEY, "bucket").agg(pl.col("ns", "cost_nano").sum())

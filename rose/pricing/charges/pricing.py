@@ -1,10 +1,7 @@
-"""From a ledger's sums and a price book to charges: integers that sum exactly to the bill.
-
-[D] For each device and UTC hour: provisioned time * rate, rounded once, half to even, then divided among leases and
-buckets by nanoseconds, and rollout time further by its tokens, each time by largest remainder. Prices change at
-midnight UTC only. Weight syncs cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is
-rounded once.
-"""
+"""From a ledger's sums and a price book to charges: integers that sum exactly to the bill. [D] For each device and UTC
+hour: provisioned time * rate, rounded once, half to even, then divided among leases and buckets by nanoseconds, and
+rollout time further by its tokens, each time by largest remainder. Prices change at midnight UTC only. Weight syncs
+cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is rounded once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

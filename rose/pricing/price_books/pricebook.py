@@ -1,6 +1,5 @@
-"""The price book: a dated, versioned TOML file of prices, with the source of every figure. Rates are `Decimal` and are
-never rounded here. A missing price is refused, never taken as zero. Entries hold over [valid_from, valid_to) in whole
-UTC days."""
+"""The price book: a dated, versioned TOML file of prices, with the source of every figure. Rates are `Decimal` and
+never rounded here. A missing price is refused, never zero. Entries hold over [valid_from, valid_to), UTC days."""
 
 import difflib
 import functools

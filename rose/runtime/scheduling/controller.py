@@ -174,8 +174,7 @@ class Controller:
             self.loads.pop(run_id, None)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Answer once the demand differs from the answer that the agent has seen, or after `hold_s`. Raises
-        HeartbeatRefusedError."""
+        """Answer once the demand is not what the agent saw, or after `hold_s`. Raises HeartbeatRefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
         if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:

@@ -57,8 +57,7 @@ async def read(receive: Receive) -> bytes:
 
 
 class Client:
-    """Call `leave` if the client disconnects inside `with`. It cancels the task, unless replaced; then
-    ClientGoneError is raised."""
+    """Call `leave` if the client disconnects inside `with`: by default, cancel the task and raise ClientGoneError."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()

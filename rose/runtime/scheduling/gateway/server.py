@@ -108,8 +108,7 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if the port is taken (nothing is recorded then), and LedgerError for a bad
-        `ledger`."""
+        """Bind and serve. Raises OSError, recording nothing, if the port is taken; LedgerError for a bad `ledger`."""
         self._server.bind()
         if self._ledger is not None:
             self._door = await asyncio.to_thread(Door, self._ledger, self._find)

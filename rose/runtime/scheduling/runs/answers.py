@@ -1,5 +1,4 @@
-"""Keep answers of completed turns for repeated requests. They may be lost in a power cut: nothing waits for the
-disk."""
+"""Keep answers of completed turns for repeated requests. A power cut may lose them: nothing waits for the disk."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -68,8 +68,7 @@ class RunFacts:
 
 class State:
     """A SQLite file in `folder` of one process; None: in memory. Writes are on disk when a method returns. Raises
-    StateError, naming the file, if the disk refuses or another process does not release the folder within `wait_s`
-    seconds."""
+    StateError, naming the file, if the disk refuses or another process does not release the folder within `wait_s`."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
@@ -133,8 +132,7 @@ class State:
             connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
 
     def check(self) -> str | None:
-        """Return why it cannot be written; None: it can. A failed write is tried again: callers write nothing
-        meanwhile."""
+        """Return why it cannot be written; None: it can. It tries again after a failure, when callers write nothing."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
                 connection.execute("PRAGMA user_version = 0")  # Changes nothing, but is written like any statement.

@@ -121,8 +121,7 @@ class Turn:
         return left | self._avoids_after_deaths(table, now_ns) if self.deaths else left
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return engines that died under it while others exist (after one death: with room), and those with other
-        suspects."""
+        """Return engines that died under it while others (after one death: with room) exist, or have other suspects."""
         dead = {engine_id for engine_id, _ in self.deaths}
         others = any(
             facts.usable(now_ns)
