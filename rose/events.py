@@ -59,8 +59,7 @@ class ScaleDown(Event):
     durable: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
     rules: ClassVar[tuple[Rule, ...]] = INTERVAL
-    #: `kept`: a serving device stayed to be lent. `let_go`: a dedicated device was given up for borrowing.
-    decision: Literal["kept", "let_go"]
+    decision: Literal["kept", "let_go"]  # A serving device stayed to be lent; a dedicated one was given up to borrow.
     t0_ns: InstantNs
     t1_ns: InstantNs
     device_class: str
@@ -165,13 +164,11 @@ class Run(Event):
     tags_json: str | None = None  # The fleet file's tags, a flat JSON object of strings: `team` and `serving_team` pay.
     fleet_run_id: Id | None = None  # Of an RL run on a shared fleet: the run of the fleet's own events. None: its own.
     reason: str | None = None
-    #: Serving traffic: the trace's name, its kept share of requests, and the factors of prompt lengths, output lengths
-    #: and gaps. Every latency figure comes with them.
-    trace: str | None = None
-    trace_keep_share: Share | None = None
-    trace_length_scale: float | None = None
-    trace_output_length_scale: float | None = None
-    trace_time_scale: float | None = None
+    trace: str | None = None  # Name of serving traffic's trace. Every latency figure comes with these five facts.
+    trace_keep_share: Share | None = None  # Kept share of its requests.
+    trace_length_scale: float | None = None  # Factor of prompt lengths.
+    trace_output_length_scale: float | None = None  # Factor of output lengths.
+    trace_time_scale: float | None = None  # Factor of gaps between requests.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -311,14 +308,12 @@ class Sync(Event):
     dense_bytes: Bytes
     changed_elements: Count | None = None
     total_elements: Count | None = None
-    #: Phases in order: encode at the publisher; fetch; check hashes; decode beside the running engine; copy in while it
-    #: stands still; hash the result and tell the origin.
-    encode_ns: DurationNs | None = None
-    fetch_ns: DurationNs | None = None  # Includes verification where `verify_ns` is None, as in old ledgers.
-    verify_ns: DurationNs | None = None
-    stage_ns: DurationNs | None = None
-    pause_ns: DurationNs | None = None
-    acknowledge_ns: DurationNs | None = None
+    encode_ns: DurationNs | None = None  # First phase: encode at the publisher.
+    fetch_ns: DurationNs | None = None  # Fetch; includes verification where `verify_ns` is None, as in old ledgers.
+    verify_ns: DurationNs | None = None  # Check hashes.
+    stage_ns: DurationNs | None = None  # Decode beside the running engine.
+    pause_ns: DurationNs | None = None  # Copy in while the engine stands still.
+    acknowledge_ns: DurationNs | None = None  # Last phase: hash the result and tell the origin.
     total_ns: DurationNs
     source: str  # "trainer", "relay", "object store", or "audit" for a drift that was found.
     route: str  # The priced route: "loopback", "intra-zone", "inter-region", "internet".
