@@ -7,8 +7,7 @@ from dashboard import login
 # A process spawned by the dashboard imports this file under another name and must not show a page.
 if __name__ == "__main__":
     st.set_page_config(page_title="ROSE", layout="wide")
-    # The folder is not called `pages`: Streamlit would make pages of it without the sidebar.
-    page = login.navigation(
+    page = login.navigation(  # The folder is not called `pages`: Streamlit would make pages of it without the sidebar.
         [
             st.Page("screens/overview.py", title="Overview", default=True),
             st.Page("screens/cost.py", title="Cost"),

@@ -17,8 +17,7 @@ from rose.terminal import visible
 
 #: Choices in the bar; the page itself shows the other fields of a link.
 CHOICES = ("period", "view", "run", "team", "provenance")
-#: The limit in `sql/dashboard/runs.sql`.
-RUNS_MAX = 200
+RUNS_MAX = 200  # The limit in `sql/dashboard/runs.sql`.
 _LINK, _QUERY, _CHANGED = "link", "link-query", "bar-changed"
 _WIDTH_PX = 190
 _PERIODS: dict[str | None, str] = {

@@ -16,8 +16,7 @@ from rose.terminal import visible
 
 T = TypeVar("T")
 
-#: In stacking order.
-BUCKET_COLOURS: Mapping[str, str] = {
+BUCKET_COLOURS: Mapping[str, str] = {  # In stacking order.
     "serving": "#0072B2",
     "rollout": "#E69F00",
     "train": "#009E73",
@@ -46,7 +45,6 @@ _LABEL_CHARACTERS = 34
 
 
 def _themed(colours: tuple[T, T]) -> T:
-    """Return the first on a light page, the second on a dark one."""
     return colours[st.context.theme.type == "dark"]
 
 
@@ -194,10 +192,8 @@ def lanes(
 
 
 def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budget_ms: float | None) -> alt.LayerChart:
-    """Draw p99 and p50 of `ttft` or `tpot`, and the budget; a bin without requests is a gap.
-
-    Columns: t, requests, {name}_p99_ms, {name}_p50_ms.
-    """
+    """Draw p99 and p50 of `ttft` or `tpot`, and the budget; a bin without requests is a gap. Columns: t, requests,
+    {name}_p99_ms, {name}_p50_ms."""
     shown = frame.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
     tops = [float(str(top)) for top in (shown["p99"].max(), budget_ms) if top is not None]
@@ -238,8 +234,7 @@ def most_of_each_bin(frame: pl.DataFrame) -> pl.DataFrame:
 def _between(field: str, begin: datetime, end: datetime) -> alt.X:
     long = end - begin
     form = _DAY if long > timedelta(days=8) else f"%m-%d {_CLOCK}" if long > timedelta(days=1) else _CLOCK
-    # Vega shows times without a zone as they are: UTC stays UTC in any browser.
-    ends = [
+    ends = [  # Vega shows times without a zone as they are: UTC stays UTC in any browser.
         alt.DateTime(year=at.year, month=at.month, date=at.day, hours=at.hour, minutes=at.minute, seconds=at.second)
         for at in (begin, end)
     ]

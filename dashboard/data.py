@@ -1,7 +1,5 @@
-"""Data of the screens: runs, named queries, charges and reports, cached until the ledger gains an event.
-
-Each query opens the catalog read-only and closes it again: a page never blocks a writer or a compaction.
-"""
+"""Data of the screens: runs, named queries, charges and reports, cached until the ledger gains an event. Each query
+opens the catalog read-only and closes it again: a page never blocks a writer or a compaction."""
 
 import os
 import threading
@@ -53,10 +51,8 @@ from rose.pricing.watch.budget import TeamBudget
 
 T = TypeVar("T")
 
-#: Cached answers live this long at most; a new event drops them at once.
-TTL_S = 600
-#: Seconds until a changed file is noticed; a new file is noticed at once.
-CHECKED_S = 10
+TTL_S = 600  # Cached answers live this long at most; a new event drops them at once.
+CHECKED_S = 10  # Seconds until a changed file is noticed; a new file is noticed at once.
 ROWS_MAX = 1000
 #: Rollout cost: rollout time, and everything that exists for rollouts only.
 ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "transfer")
@@ -66,8 +62,7 @@ _NO_PRICE_BOOK = (
     "there is no price book, so nothing can be priced. `rose price FILE --adopt` puts one on record for the ledger; or "
     f"start the dashboard with {choice.VARIABLE}=FILE, or for a look at made-up prices with {choice.VARIABLE}=example."
 )
-#: Last cached state of each ledger.
-_newest: dict[Path, str] = {}
+_newest: dict[Path, str] = {}  # Last cached state of each ledger.
 _newest_lock = threading.Lock()
 
 
@@ -87,8 +82,7 @@ class Run:
     """One run. With several `provenances` in its events it has no figures."""
 
     run_id: str
-    #: The run that owns its devices and their requests: the fleet's run where RL runs share a fleet.
-    fleet_run_id: str
+    fleet_run_id: str  # The run that owns its devices and their requests: the fleet's run where RL runs share a fleet.
     name: str
     status: str
     reason: str | None
@@ -96,15 +90,13 @@ class Run:
     started_at: datetime | None
     ended_at: datetime | None
     last_event_at: datetime
-    #: Newest event of the run or its fleet.
-    heard_at: datetime
+    heard_at: datetime  # Newest event of the run or its fleet.
     trace: str | None
     trace_keep_share: float | None
     trace_length_scale: float | None
     trace_output_length_scale: float | None
     trace_time_scale: float | None
-    #: Seconds of silence until the run expires; None: unknown.
-    expires_s: float | None
+    expires_s: float | None  # Seconds of silence until the run expires; None: unknown.
     tags_json: str
 
     @property
@@ -118,7 +110,6 @@ class Run:
 
     @property
     def going_on(self) -> bool:
-        """Whether the run has no end and has not expired."""
         heard_us = nanoseconds(self.heard_at) // 1000
         return self.status == "running" and not any(
             heard.silent(

@@ -1,7 +1,5 @@
-"""Text of a ledger as plain text in Markdown, tables, charts and CSV.
-
-A run's name, which any writer chooses, must not load a foreign page, imitate a heading, or run in a spreadsheet.
-"""
+"""Text of a ledger as plain text in Markdown, tables, charts and CSV. A run's name, which any writer chooses, must not
+load a foreign page, imitate a heading, or run in a spreadsheet."""
 
 import io
 import re

@@ -21,8 +21,7 @@ PROVENANCE_WORDS: Mapping[str, str] = {
 }
 _TINY_NANO = 100_000
 _DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-#: Streamlit's own formats of money, with separators of thousands.
-_WHOLE = {"USD": "dollar", "EUR": "euro", "JPY": "yen"}
+_WHOLE = {"USD": "dollar", "EUR": "euro", "JPY": "yen"}  # Streamlit's formats of money, with thousands separators.
 
 
 def when(at: datetime | None) -> str:

@@ -21,8 +21,7 @@ from rose.ledger.reading import named
 from rose.pricing.figures import EXAMPLE_PRICES, Stamp
 from rose.pricing.table import Element, Paragraph, Section, Table, cell_text
 
-#: Refresh interval in seconds: of a live run, and of everything else.
-LIVE_S, QUIET_S = 3.0, 30.0
+LIVE_S, QUIET_S = 3.0, 30.0  # Refresh interval in seconds: of a live run, and of everything else.
 _ROWS_SHOWN = 20
 _PROBLEMS_SHOWN = 5
 

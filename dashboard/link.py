@@ -9,8 +9,7 @@ from rose.pricing.closing.charge_algebra import BY
 from rose.pricing.money import PricingError
 from rose.pricing.spend.calendar import Calendar
 
-#: Periods relative to the ledger: the newest month with data, and all.
-NEWEST, ALL = "newest", "all"
+NEWEST, ALL = "newest", "all"  # Periods relative to the ledger: the newest month with data, and all.
 AMORTIZED, FULLY_LOADED = "amortized", "fully-loaded"
 VIEWS = (AMORTIZED, FULLY_LOADED)
 PROVENANCES = ("live", "replay", "simulated")
@@ -21,10 +20,8 @@ WINDOWS_S: Mapping[str, int] = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86
 
 _LENGTH_MAX = 200
 _SHOWN_MAX = 40
-#: In 2115.
-_LAST_NS = 4_600_000_000 * 10**9
-#: 2026-11-01, to check the form of a period.
-_NOW_NS = 1_793_491_200 * 10**9
+_LAST_NS = 4_600_000_000 * 10**9  # In 2115.
+_NOW_NS = 1_793_491_200 * 10**9  # 2026-11-01, to check the form of a period.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,8 +24,7 @@ NO_LOGIN = "No login: whoever uses this machine sees everything."
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EVERYONE = "*"
 _EVERYBODY = 0o007
-#: Seconds between checks of an open page's login.
-_CHECK_S = 60
+_CHECK_S = 60  # Seconds between checks of an open page's login.
 
 
 class LoginError(UserError):
@@ -78,10 +77,8 @@ class Login(BaseModel):
         return self
 
     def name_of(self, claims: Mapping[str, object]) -> str | None:
-        """Return the name of a person whom the claims of an ID token admit, else None.
-
-        An address counts only if the provider verified it. A token for another application counts for nobody.
-        """
+        """Return the name of a person whom the claims of an ID token admit, else None. An address counts only if the
+        provider verified it. A token for another application counts for nobody."""
         audience = claims.get("aud")
         if self.auth.client_id not in (audience if isinstance(audience, list) else [audience]):
             return None
@@ -99,8 +96,7 @@ class Login(BaseModel):
 def load(path: Path) -> Login:
     """Read and check a login file. Raises LoginError, which never repeats a secret."""
     try:
-        # The group may read: systemd gives a service its credentials with mode 0440.
-        if (mode := path.stat().st_mode) & _EVERYBODY:
+        if (mode := path.stat().st_mode) & _EVERYBODY:  # The group may read: systemd gives credentials mode 0440.
             raise LoginError(
                 f"{path} holds secrets and is open to everybody (mode {mode & 0o777:04o}): chmod 600 {path}"
             )
@@ -125,10 +121,8 @@ class Start:
 
 
 def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
-    """Return the process that shows `ledger`.
-
-    Raises LoginError if other machines could open it without login, or for an unusable login file `path`.
-    """
+    """Return the process that shows `ledger`. Raises LoginError if other machines could open it without login, or for
+    an unusable login file `path`."""
     environment = {**os.environ, "ROSE_LEDGER": str(ledger)}
     if path is None:
         refuse_without_login(host)
@@ -147,11 +141,9 @@ def start(ledger: Path, host: str, port: int, path: Path | None) -> Start:
             f"--server.corsAllowedOrigins={public.scheme}://{public.netloc}",
             f"--server.baseUrlPath={public.path.strip('/')}",
             f"--browser.serverAddress={public.hostname}",
-            # Downloads go through our own buttons, which the ledger's access log records.
-            "--client.disableDataExport=true",
+            "--client.disableDataExport=true",  # Downloads go through our own buttons, which the access log records.
         ]
-    # Set every option that matters: no file or variable of Streamlit may change it.
-    options += [
+    options += [  # Set every option that matters: no file or variable of Streamlit may change it.
         *(f"--server.allowedHosts={name}" for name in dict.fromkeys(names)),
         f"--server.address={host}",
         f"--server.port={port}",
@@ -183,11 +175,9 @@ def person() -> str | None:
     """Return the name of the visitor, None without login. Raises LoginError for a visitor without access."""
     path = os.environ.get(VARIABLE)
     if path is None:
-        # Also when Streamlit was started by hand.
-        refuse_without_login(st.get_option("server.address") or "localhost")
+        refuse_without_login(st.get_option("server.address") or "localhost")  # Also when Streamlit was started by hand.
         return None
-    # Read each time: a person taken off the list loses access at once.
-    login, claims = load(Path(path)), dict(st.user.to_dict())
+    login, claims = load(Path(path)), dict(st.user.to_dict())  # Read each time: a person off the list loses access.
     if claims.get("is_logged_in") is not True:
         raise LoginError("Log in to see this dashboard.")
     name = login.name_of(claims)

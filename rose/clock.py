@@ -15,8 +15,7 @@ def utc_us() -> int:
 
 
 def both_ns() -> tuple[int, int]:
-    """Return (monotonic, UTC) of one moment: the closest of five pairs of readings, because another thread or process
-    may run in between."""
+    """Return (monotonic, UTC) of one moment: the closest of five pairs, since other work may run in between."""
     best: tuple[int, int, int] | None = None
     for _ in range(5):
         before = time.monotonic_ns()

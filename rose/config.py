@@ -27,8 +27,7 @@ def explain(error: ValidationError, file: type[BaseModel]) -> str:
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(the file)"
         if item["type"] == "extra_forbidden":
-            # The value of a misspelt name may be a token.
-            *place, name = item["loc"]
+            *place, name = item["loc"]  # The value of a misspelt name may be a token.
             lines.append(f"  {where}: no such field{did_you_mean(str(name), _fields_at(place, file))}")
             continue
         hidden = isinstance(item["input"], dict | list) or where.endswith(_SECRET)
@@ -38,7 +37,6 @@ def explain(error: ValidationError, file: type[BaseModel]) -> str:
 
 
 def _fields_at(place: Iterable[int | str], file: type[BaseModel]) -> set[str]:
-    """Return the fields of the table at a place in such a file."""
     tables = [file]
     for name in place:
         # Other parts are numbers, table names, and the kind of a table in a list.

@@ -73,8 +73,7 @@ def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True
     return f"{comment}{name} = {json.dumps(value)}\n"
 
 
-#: Small enough that a burst of serving reaches its headroom.
-_KV_BYTES = 64 << 20
+_KV_BYTES = 64 << 20  # Small enough that a burst of serving reaches its headroom.
 
 
 def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps: int | None = None) -> FleetConfig:
@@ -95,8 +94,7 @@ def demo(cores: Sequence[int], *, ledger: Path, trace: str | None = None, steps:
             ],
             # About three times what this model takes alone on one core.
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
-            # Too short for the eight windows without leases that a comparison needs.
-            "coserving": {"holdout_share": 0},
+            "coserving": {"holdout_share": 0},  # Too short for the eight windows without leases of a comparison.
             "traffic": {"trace": trace or "bursty"},
             "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
         },

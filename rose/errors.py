@@ -10,8 +10,7 @@ _NAMES_MAX = 12
 class UserError(Exception):
     """The message names what is wrong, its value, and the way out."""
 
-    #: 2: wrong input. 1: right input, and something failed.
-    exit_code: ClassVar[int] = 2
+    exit_code: ClassVar[int] = 2  # 2: wrong input. 1: right input, and something failed.
 
 
 def did_you_mean(value: str, known: Collection[str]) -> str:

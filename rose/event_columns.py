@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from rose.event_fields import NotEmpty, Range
 from rose.events import KINDS
 
-#: Columns of every event with SQL types; the ledger fills the first five.
-COMMON_COLUMNS: dict[str, str] = {
+COMMON_COLUMNS: dict[str, str] = {  # Columns of every event with SQL types; the ledger fills the first five.
     "writer": "VARCHAR",
     "seq": "BIGINT",
     "event_id": "VARCHAR",
@@ -32,8 +31,7 @@ _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", b
 
 @functools.cache
 def columns(kind: str) -> dict[str, str]:
-    """Return a kind's fields beyond the common columns, with SQL types, in order. Raises KeyError for an unknown
-    kind."""
+    """Return a kind's fields beyond the common columns, with SQL types, in order. Raises KeyError for unknown kinds."""
     cls = KINDS[kind]
     hints = typing.get_type_hints(cls)
     return {f.name: _sql_type(hints[f.name]) for f in dataclasses.fields(cls) if f.name not in COMMON_COLUMNS}

@@ -1,8 +1,7 @@
 """The vocabulary of the ledger: one class for each kind of event. Events are facts and never change; a correction is a
 new event. `at_us` is UTC microseconds since the epoch, `t0_ns` and `t1_ns` are UTC nanoseconds, other `*_ns` are
 integer nanoseconds, `*_bytes` bytes. A device's agent records by the device's clock, see `Clock`. None: unknown, or
-does not apply. Types and `rules` say what fields may hold; an event that breaks one is refused where it enters a
-ledger."""
+does not apply. Types and `rules` say what fields may hold; a ledger refuses an event that breaks one."""
 
 import dataclasses
 import typing
@@ -32,16 +31,13 @@ class Event:
     """Fields of every event."""
 
     kind: ClassVar[str]
-    #: Whether it must be on disk before its act is acknowledged.
-    durable: ClassVar[bool] = False
+    durable: ClassVar[bool] = False  # Whether it must be on disk before its act is acknowledged.
     needs: ClassVar[tuple[str, ...]] = ()
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     at_us: InstantUs = dataclasses.field(default_factory=utc_us)
-    #: Chosen by the client; a retried event counts once. None: the ledger makes one.
-    event_id: Id | None = None
-    #: None: the run of the writer.
-    run_id: Id | None = None
+    event_id: Id | None = None  # Chosen by the client; a retried event counts once. None: the ledger makes one.
+    run_id: Id | None = None  # None: the run of the writer.
     device_id: Id | None = None
     engine_id: Id | None = None
     lease_id: Id | None = None
@@ -63,13 +59,11 @@ class ScaleDown(Event):
     durable: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("device_id",)
     rules: ClassVar[tuple[Rule, ...]] = INTERVAL
-    #: `kept`: a serving device stayed to be lent. `let_go`: a dedicated device was given up for borrowing.
-    decision: Literal["kept", "let_go"]
+    decision: Literal["kept", "let_go"]  # A serving device stayed to be lent; a dedicated one was given up to borrow.
     t0_ns: InstantNs
     t1_ns: InstantNs
     device_class: str
-    #: A person or an autoscaler.
-    decided_by: str
+    decided_by: str  # A person or an autoscaler.
     reason: str | None = None
 
 
@@ -107,10 +101,8 @@ class Access(Event):
 
     kind: ClassVar[str] = "access"
     durable: ClassVar[bool] = True
-    #: A token's name, or `user@host` for a command on the folder.
-    who: Id
-    #: `info`: views or writers' positions. `*_denied`: a token, or its scope, was missing.
-    action: Literal[
+    who: Id  # A token's name, or `user@host` for a command on the folder.
+    action: Literal[  # `info`: views or writers' positions. `*_denied`: a token, or its scope, was missing.
         "query",
         "info",
         "export",
@@ -123,10 +115,8 @@ class Access(Event):
         "admin_denied",
     ]
     outcome: Literal["ok", "refused", "failed", "timeout"]
-    #: Caller's address; None for a command on the folder.
-    peer: str | None = None
-    #: The first 1,000 characters; the SHA-256 is of the whole UTF-8 text.
-    statement: str | None = None
+    peer: str | None = None  # Caller's address; None for a command on the folder.
+    statement: str | None = None  # The first 1,000 characters; the SHA-256 is of the whole UTF-8 text.
     statement_sha256: str | None = None
     result_rows: Count | None = None
     duration_ns: DurationNs | None = None
@@ -147,15 +137,12 @@ class Power(Event):
     t1_ns: InstantNs
     power_mw: Count | None
     source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
-    #: Increase of the device's energy counter, and of the CPU packages that contain it, millijoules.
-    energy_mj: Count | None = None
-    package_energy_mj: Count | None = None
-    #: Share of the time that the GPU ran a kernel (NVML's last sample), or the cores worked.
-    busy_share: Share | None = None
+    energy_mj: Count | None = None  # Increase of the device's energy counter, millijoules.
+    package_energy_mj: Count | None = None  # Increase for the CPU packages that contain the device, millijoules.
+    busy_share: Share | None = None  # Share of time that the GPU ran a kernel (NVML's last sample), or cores worked.
     memory_used_bytes: Bytes | None = None
     sm_clock_mhz: Count | None = None
-    #: Why the GPU's clocks are limited, in words; empty: not limited.
-    clock_reasons: str | None = None
+    clock_reasons: str | None = None  # Why the GPU's clocks are limited, in words; empty: not limited.
     mig_instances: Count | None = None
     reason: str | None = None
 
@@ -174,24 +161,19 @@ class Run(Event):
     name: str
     config_json: str | None = None
     host_json: str | None = None
-    #: Tags of the fleet file, a flat JSON object of strings: `team` and `serving_team` pay.
-    tags_json: str | None = None
-    #: Of an RL run on a shared fleet: the run of the fleet's own events. None: its own.
-    fleet_run_id: Id | None = None
+    tags_json: str | None = None  # The fleet file's tags, a flat JSON object of strings: `team` and `serving_team` pay.
+    fleet_run_id: Id | None = None  # Of an RL run on a shared fleet: the run of the fleet's own events. None: its own.
     reason: str | None = None
-    #: Serving traffic: the trace's name, its kept share of requests, and the factors of prompt lengths, output lengths
-    #: and gaps. Every latency figure comes with them.
-    trace: str | None = None
-    trace_keep_share: Share | None = None
-    trace_length_scale: float | None = None
-    trace_output_length_scale: float | None = None
-    trace_time_scale: float | None = None
+    trace: str | None = None  # Name of serving traffic's trace. Every latency figure comes with these five facts.
+    trace_keep_share: Share | None = None  # Kept share of its requests.
+    trace_length_scale: float | None = None  # Factor of prompt lengths.
+    trace_output_length_scale: float | None = None  # Factor of output lengths.
+    trace_time_scale: float | None = None  # Factor of gaps between requests.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device(Event):
-    """A device joined or left the fleet, and is provisioned between. A device that joins again continues in
-    that pool and class."""
+    """A device joined or left the fleet; it is provisioned between. One that joins again keeps its pool and class."""
 
     kind: ClassVar[str] = "device"
     durable: ClassVar[bool] = True
@@ -199,8 +181,7 @@ class Device(Event):
     action: Literal["joined", "left"]
     t_ns: InstantNs
     pool: Literal["serving", "rollout", "train"]
-    #: Such as "h100-sxm" or "cpu-core".
-    device_class: str
+    device_class: str  # Such as "h100-sxm" or "cpu-core".
     memory_bytes: Bytes | None = None
     #: Identity across runs: UUID of the GPU or MIG instance, else host and place, such as "node-3/cores-0-7". None:
     #: unknown, and equal to no device of another run.
@@ -235,8 +216,7 @@ class Lease(Event):
     kind: ClassVar[str] = "lease"
     durable: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("lease_id",)
-    #: `throttled`: compute and regret shares were halved; `restored`: one step of that was undone.
-    action: Literal[
+    action: Literal[  # `throttled`: compute and regret shares were halved; `restored`: one step of that was undone.
         "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
     ]
     kv_budget_bytes: Bytes
@@ -244,10 +224,8 @@ class Lease(Event):
     expires_at_us: InstantUs
     step: Count | None = None
     reason: str | None = None
-    #: Share by which lending may prolong a serving request.
-    regret_share: Share | None = None
-    #: The RL run of the engine. None: the event's run, or nobody.
-    rl_run_id: Id | None = None
+    regret_share: Share | None = None  # Share by which lending may prolong a serving request.
+    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,12 +247,10 @@ class Preemption(Event):
     kv_budget_bytes_after: Bytes | None = None
     count: Count | None = None
     longest_ns: DurationNs | None = None
-    #: From serving's wish until the rollout was off the device: the longest, and the mean.
-    latency_ns: DurationNs | None = None
-    latency_mean_ns: DurationNs | None = None
+    latency_ns: DurationNs | None = None  # The longest from serving's wish until the rollout was off the device.
+    latency_mean_ns: DurationNs | None = None  # The mean of these times.
     returned_bytes: Bytes | None = None
-    #: The RL run of the engine. None: the event's run, or nobody.
-    rl_run_id: Id | None = None
+    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,20 +258,17 @@ class Hold(Event):
     """Rollouts with work were refused the device for one reason, `count` times within a second."""
 
     kind: ClassVar[str] = "hold"
-    #: Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
-    reason: str
+    reason: str  # Such as "serving_step", "prefill_slack" or "regret"; "withheld": at random.
     step: Count | None = None
     count: Count
     duration_ns: DurationNs
-    #: The RL run of the engine. None: the event's run, or nobody.
-    rl_run_id: Id | None = None
+    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdout(Event):
     """Whether leases are withheld at random in [t0_ns, t1_ns) of a serving device: where `draw`, of the seed, the
-    device and the window's number t0_ns // window_ns, is below `holdout_share`. A late agent's window begins with
-    it."""
+    device and the window's number t0_ns // window_ns, is below `holdout_share`. A late agent's window begins late."""
 
     kind: ClassVar[str] = "holdout"
     durable: ClassVar[bool] = True
@@ -308,8 +281,7 @@ class Holdout(Event):
     holdout_share: Share
     holdout_seed: Count
     window_ns: DurationNs
-    #: For so long after a change the state before still shows.
-    washout_ns: DurationNs
+    washout_ns: DurationNs  # For so long after a change the state before still shows.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,10 +291,8 @@ class StepTime(Event):
     kind: ClassVar[str] = "step_time"
     role: Literal["serving", "rollout"]
     mode: Literal["prefill", "decode"]
-    #: Steps since the last such event, of both modes.
-    steps: Count
-    #: Recent mean of |predicted - measured| / measured.
-    error_share: float
+    steps: Count  # Steps since the last such event, of both modes.
+    error_share: float  # Recent mean of |predicted - measured| / measured.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -338,25 +308,19 @@ class Sync(Event):
     dense_bytes: Bytes
     changed_elements: Count | None = None
     total_elements: Count | None = None
-    #: Phases in order: encode at the publisher; fetch; check hashes; decode beside the running engine; copy in while it
-    #: stands still; hash the result and tell the origin.
-    encode_ns: DurationNs | None = None
-    #: Includes verification where `verify_ns` is None, as in old ledgers.
-    fetch_ns: DurationNs | None = None
-    verify_ns: DurationNs | None = None
-    stage_ns: DurationNs | None = None
-    pause_ns: DurationNs | None = None
-    acknowledge_ns: DurationNs | None = None
+    encode_ns: DurationNs | None = None  # First phase: encode at the publisher.
+    fetch_ns: DurationNs | None = None  # Fetch; includes verification where `verify_ns` is None, as in old ledgers.
+    verify_ns: DurationNs | None = None  # Check hashes.
+    stage_ns: DurationNs | None = None  # Decode beside the running engine.
+    pause_ns: DurationNs | None = None  # Copy in while the engine stands still.
+    acknowledge_ns: DurationNs | None = None  # Last phase: hash the result and tell the origin.
     total_ns: DurationNs
-    #: "trainer", "relay", "object store", or "audit" for a drift that was found; and the priced route: "loopback",
-    #: "intra-zone", "inter-region", "internet".
-    source: str
-    route: str
+    source: str  # "trainer", "relay", "object store", or "audit" for a drift that was found.
+    route: str  # The priced route: "loopback", "intra-zone", "inter-region", "internet".
     step: Count | None = None
     sha256: str | None = None
     reason: str | None = None
-    #: The RL run of the engine. None: the event's run, or nobody.
-    rl_run_id: Id | None = None
+    rl_run_id: Id | None = None  # The RL run of the engine. None: the event's run, or nobody.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -364,15 +328,13 @@ class Turn(Event):
     """One turn of a trajectory on one engine. A turn cut by preemption has a row for each engine it ran on."""
 
     kind: ClassVar[str] = "turn"
-    #: The run of its device, engine and lease. None: its own, or the writer's.
-    fleet_run_id: Id | None = None
+    fleet_run_id: Id | None = None  # The run of its device, engine and lease. None: its own, or the writer's.
     group_id: Id | None = None
     step: Count | None = None
     turn: Count
     attempt: Count
     outcome: Literal["completed", "preempted", "failed"]
-    #: "prefix", "lease", "least_loaded" or "queue".
-    placement: str
+    placement: str  # "prefix", "lease", "least_loaded" or "queue".
     prompt_tokens: Count
     cached_tokens: Count
     output_tokens: Count
@@ -411,8 +373,7 @@ class Verdict(Event):
     threshold: float
     accepted: bool
     correct: bool | None = None
-    #: Dropped for age or to keep the batch's shape: its tokens are stale, not rejected.
-    stale: bool = False
+    stale: bool = False  # Dropped for age or to keep the batch's shape: its tokens are stale, not rejected.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -430,11 +391,9 @@ class Request(Event):
     e2e_ns: DurationNs
     ttft_budget_ns: DurationNs
     tpot_budget_ns: DurationNs
-    #: How late the client sent it by the trace: not the server's fault.
-    send_delay_ns: DurationNs
+    send_delay_ns: DurationNs  # How late the client sent it by the trace: not the server's fault.
     reason: str | None = None
-    #: Prompt tokens in the server's prefix cache; None: it did not say.
-    cached_tokens: Count | None = None
+    cached_tokens: Count | None = None  # Prompt tokens in the server's prefix cache; None: it did not say.
 
 
 #: The seven buckets of device time, in the order they are shown.
@@ -464,12 +423,9 @@ class DeviceSlice(Event):
     activation_ns: DurationNs
     headroom_ns: DurationNs
     idle_ns: DurationNs
-    #: Time both engines worked; half each is inside serving_ns and rollout_ns.
-    overlap_ns: DurationNs = 0
-    #: RL run of the rollout, sync, activation and headroom time, and of the train time; a slice ends where that
-    #: changes. None: the event's run.
-    rollout_run_id: Id | None = None
-    train_run_id: Id | None = None
+    overlap_ns: DurationNs = 0  # Time both engines worked; half each is inside serving_ns and rollout_ns.
+    rollout_run_id: Id | None = None  # RL run of rollout, sync, activation and headroom time. None: the event's run.
+    train_run_id: Id | None = None  # RL run of train time. A slice ends where either changes. None: the event's run.
 
     def __post_init__(self) -> None:
         total = sum(getattr(self, f"{bucket}_ns") for bucket in BUCKETS)

@@ -19,22 +19,18 @@ def raise_file_limit() -> None:
 
 
 def connections_max() -> int:
-    """Return a server's connection limit: half of the open files, since an answer may need a file or connection of its
-    own."""
+    """Return a server's connection limit: half of the open files, since an answer may need a file or connection too."""
     return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _CONNECTIONS_MAX)
 
 
 HEAD_S = 10.0
 HEAD_BYTES_MAX = 64 << 10
-#: This much of a body, or its end, must come within BODY_S.
 BODY_S = 20.0
-BODY_BYTES_MIN = 64 << 10
-#: This much of a waiting answer must be taken within ANSWER_S.
+BODY_BYTES_MIN = 64 << 10  # This much of a body, or its end, must come within BODY_S.
 ANSWER_S = 20.0
-ANSWER_BYTES_MIN = 64 << 10
+ANSWER_BYTES_MIN = 64 << 10  # This much of a waiting answer must be taken within ANSWER_S.
 IDLE_S = 75.0
-#: Connections accepted at a time, so that first requests are read before there are too many.
-ACCEPTS = 64
+ACCEPTS = 64  # Connections accepted at a time, so that first requests are read before there are too many.
 _SWEEP_S = 1.0
 
 Part = Literal["head", "body", "answer", "next"]
@@ -115,8 +111,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
         if self._reading == "next":
-            # All bytes between requests belong to the next head, blank lines too.
-            self._reading = "head"
+            self._reading = "head"  # All bytes between requests belong to the next head, blank lines too.
         super().data_received(data)
         if self._reading == "head" and self._head_bytes > HEAD_BYTES_MAX:
             self.cut()
@@ -162,7 +157,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """Note what the server waits for, if that changed."""
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
         awaited: Part | None = None if answering and self._reading != "body" else self._reading

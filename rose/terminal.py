@@ -13,10 +13,8 @@ from rich.text import Text
 
 from rose.errors import UserError
 
-#: Separators, which a screen obeys like all categories that begin with C (controls, formats, private use).
-_SEPARATORS = ("Zl", "Zp")
-#: Characters without ink: fillers, joiners, and variation selectors but that of emoji.
-_BLANK = frozenset(
+_SEPARATORS = ("Zl", "Zp")  # A screen obeys these like categories that begin with C (controls, formats, private use).
+_BLANK = frozenset(  # Characters without ink: fillers, joiners, and variation selectors but that of emoji.
     map(
         chr,
         (

@@ -86,8 +86,7 @@ def of_secret(name: str, secret: str, scopes: tuple[Scope, ...], writers: tuple[
 def find(tokens: tuple[Token, ...], secret: str) -> Token:
     """Return the token of `secret`. Raises UnknownTokenError; only the holder of an expired one learns so."""
     sha256, match = _sha256(secret), None
-    # All are compared in constant time, so that timing tells nothing of the file.
-    for token in tokens:
+    for token in tokens:  # All are compared in constant time, so that timing tells nothing of the file.
         if hmac.compare_digest(token.sha256, sha256):
             match = token
     if match is None:

@@ -85,8 +85,7 @@ def _rows(spent: pl.DataFrame, billed: Bill, by: str, known: Mapping[str, Run]) 
         "cost": [row[_AMOUNT] / 1e9 for row in rows],
         "share": [row[_AMOUNT] / whole if whole else None for row in rows],
     }
-    # The fully loaded view spreads rows and has no device time or tokens.
-    if chosen.view == link.AMORTIZED:
+    if chosen.view == link.AMORTIZED:  # The fully loaded view spreads rows and has no device time or tokens.
         columns["device-hours"] = [row["ns"] / NS_PER_HOUR for row in rows]
         columns["tokens"] = [row["tokens"] for row in rows]
     columns["nano-dollars"] = [row[_AMOUNT] for row in rows]

@@ -15,11 +15,9 @@ from rose.pricing.closing.period import naive
 #: Serving is judged by its requests in this time before the last event, if there are enough.
 _JUDGED = timedelta(minutes=15)
 _REQUESTS_MIN = 20
-#: A device without a report for this long has no state.
-_SILENT = timedelta(minutes=5)
+_SILENT = timedelta(minutes=5)  # A device without a report for this long has no state.
 _BINS = 200
-#: Reasons for refusing a device to rollouts, by the ledger's name.
-_REASONS = {
+_REASONS = {  # Reasons for refusing a device to rollouts, by the ledger's name.
     "no_lease": "no lease was active",
     "serving_step": "serving was in a step",
     "prefill_slack": "a first token would have been late",

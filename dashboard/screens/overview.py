@@ -24,8 +24,7 @@ from rose.pricing.spend import saved as savings
 from rose.pricing.spend.saved import ENDS, NO_INTERVAL, Saved
 from rose.pricing.watch.budget import TeamBudget
 
-#: Savings of more runs are computed only after a click.
-_RUNS_MAX = 8
+_RUNS_MAX = 8  # Savings of more runs are computed only after a click.
 _CARDS = ("cost", "saved", "harvest", "budget", "serving", "trust")
 _WHY = {
     "volume": "more or less work",
@@ -36,8 +35,7 @@ _WHY = {
     "mix": "work moved between device classes, teams and kinds of work",
     "price": "an hour of the same device cost more or less",
 }
-#: A smaller share of the whole is invisible.
-_SEEN_SHARE = 0.001
+_SEEN_SHARE = 0.001  # A smaller share of the whole is invisible.
 Place = st.delta_generator.DeltaGenerator
 
 
@@ -70,8 +68,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
     if scope is None:
         return
     chosen = bar.chosen()
-    # Quick parts come first. Savings are last because they price whole runs.
-    sentence = st.empty()
+    sentence = st.empty()  # Quick parts come first. Savings are last because they price whole runs.
     places = [place.empty() for _ in range(2) for place in st.columns(3)]
     slots, below = dict(zip(_CARDS, places, strict=True)), st.container()
     within = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
@@ -267,8 +264,7 @@ def _days(shown: _Shown) -> None:
         amount=pl.col("nano") / 1e9, text=pl.col("nano").map_elements(shown.money, return_dtype=pl.String)
     )
     month = month_at(shown.scope.period.to_ns - 1)
-    # A budget is amortized, and of a whole team.
-    of_day = None
+    of_day = None  # A budget is amortized, and of a whole team.
     if shown.chosen.team is not None and shown.budgets and shown.chosen.view == link.AMORTIZED:
         of_day = int(shown.budgets[0].budget.value or 0) / 1e9 / ((month.to_ns - month.from_ns) // NS_PER_DAY)
     escape.chart(charts.cost_by_day(rows, of_day, shown.currency), about="Cost by UTC day")

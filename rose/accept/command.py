@@ -13,10 +13,8 @@ _INTERRUPTED = 130
 
 
 def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
-    """Run the stages; return 0, 1 with `strict` for a failed claim or skipped stage, 130 if interrupted.
-
-    Raises UserError for an unknown stage, a missing GPU, and a file that cannot be written.
-    """
+    """Run the stages; return 0, 1 with `strict` for a failed claim or skipped stage, 130 if interrupted. Raises
+    UserError for an unknown stage, a missing GPU, and a file that cannot be written."""
     names = [stage.name for stage in STAGES]
     for name in only:
         if name not in names:

@@ -18,8 +18,7 @@ from rich.table import Table
 from rose.terminal import Screen, echo
 
 ROOT = Path(__file__).parents[2]
-#: A copy of the checkout names its commit in this file.
-COMMIT = "COMMIT"
+COMMIT = "COMMIT"  # A copy of the checkout names its commit in this file.
 
 
 @dataclass(frozen=True, slots=True)

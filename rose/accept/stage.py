@@ -1,8 +1,5 @@
-"""Acceptance stages: their table, and the process that runs each.
-
-A stage is a module with `measure(scope, report)` in its own process group. A crash, a hang or a missing report is a
-claim that does not hold; the other stages still run.
-"""
+"""Acceptance stages: their table, and the process that runs each. A stage is a module with `measure(scope, report)` in
+its own process group. A crash, a hang or a missing report is a claim that does not hold; the other stages still run."""
 
 import importlib
 import json
@@ -45,8 +42,7 @@ class Stage:
         return self.quick_seconds if quick else self.seconds
 
 
-#: In running order: facts first, then what later stages rely on.
-STAGES = (
+STAGES = (  # In running order: facts first, then what later stages rely on.
     Stage(name="host", seconds=35, quick_seconds=25, needs_gpu=False),
     Stage(name="cuda_tests", seconds=60, quick_seconds=45),
     Stage(name="gate", seconds=85, quick_seconds=25, needs_gpu=False),
@@ -80,8 +76,7 @@ class StageReport(Report):
     skipped: str | None = None
     failed: str | None = "it ended without a report"
     took_s: float = 0.0
-    #: Last lines that the stage printed.
-    log: str = ""
+    log: str = ""  # Last lines that the stage printed.
 
     def claim(self, name: str, value: float, unit: str, target: float, better: Literal["lower", "higher"]) -> None:
         self.claims.append(Claim(name, value, unit, target, better))
@@ -155,8 +150,7 @@ def _run(stage: Stage, outcome: StageReport, folder: Path, gpu: int | None, seco
         except subprocess.TimeoutExpired:
             failed = f"stopped after {seconds:g} s"
         finally:
-            # Ends the stage's own processes too, also when this process is interrupted.
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # Ends the stage's own processes too, also after an interrupt.
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     outcome.took_s = time.monotonic() - began_s
@@ -185,5 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Imported by its own name, because stages import the same classes.
-    importlib.import_module("rose.accept.stage").main()
+    importlib.import_module("rose.accept.stage").main()  # By its own name, because stages import the same classes.

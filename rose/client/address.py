@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 from rose.errors import UserError
 
 AWAY_S = 120.0
-#: A peer whose host is silent for about this long is gone. Its program may be silent for longer.
-GONE_S = 30
+GONE_S = 30  # A peer whose host is silent for about this long is gone. Its program may be silent for longer.
 _IDLE_S, _PROBE_S = 10, 5
 
 
@@ -46,8 +45,7 @@ class RunAddress:
 
     url: str
     run_id: str
-    #: Number of the client; an older number may not publish or record.
-    fence: int
+    fence: int  # Number of the client; an older number may not publish or record.
     token: str | None = field(default=None, repr=False)
     away_s: float = AWAY_S
 
@@ -75,8 +73,7 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
 
 
 def notice_gone(connection: socket.socket) -> None:
-    """Have the kernel break TCP connections to a vanished host, by probes and timeouts. Accepted connections inherit
-    it."""
+    """Have the kernel break TCP connections to a vanished host, by probes and timeouts. Accepted sockets inherit it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, _IDLE_S),

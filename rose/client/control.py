@@ -14,12 +14,9 @@ from typing import Any, Literal
 from rose.client.address import ClientError, ControllerAwayError, RunAddress, authorization, refusal
 
 _TIMEOUT_S = 10.0
-#: Pause between two tries, drawn at random: clients of a restarted controller do not all return at once.
-PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0
-#: Try again: too many turns, a full disk, or a proxy without a controller.
-RETRIED = frozenset({429, 502, 503, 504})
-#: The statuses among them that the controller itself gives, with a reason.
-_OWN = frozenset({429, 503})
+PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0  # Drawn at random: clients of a restarted controller do not all return at once.
+RETRIED = frozenset({429, 502, 503, 504})  # Try again: too many turns, a full disk, or a proxy without a controller.
+_OWN = frozenset({429, 503})  # The statuses among them that the controller itself gives, with a reason.
 RESUME = "resume the run"
 WARN_S = 30.0
 
@@ -141,8 +138,7 @@ class Stalls:
         if now_s - self._since_s < STALLED_S:
             return
         self._since_s = now_s
-        # The turns themselves report an absent controller.
-        with suppress(ClientError):
+        with suppress(ClientError):  # The turns themselves report an absent controller.
             why = call(address.url, "GET", f"/runs/{address.run_id}", token=address.token).get("waits")
             if why is not None and why != self._said:
                 self._said = why

@@ -19,10 +19,8 @@ from rose.client.address import ClientError
 if TYPE_CHECKING:
     import torch
 
-#: The store's last address and token: a returning engine finds it there again.
-_ORIGIN = "origin.json"
-#: How long to wait at the end for fetching engines. One that died leaves its pin behind.
-_FETCHED_S, _LOOK_S = 3.0, 0.05
+_ORIGIN = "origin.json"  # The store's last address and token: a returning engine finds it there again.
+_FETCHED_S, _LOOK_S = 3.0, 0.05  # Wait at the end for fetching engines. One that died leaves its pin behind.
 
 
 class WeightOrigin:

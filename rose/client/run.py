@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 TURNS_MAX = 256
 PROGRESS_S = 2.0
 EVENTS_MAX = 500
-#: A run that cannot be closed expires by itself.
-_CLOSE_S = 10.0
+_CLOSE_S = 10.0  # A run that cannot be closed expires by itself.
 _RENEWALS = 4
 
 Progress = Callable[[int, int], None]
@@ -96,13 +95,11 @@ def open_run(
         "resume": resume,
     }
     if folder is not None:
-        # Before the run is open: a failure would leave it open.
-        folder = Path(folder).expanduser()
+        folder = Path(folder).expanduser()  # Before the run is open: a failure would leave it open.
         make_folder(folder)
     url = url.rstrip("/")
     message = {field: value for field, value in wanted.items() if value is not None}
-    # The key keeps a run whose answer is lost from being opened twice.
-    keyed = {**message, "key": uuid.uuid4().hex}
+    keyed = {**message, "key": uuid.uuid4().hex}  # The key keeps a run whose answer is lost from being opened twice.
     then = "open the run" if resume is None else RESUME
     answer = call(url, "POST", "/runs", keyed, token=token, away_s=away_s, then=then)
     return Run(
@@ -141,8 +138,7 @@ class Run:
         self._lock, self._resuming = threading.Lock(), threading.Lock()
         self._left = threading.Event()
         self._lost: ClientError | None = None
-        #: The request to resume the run, until its answer arrives.
-        self._unheard: dict[str, Any] | None = None
+        self._unheard: dict[str, Any] | None = None  # The request to resume the run, until its answer arrives.
         self._renewing = threading.Thread(target=self._renew, name="rose-renew", daemon=True)
         self._renewing.start()
 
@@ -301,8 +297,7 @@ class Run:
             self._renewing.join()
 
     def check(self) -> None:
-        """Raise RunTakenError or RunEndedError if the run is no longer this client's, ClientError if it was closed
-        here."""
+        """Raise RunTakenError or RunEndedError if this client lost the run, ClientError if it was closed here."""
         if self._lost is not None:
             raise self._lost
         if self._left.is_set():
@@ -320,8 +315,7 @@ class Run:
                     {"fence": address.fence, **message},
                     token=address.token,
                     away_s=address.away_s if away_s is None else away_s,
-                    # Closing must not wait until somebody mends a disk.
-                    waits=away_s is None,
+                    waits=away_s is None,  # Closing must not wait until somebody mends a disk.
                     going_on=lambda: self._lost is None and not self._left.is_set(),
                 )
             except ControllerAwayError:

@@ -86,8 +86,7 @@ class TurnClient:
         self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Unpack[TurnLabels]
     ) -> AsyncIterator[Part]:
         """Yield one turn's tokens as they are made, at last with the whole `generation`; arguments and errors of
-        `turn`. A broken stream continues where it was; a part that is `anew` replaces all earlier ones, which the
-        controller lost."""
+        `turn`. A broken stream continues where it was; an `anew` part replaces all earlier ones, which were lost."""
         body = {**_body(input_ids, sampling, **labels), "stream": True}
         patience = self._patience()
         previous = Part(output_ids=[], logprobs=[], versions=[])
@@ -195,8 +194,7 @@ class TurnClient:
 
 
 class _AwayError(Exception):
-    """No answer came; `held_s` is the time until the connection broke. `unheard`: it did not break, but nothing
-    arrived."""
+    """No answer came; `held_s` is the time until the connection broke. `unheard`: it is open, but nothing came."""
 
     def __init__(self, failure: Failure, reason: str, held_s: float = 0.0, *, unheard: bool = False) -> None:
         super().__init__(reason)

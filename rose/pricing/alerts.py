@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
 FILE = "alerts.json"
 URLS_VARIABLE = "ROSE_ALERT_URLS"
-#: Clear text unless they end in `s`.
-_CLEAR = ("json", "xml", "form", "mailto")
+_CLEAR = ("json", "xml", "form", "mailto")  # Clear text unless they end in `s`.
 _ERROR_CHARACTERS_MAX = 300
-#: A shorter part of a URL is no secret, and may be a word of an error.
-_SECRET_CHARACTERS_MIN = 4
+_SECRET_CHARACTERS_MIN = 4  # A shorter part of a URL is no secret, and may be a word of an error.
 
 
 class AlertsError(UserError):
@@ -124,8 +122,7 @@ class Entry:
     #: Of the last message that arrived.
     level: int | None
     at_us: int
-    #: Of the last message, if it did not arrive.
-    error: str | None = None
+    error: str | None = None  # Of the last message, if it did not arrive.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -336,8 +333,7 @@ def _serving(root: Path, config: AlertsConfig, rule: ServingRule, now_us: int) -
         title=f"serving kept {kept / requests:.2%} of its promises, target {rule.target:.2%}",
         text=f"{requests - kept:,} of {requests:,} serving requests since {since} missed their latency promises.",
     )
-    # The target as written: exactly the target is no miss.
-    missed = kept < Fraction(str(rule.target)) * requests
+    missed = kept < Fraction(str(rule.target)) * requests  # The target as written: exactly the target is no miss.
     return Outcome(rule=rule, alerts=(alert,) if missed else ())
 
 

@@ -10,8 +10,7 @@ from rich.table import Table as TerminalTable
 from rose.pricing.table import Element, Mark, Paragraph, Table
 from rose.terminal import Screen, styled, visible
 
-#: Characters of a table, unless it needs more and the terminal has them.
-WIDTH = 100
+WIDTH = 100  # Characters of a table, unless it needs more and the terminal has them.
 _COLUMN_MIN = 6
 _STYLES: dict[Mark | None, str | None] = {None: None, "strong": "bold", "alarm": "bold red"}
 

@@ -27,20 +27,16 @@ class RunFacts:
     run_id: str
     name: str
     provenance: str
-    #: `running`, `ended` or `failed`.
-    status: str
-    #: UTC nanoseconds: decides token and verdict prices.
-    began_ns: int
-    #: ISO 8601, UTC; None while it runs.
-    ended_at: str | None
+    status: str  # `running`, `ended` or `failed`.
+    began_ns: int  # UTC nanoseconds: decides token and verdict prices.
+    ended_at: str | None  # ISO 8601, UTC; None while it runs.
     reason: str | None
     trace: str | None
     trace_keep_share: float | None
     trace_length_scale: float | None
     trace_output_length_scale: float | None
     trace_time_scale: float | None
-    #: Stand-ins ran for SGLang's compiled kernels, so no time is SGLang's.
-    native_kernels: bool
+    native_kernels: bool  # Stand-ins ran for SGLang's compiled kernels, so no time is SGLang's.
 
 
 def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:

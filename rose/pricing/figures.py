@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from rose.pricing.stats.bootstrap import Interval
 
 NOT_ENOUGH_DATA = "not enough data"
-#: Begins the reason where the price book lacks a needed entry.
-NOT_SET = "not set"
+NOT_SET = "not set"  # Begins the reason where the price book lacks a needed entry.
 
 #: Views of money; `count` is for counts and times.
 MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loaded", "count"
-#: Real cost of a mix of placements.
-BLENDED = "marginal for borrowed, amortized for dedicated"
+BLENDED = "marginal for borrowed, amortized for dedicated"  # Real cost of a mix of placements.
 
 _MARKS = {"assumed": " (assumed)", "partly measured": " (partly assumed)"}
 
@@ -60,8 +58,7 @@ class Stamp:
     to_ns: int
     provenance: str
     book: BookFacts
-    #: False: the hash chain does not hold or was not checked, and the reader allowed that.
-    verified: bool
+    verified: bool  # False: the hash chain does not hold or was not checked, and the reader allowed that.
 
     @property
     def currency(self) -> str:
@@ -98,9 +95,7 @@ class Stamp:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
     """One value. `unit` is `nano_usd` (or `nano_usd/...`), `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`.
-
-    `value` None: not enough data, or not applicable; see `why`.
-    """
+    `value` None: not enough data, or not applicable; see `why`."""
 
     value: int | float | None
     unit: str

@@ -1,11 +1,9 @@
-"""The formulas of pricing, as pure functions of numbers.
+"""The formulas of pricing, as pure functions of numbers. Every function raises ValueError, naming the argument, for a
+value outside its meaning.
 
 [A] marks a formula published by the author of Verification Economics (ifitsmanu.com: Verification Economics glossary,
 The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack). [D] marks
-one derived for this project; no calibration table of the author is matched.
-
-Every function raises ValueError, naming the argument, for a value outside its meaning.
-"""
+one derived for this project; no calibration table of the author is matched."""
 
 from dataclasses import dataclass
 from math import log
@@ -36,11 +34,9 @@ def blended_price(input_usd_per_million: float, output_usd_per_million: float) -
 
 
 def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0) -> float:
-    """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha.
-
-    [A] at pi = 1: `cpm` the blended price, `r` billed output tokens over answer tokens, `rho` rollouts per kept one,
-    `alpha` the verifier's accept rate. [D] `pi` from `rollout_price_ratio`.
-    """
+    """Return dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha. [A] at pi = 1: `cpm` the
+    blended price, `r` billed output tokens over answer tokens, `rho` rollouts per kept one, `alpha` the verifier's
+    accept rate. [D] `pi` from `rollout_price_ratio`."""
     _not_negative(cpm=cpm, rho=rho, pi=pi)
     _positive(r=r, alpha=alpha)
     _share(alpha=alpha)
@@ -67,10 +63,8 @@ class Frontier:
 
 
 def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
-    """[A] (eta_rho - 1) / eta_T against D_I / D_T; [D] exact with n = 1 + rho, D_I = p_I n and D_T = p_T T.
-
-    dlnC/dD_I = (1 - eta_n) / D_I and dlnC/dD_T = -eta_T / D_T; eta are elasticities of alpha.
-    """
+    """[A] (eta_rho - 1) / eta_T against D_I / D_T; [D] exact with n = 1 + rho, D_I = p_I n and D_T = p_T T. dlnC/dD_I =
+    (1 - eta_n) / D_I and dlnC/dD_T = -eta_T / D_T; eta are elasticities of alpha."""
     _positive(n=n, training=training, eta_t=eta_t, usd_per_n=usd_per_n, usd_per_t=usd_per_t)
     inference_usd, training_usd = usd_per_n * n, usd_per_t * training
     return Frontier(
@@ -118,10 +112,8 @@ def provision_closing(opening: int, accrued: int, realised: int, released: int) 
 def break_even_provision(
     p_dedicated: float, m_without_provision: float, tau_ratio: float, wasted_borrowed: float, wasted_dedicated: float
 ) -> float:
-    """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m: the provision at which borrowing stops paying.
-
-    Prices in one unit of dollars per device-time; `tau_ratio` is tau_O / tau_D.
-    """
+    """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m: the provision at which borrowing stops paying. Prices in one
+    unit of dollars per device-time; `tau_ratio` is tau_O / tau_D."""
     _not_negative(p_dedicated=p_dedicated, m_without_provision=m_without_provision, tau_ratio=tau_ratio)
     _share(wasted_borrowed=wasted_borrowed, wasted_dedicated=wasted_dedicated)
     if wasted_dedicated == 1:

@@ -44,8 +44,7 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
     with catalog.connect(root) as connection:
         runs = query.rows(connection, "jobs/runs")
     reported = _reported(folder)
-    # Verifying every byte for each run would take hours on a large ledger.
-    seen = verified.load(root)
+    seen = verified.load(root)  # Verifying every byte for each run would take hours on a large ledger.
     newest = next((run["run_id"] for run in runs if run["status"] == "running"), None)
     written, refused = [], {}
     for run in runs:
@@ -80,8 +79,7 @@ def _reported(folder: Path) -> set[tuple[str, str, str | None]]:
             run = json.loads(path.read_bytes())["run"]
             reported.add((run["run_id"], run["status"], run["ended_at"]))
         except (ValueError, LookupError, TypeError):
-            # Not a report, or a damaged one.
-            continue
+            continue  # Not a report, or a damaged one.
     return reported
 
 

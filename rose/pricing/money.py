@@ -38,11 +38,9 @@ def charge_nano_usd(usd_per_hour: Decimal, duration_ns: int) -> int:
 
 
 def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
-    """Divide an integer in proportion to non-negative integer weights, by largest remainder.
-
-    Parts sum to `total` exactly, also below 0. Ties go to the first key; weights of zero give equal parts. Raises
-    ValueError for no keys or a negative weight.
-    """
+    """Divide an integer in proportion to non-negative integer weights, by largest remainder. Parts sum to `total`
+    exactly, also below 0. Ties go to the first key; weights of zero give equal parts. Raises ValueError for no keys or
+    a negative weight."""
     if not weights:
         raise ValueError(f"cannot split {total} among no keys")
     if any(weight < 0 for weight in weights.values()):
@@ -55,9 +53,7 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
     """Return whole numbers next to `parts` that sum to `total`, else to their rounded sum, by largest remainder.
-
-    `total` may differ from the exact sum by one for each part; ties go to the first part.
-    """
+    `total` may differ from the exact sum by one for each part; ties go to the first part."""
     exact = sum(parts.values(), Fraction(0))
     total = round(exact) if total is None else total
     assert abs(total - exact) < len(parts) + 1, f"{len(parts)} parts that come to {exact} cannot sum to {total}"

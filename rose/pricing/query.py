@@ -9,8 +9,7 @@ import duckdb
 import sql
 from rose.ledger.reading import pinned
 
-#: DuckDB type of each variable: an empty list needs one.
-_TYPES = {
+_TYPES = {  # DuckDB type of each variable: an empty list needs one.
     **dict.fromkeys(("run_id", "needs", "provenance", "part", "device_id"), "VARCHAR"),
     **dict.fromkeys(("from_ns", "to_ns", "period_from_ns", "period_end_ns", "archived_us", "horizon_ns"), "BIGINT"),
     "blocks": "INTEGER",
@@ -22,8 +21,7 @@ _TYPES = {
 
 _ROWS_AT_ONCE = 100
 
-#: A run of up to so many events is read once, into some 200 MB: opening its files for each view takes longer.
-_SMALL_RUN_EVENTS = 100_000
+_SMALL_RUN_EVENTS = 100_000  # A smaller run is read once, into some 200 MB: opening files for each view takes longer.
 
 _VIEWS = (
     *("run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync"),
@@ -32,10 +30,8 @@ _VIEWS = (
 
 
 def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> None:
-    """Copy a run's rows of every view into temporary tables: one state for all later queries.
-
-    A fleet's run includes its RL runs' events, and an RL run its fleets' in its own time there.
-    """
+    """Copy a run's rows of every view into temporary tables: one state for all later queries. A fleet's run includes
+    its RL runs' events, and an RL run its fleets' in its own time there."""
     set_variables(connection, run_id=run_id)
     pinned.pin(connection, root)
     shared = rows(connection, "run/fleets")

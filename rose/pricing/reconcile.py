@@ -1,7 +1,5 @@
-"""A vendor's FOCUS invoice against the ledger's amortized charges, by device and day, in whole nano-dollars.
-
-Cells of the foreign file are text until checked; memory is bounded.
-"""
+"""A vendor's FOCUS invoice against the ledger's amortized charges, by device and day, in whole nano-dollars. Cells of
+the foreign file are text until checked; memory is bounded."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -106,8 +104,7 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, folder: Path) -> No
     """Make `invoice_row` of the file. Raises PricingError naming row, column and value of a fault."""
     with path.open("rb") as file:
         magic = file.read(4)
-    # DuckDB would take a name with * or [ for a pattern.
-    link = folder / "invoice"
+    link = folder / "invoice"  # DuckDB would take a name with * or [ for a pattern.
     link.symlink_to(path.resolve())
     compression = "gzip" if magic.startswith(b"\x1f\x8b") else "none"
     source = (

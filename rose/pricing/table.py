@@ -35,12 +35,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of values below columns: text, whole numbers where a column has units, Figures, or None.
-
-    `view` and `stamp` hold for all its figures. `footer` are totals. A `grouped` table shows a value of the first
-    column once. `marks` are by row number; `name` is short, for a sheet. Raises ValueError for a row with another
-    number of cells.
-    """
+    """Rows of values below columns: text, whole numbers where a column has units, Figures, or None. `view` and `stamp`
+    hold for all its figures. `footer` are totals. A `grouped` table shows a value of the first column once. `marks` are
+    by row number; `name` is short, for a sheet. Raises ValueError for a row with another number of cells."""
 
     title: str
     columns: tuple[Column, ...]
@@ -127,10 +124,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Prose around tables, wrapped where it is shown; `lead` stands out before it.
-
-    `more` are further lines: a line end inside a text is shown as `\\n`.
-    """
+    """Prose around tables, wrapped where it is shown; `lead` stands out before it. `more` are further lines: a line end
+    inside a text is shown as `\\n`."""
 
     text: str
     lead: str = ""
@@ -145,8 +140,7 @@ class Paragraph:
         return list(self.lines)
 
 
-#: A part of a document; in plain text ids and paths stay whole.
-Element = Table | Paragraph | str
+Element = Table | Paragraph | str  # A part of a document; in plain text ids and paths stay whole.
 
 
 def columns(*names: str, text: Collection[str] = (), whole: Collection[str] = ()) -> tuple[Column, ...]:

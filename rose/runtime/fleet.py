@@ -81,12 +81,10 @@ class FleetPlan:
     folder: Path
     logs: Path
     gateway_url: str
-    #: The door of rollout engines on another host; None: loopback.
-    door: Door | None = None
+    door: Door | None = None  # The door of rollout engines on another host; None: loopback.
     fork_server: Path | None = None
     free_bytes: Mapping[str, int] = field(default_factory=dict)
-    #: Seconds that rollout engines live without an agent; None: they end with it.
-    orphan_s: float | None = None
+    orphan_s: float | None = None  # Seconds that rollout engines live without an agent; None: they end with it.
 
     @property
     def config(self) -> FleetConfig:
@@ -149,8 +147,7 @@ class FleetPlan:
             gpu=device.gpu,
             cores=device.cores,
             host_cores=self._host_cores() if device.gpu is None else (),
-            # It has SGLang loaded for cores.
-            fork_server=self.fork_server if device.gpu is None else None,
+            fork_server=self.fork_server if device.gpu is None else None,  # It has SGLang loaded for cores.
             # Answers then tell the prompt's share in the prefix cache, which lending may displace.
             extra_args=["--enable-cache-report", *self._memory_arguments(device, "serving"), *config.extra_args],
         )
@@ -178,8 +175,7 @@ class FleetPlan:
             host_cores=host_cores,
             start_cores=host_cores,
             idle_class=device.gpu is None,
-            # It has SGLang loaded for cores.
-            fork_server=self.fork_server if device.gpu is None else None,
+            fork_server=self.fork_server if device.gpu is None else None,  # It has SGLang loaded for cores.
             nice=BACKGROUND_NICE,
             orphan_s=self.orphan_s,
             token_ids_only=True,

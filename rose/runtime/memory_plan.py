@@ -16,15 +16,13 @@ from rose.runtime.engines import cpu, models
 from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
 
-#: Pools on CPU cores, where a page is taken when first written: more than a core fills.
-CORES_SERVING_TOKENS = 8192
+CORES_SERVING_TOKENS = 8192  # Pools on CPU cores, where a page is taken when first written: more than a core fills.
 CORES_ROLLOUT_TOKENS = 32768
 #: Allowances for context, graphs and activations: SGLang reserves 1.5 MiB for each token of a prefill chunk (8192 in
 #: serving on a large card, 512 in a rollout engine, at least 2048), and 2 MiB for each row of a graph.
 SERVING_WORKSPACE_BYTES = 6 << 30
 ROLLOUT_WORKSPACE_BYTES = 4 << 30
-#: Allowance for float32 masters, gradients, two moments and activations for each bfloat16 weight.
-TRAINER_BYTES_PER_WEIGHT_BYTE = 8
+TRAINER_BYTES_PER_WEIGHT_BYTE = 8  # float32 masters, gradients, two moments and activations for each bfloat16 weight.
 TRAINER_WORKSPACE_BYTES = 2 << 30
 _FRACTION_MAX = 0.98
 _FRACTION_MIN = 0.05

@@ -17,9 +17,8 @@ from rose.runtime.errors import FolderError
 from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
 from rose.runtime.service import places
 
-#: Measured resident memory, rounded up: an engine's processes on CPU cores, and all else in a run.
-ENGINE_BYTES = 3 << 30
-REST_BYTES = 3 << 30
+ENGINE_BYTES = 3 << 30  # Measured resident memory, rounded up: an engine's processes on CPU cores.
+REST_BYTES = 3 << 30  # Measured resident memory, rounded up: all else in a run.
 
 _RUNTIME_PACKAGES = ("torch", "ray", "sglang", "transformers", "aiohttp", "gymnasium")
 

@@ -15,8 +15,7 @@ from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, Engine
 from rose.runtime.errors import DeploymentError
 
 _TIMEOUT_S = 5.0
-#: Time between looks at an owner's engine, which may have restarted.
-_LOOK_S = 5.0
+_LOOK_S = 5.0  # Time between looks at an owner's engine, which may have restarted.
 _TEND_S = 0.2
 _AGAIN_TIMEOUT_S = 1.0
 
@@ -102,8 +101,7 @@ class ServingEngines:
     def stop(self) -> None:
         """Detach from owners' engines, and end those started here."""
         for device in self._owned:
-            # An engine that is gone, or has another page by its owner, needs no detaching.
-            with suppress(AttachError):
+            with suppress(AttachError):  # An engine that is gone, or has another page by its owner, needs no detaching.
                 if has_engine(device.page):
                     OwnedEngine(device.url, self._token).detach(by_owner=False)
         for process in self._processes.values():
@@ -130,8 +128,7 @@ class ServingEngines:
 
     def _attach_again(self, device: ServingDevice) -> None:
         engine = OwnedEngine(device.url, self._token, _TIMEOUT_S)
-        # Its owner decides; until then nothing is lent.
-        with suppress(AttachError):
+        with suppress(AttachError):  # Its owner decides; until then nothing is lent.
             state = engine.state()
             if state is None or not state.detached:
                 engine.attach(device.page, timeout_s=_AGAIN_TIMEOUT_S)

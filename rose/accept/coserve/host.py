@@ -1,7 +1,4 @@
-"""Two engines, their page, and the cores on which each runs.
-
-Without a GPU the device is one core for the engines' schedulers; everything else runs on another core.
-"""
+"""Two engines, their page, and each one's cores. Without a GPU the device is one core, for the engines' schedulers."""
 
 from __future__ import annotations
 
@@ -81,11 +78,8 @@ class Cores:
 
 
 class Engine(EngineProcess):
-    """An engine in its own process group, in its parent's session.
-
-    Linux divides cores between sessions (sched_autogroup): niceness has no effect between them, and a session on
-    several cores can lose one of them for seconds.
-    """
+    """An engine in its own process group, in its parent's session. Linux divides cores between sessions
+    (sched_autogroup): niceness has no effect between them, and a session on several cores can lose one for seconds."""
 
     def launch(self) -> None:
         with self.spec.log.open("wb") as log:
@@ -162,10 +156,8 @@ class Host:
         self._place(name, nice=0, scheduling=os.SCHED_OTHER)
 
     def _place(self, name: str, nice: int, scheduling: int) -> None:
-        """Keep an engine's scheduler to the device and the rest to the host's core, as a lent engine.
-
-        Raises PermissionError if niceness may not be lowered again: run as root, or one policy a run.
-        """
+        """Keep an engine's scheduler to the device and the rest to the host's core, as a lent engine. Raises
+        PermissionError if niceness may not be lowered again: run as root, or one policy a run."""
         if self.gpu is None:
             cores, host_cores = self.cores.device, self.cores.host
             idle = scheduling == os.SCHED_IDLE

@@ -11,22 +11,18 @@ from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 
-#: A lease is renewed this often, for that long.
-RENEW_NS, TTL_NS = 500_000_000, 3_000_000_000
+RENEW_NS, TTL_NS = 500_000_000, 3_000_000_000  # A lease is renewed this often, for that long.
 _SAMPLE_S = 0.02
 _PARTIES = (Party.SERVING, Party.ROLLOUT)
-#: Before a ring of spans can be full.
-_DRAIN_NS = 10_000_000_000
+_DRAIN_NS = 10_000_000_000  # Before a ring of spans can be full.
 #: The kernel's weights of niceness 0 and of SCHED_IDLE (sched(7), Linux `sched_prio_to_weight`); a step is 1.25.
 _WEIGHT, _IDLE_WEIGHT = 1024, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """How a round shares the device; `nice` and `scheduling` apply to the rollout engine's processes.
-
-    `lends`: rollout turns run under a lease of `compute_share`, by a policy of `rose.runtime.policy.policies`.
-    """
+    """How a round shares the device; `nice` and `scheduling` apply to the rollout engine's processes. `lends`: rollout
+    turns run under a lease of `compute_share`, by a policy of `rose.runtime.policy.policies`."""
 
     about: str
     lends: bool = True

@@ -23,19 +23,15 @@ _RAMP_S = 1.0
 
 
 class DeviceTime(TypedDict):
-    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length.
-
-    Buckets of `slice_time`, but time of both engines in a step is split by their share of the core, for which one
-    waits.
-    """
+    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length. Buckets of `slice_time`, but time
+    of both engines in a step is split by their share of the core, for which one waits."""
 
     length_ns: int
     serving_ns: int
     rollout_ns: int
     headroom_ns: int
     idle_ns: int
-    #: Rollouts' part by the rule of `slice_time`.
-    rollout_by_halves_ns: int
+    rollout_by_halves_ns: int  # Rollouts' part by the rule of `slice_time`.
     overlap_ns: int
     rollout_steps: int
     serving_steps: int
@@ -110,10 +106,8 @@ class Round:
     t1_ns: int
     requests: tuple[Served, ...]
     spans: tuple[SpanRecord, ...]
-    #: (monotonic ns, requests that waited or ran in the rollout engine).
-    samples: tuple[tuple[int, int], ...] = ()
-    #: Output of rollouts over `rollout_s`, the round with its ramp.
-    rollout: dict[str, Any]
+    samples: tuple[tuple[int, int], ...] = ()  # (monotonic ns, requests that waited or ran in the rollout engine).
+    rollout: dict[str, Any]  # Output of rollouts over `rollout_s`, the round with its ramp.
     rollout_s: float
     lost_spans: int
 
@@ -189,8 +183,7 @@ def order(policies: Sequence[str], number: int) -> list[str]:
 
 QUANTILES = (0.5, 0.9, 0.99)
 Latency = Callable[[Served], int | None]
-#: Time to the first token, and mean time per further token, ns.
-LATENCIES: dict[str, Latency] = {
+LATENCIES: dict[str, Latency] = {  # Time to the first token, and mean time per further token, ns.
     "TTFT": lambda request: request.ttft_ns if request.completed else None,
     "TPOT": lambda request: request.tpot_ns if request.completed else None,
 }

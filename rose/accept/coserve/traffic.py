@@ -11,12 +11,10 @@ from rose.runtime.traffic import trace as traces
 from rose.runtime.traffic.trace import Trace
 
 SAMPLE = ROOT / "sample_traces" / "bursty.csv"
-#: 99th percentiles of prompt and output lengths for one core.
-CORE_TOKENS_MAX = (192, 24)
+CORE_TOKENS_MAX = (192, 24)  # 99th percentiles of prompt and output lengths for one core.
 _BURST_FACTOR, _BURST_SHARE, _BURST_AT = 3.0, 0.1, 0.6
 _BURST_PERIOD_S = 60.0
-#: No request arrives at the end of a round, so that nearly all end with it.
-_QUIET_S = 1.5
+_QUIET_S = 1.5  # No request arrives at the end of a round, so that nearly all end with it.
 _ANY_LENGTH = 1 << 30
 
 

@@ -9,11 +9,9 @@ from typing import Any, Literal
 from rose.accept.peer import Peer
 from rose.clock import monotonic_ns
 
-#: Prompt tokens of rollouts: a prefix shared as in a group, and own tokens.
-SHARED_TOKENS, OWN_TOKENS = 24, 16
+SHARED_TOKENS, OWN_TOKENS = 24, 16  # Prompt tokens of rollouts: a prefix shared as in a group, and own tokens.
 NEW_TOKENS = (32, 64)
-#: Turns a post: enough to spare the host's core, too few to delay one another.
-TURNS_PER_POST = 4
+TURNS_PER_POST = 4  # Turns a post: enough to spare the host's core, too few to delay one another.
 _TOKEN_IDS = (16, 256)
 _ABORT_S = 30.0
 

@@ -1,7 +1,5 @@
-"""Two SGLang engines on the card: latency beside lending, harvest, a sync, and a kill of either engine.
-
-The model is an 8-billion-parameter Llama with random weights. A part that does not fit in time is a fact.
-"""
+"""Two SGLang engines on the card: latency beside lending, harvest, a sync, and a kill of either engine. The model is an
+8-billion-parameter Llama with random weights. A part that does not fit in time is a fact."""
 
 from __future__ import annotations
 
@@ -55,8 +53,7 @@ from rose.terminal import echo
 T = TypeVar("T")
 _GPU_TOKENS, _GRAPH_BATCH_MAX, _TURNS = 32768, 16, 16
 _GPU_LENGTHS_MAX = (1024, 32)
-#: Layers in a quick run, and of the rollout engine of the sync, whose weights are published in full.
-_QUICK_LAYERS, _SYNC_LAYERS = 8, 4
+_QUICK_LAYERS, _SYNC_LAYERS = 8, 4  # In a quick run; in the sync's engine, whose weights are published in full.
 _ENGINE_BYTES = 4 << 30
 _BUSY_TARGET = 0.42
 _RATE_PER_S, _GPU_RATE_PER_S, _RATE_MAX_PER_S = 1.5, 6.0, 30.0
@@ -73,10 +70,8 @@ _LOG_LINES = 25
 _KILL_S, _RESTART_S, _RESTART_SHARE, _SYNC_S = 6.0, 22.0, 0.65, 16.0
 _LATER_S = 2 * _KILL_S + _RESTART_S + _SYNC_S
 _BEFORE_S, _AFTER_S = 2.0, 2.0
-#: The kernel releases a dead process's page section as it ends the process: slow with a GPU's memory.
-_GONE_MAX_S = 10.0
-#: A step admitted just before begins within this time.
-_ADMITTED_NS = 100_000_000
+_GONE_MAX_S = 10.0  # The kernel releases a dead process's page section as the process ends: slow with GPU memory.
+_ADMITTED_NS = 100_000_000  # A step admitted just before begins within this time.
 _KILL_RAMP_S = 1.0
 _KILL_SEED = 7000
 _PAUSE_MAX_MS = 50.0
@@ -226,8 +221,7 @@ class Parts:
         lengths, report = self._lengths, self._report
         played: dict[str, list[Round]] = {SOLO: [], ROSE: []}
         with Worker("rollout") as rollout:
-            # In the first play both engines compile kernels.
-            self._play(rollout, ROSE, -1, 20, lengths.warm_up_s)
+            self._play(rollout, ROSE, -1, 20, lengths.warm_up_s)  # In the first play both engines compile kernels.
             alone = self._play(rollout, SOLO, -1, 21, lengths.calibration_s)
             busy = alone.device["serving_ns"] / alone.device["length_ns"]
             self._budgets = budgets_of(alone, _BUDGET_FACTOR)

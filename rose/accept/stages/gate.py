@@ -1,8 +1,6 @@
 """A serving process and a rollout process share a device by the product's gate, page, plugin and accounts, no SGLang.
-
 They play rounds in each mode in turn. Serving is compared with serving alone, rollout steps with those of ungated
-rollouts in the idle time of serving alone.
-"""
+rollouts in the idle time of serving alone."""
 
 import os
 import random
@@ -30,20 +28,17 @@ from rose.runtime.policy.slack import Budgets, LeaseTerms
 _MEMORY = KvMemory(
     device_bytes=4 * KV_TOKENS, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
-#: Never exceeded: `_REGRET_SHARE` alone bounds rollouts.
-_BUDGETS = Budgets(10_000_000_000, 10_000_000_000)
+_BUDGETS = Budgets(10_000_000_000, 10_000_000_000)  # Never exceeded: `_REGRET_SHARE` alone bounds rollouts.
 _REGRET_SHARE = 0.05
 _LEAD_NS = 50_000_000
 _LATE_S = 5.0
 _CLOSE_S = 0.1
 _ROUNDS, _QUICK_ROUNDS = 3, 2
 _WARM_UP_S = 0.4
-#: Overhead of a round, and reserve for the end of the stage.
-_ROUND_LOST_S, _END_S = 0.2, 3.0
+_ROUND_LOST_S, _END_S = 0.2, 3.0  # Overhead of a round, and reserve for the end of the stage.
 _BUSY_SHARE = 0.4
 _STEPS_MIN, _STEPS_MAX = 2, 4
-#: Serving steps in this time do not count: after a pause a card is slow to reach its clocks.
-SETTLING_NS = 250_000_000
+SETTLING_NS = 250_000_000  # Serving steps in this time do not count: after a pause a card is slow to reach its clocks.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

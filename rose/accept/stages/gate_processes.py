@@ -29,8 +29,7 @@ _ROLLOUT_REQUESTS = 8
 _WARM_UP_REQUESTS = 4
 _WARM_UP_STEPS = 4
 _IDLE_S = 0.05
-#: More than needed: memory plays no part in this stage.
-KV_TOKENS = 100_000
+KV_TOKENS = 100_000  # More than needed: memory plays no part in this stage.
 _ENDS_KEPT = 8
 _REPEATS = 3
 
@@ -262,7 +261,6 @@ class RolledOut(NamedTuple):
 
 
 def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut:
-    """Return the party `serving` or `rollout` on the device."""
     # The gate, not an MPS daemon of the host, shares the device.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(page.with_name("no-mps"))
     torch.set_num_threads(1)

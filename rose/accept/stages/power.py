@@ -16,8 +16,7 @@ from rose.runtime.coserving.meter.meter import DeviceMeter
 
 _SIDE = 4096
 _ERROR_MAX = 0.05
-#: Time of a card to reach its clocks under a new load.
-_SETTLING_NS = 1_500_000_000
+_SETTLING_NS = 1_500_000_000  # Time of a card to reach its clocks under a new load.
 
 
 def measure(scope: Scope, report: StageReport) -> None:

@@ -1,8 +1,6 @@
-"""Memory moves between two processes at stable addresses, as a cut of a rollout engine's KV pool needs it.
-
-"Fresh handles" go through the driver; "kept handles" are pieces that both processes share by file descriptor. Times run
-from the giver's first call to the taker's last, messages included.
-"""
+"""Memory moves between two processes at stable addresses, as a cut of a rollout engine's KV pool needs it. "Fresh
+handles" go through the driver; "kept handles" are pieces that both processes share by file descriptor. Times run from
+the giver's first call to the taker's last, messages included."""
 
 from __future__ import annotations
 
@@ -26,13 +24,10 @@ if TYPE_CHECKING:
 
     from rose.runtime.coserving.kv.device_memory import CudaMemory, PieceMemory, Reservation
 
-#: An engine's piece: 2 MiB, 1,024 slots of a row of 2 KiB.
-_PIECE_BYTES = 2 << 20
+_PIECE_BYTES = 2 << 20  # An engine's piece: 2 MiB, 1,024 slots of a row of 2 KiB.
 _SPARE_BYTES = 4 << 30
-#: File descriptors in a message; Linux allows 253.
-_BATCH = 128
-#: Bytes that the neighbour takes at a time to fill the card.
-_BLOCK_BYTES = 1 << 30
+_BATCH = 128  # File descriptors in a message; Linux allows 253.
+_BLOCK_BYTES = 1 << 30  # Bytes that the neighbour takes at a time to fill the card.
 _HANDED_OVER = "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"
 
 

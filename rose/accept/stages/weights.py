@@ -1,8 +1,6 @@
-"""New weights under a running model: published, fetched, prepared beside its steps, written in place, acknowledged.
-
-The plugin's updater brings a stepping model to versions of a trainer on the same device. On CPU cores the model is
-smaller, and pauses say nothing about a bus.
-"""
+"""New weights under a running model: published, fetched, prepared beside its steps, written in place, acknowledged. The
+plugin's updater brings a stepping model to versions of a trainer on the same device. On CPU cores the model is smaller,
+and pauses say nothing about a bus."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ from rose.runtime.transfer.store.store import Publisher, VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 from rose.terminal import echo
 
-#: Shares of changed elements; the largest first, because the first commit has one-time work.
-SHARES = (0.2, 0.035, 0.014)
+SHARES = (0.2, 0.035, 0.014)  # Changed elements; the largest first, because the first commit has one-time work.
 _GPU = PolicyShape(
     vocab_size=32000,
     hidden_size=4096,
@@ -50,10 +47,8 @@ _CPU = PolicyShape(
 )
 #: Layers by (on a GPU, quick): models of 1.8, 1.0, 0.07 and 0.02 GB.
 _LAYERS = {(True, False): 3, (True, True): 1, (False, False): 9, (False, True): 2}
-#: No version starts after this share of the stage's time.
-_TIME_SHARE = 0.5
-#: Bytes of the store and the staged versions, per byte of the model.
-_FOLDER_SHARE = 2.0
+_TIME_SHARE = 0.5  # No version starts after this share of the stage's time.
+_FOLDER_SHARE = 2.0  # Bytes of the store and the staged versions, per byte of the model.
 _STEPS_AFTER = 5
 _SCALE = 0.02
 _WARM_STEPS = 3
@@ -132,10 +127,7 @@ class Steps:
 
 class LiveModel:
     """A model that steps in a thread while entered, and takes new weights between two steps as a rollout engine does.
-
-    Each step sums the bits of every parameter, which tells the weights it read; `expected` has the sums of each
-    version.
-    """
+    Each step sums the bits of every parameter, which tells the weights it read; `expected` has each version's sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -302,8 +294,7 @@ class _Run:
             self._publisher.publish(version, self._tensors)
         with _timed(row, "fetch_s"):
             staged = self._receiver.fetch(version, version - 1)
-        # In a fleet the trainer's process does the rest of publishing.
-        self._publisher.wait()
+        self._publisher.wait()  # In a fleet the trainer's process does the rest of publishing.
         manifest = self._manifest = staged.manifests[-1]
         (self._engine.staging / f"v{version}").symlink_to(staged.folder.name)
         with _timed(row, "prepare_s"):

@@ -79,9 +79,7 @@ def capacity(
     held: Held | None = None,
 ) -> Iterator[Step]:
     """Yield the steps of device time: `rows` are all capacity charges of a device-hour, `asked` some of them.
-
-    `everybodys` are `rows` and other runs' charges of the device-hour at the same price; `held` is this holder's part.
-    """
+    `everybodys` adds other runs' charges of the device-hour at the same price; `held` is this holder's part."""
     rows, asked, everybodys = map(_with_tenant, (rows, asked, rows if everybodys is None else everybodys))
     names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
     whole = _by(rows, names)

@@ -25,17 +25,14 @@ class Check:
 
 
 def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
-    """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError.
-
-    Receipts that were kept elsewhere, by name, oldest first, also reveal a removal with every trace.
-    """
+    """Compare frozen files with the ledger's events, and the ledger with its chain. Raises LedgerError. Receipts that
+    were kept elsewhere, by name, oldest first, also reveal a removal with every trace."""
     root = layout.check(root)
     try:
         with store.lock(root):
             settle(root)
     except UserError:
-        # The checks below name what could not be finished.
-        pass
+        pass  # The checks below name what could not be finished.
     report = verify(root, marks=continuation.marks(against or {}))
     problems = [f"ledger: {problem}" for problem in report.doubts]
     if against:

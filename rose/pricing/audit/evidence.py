@@ -40,17 +40,14 @@ class DeviceHour:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Events of a device-hour: `slices` with their time in the hour by bucket, `tokens`, `syncs`, power `readings`.
-
-    `late` counts events recorded after a closed period was priced; they are in no other field.
-    """
+    `late` counts events recorded after a closed period was priced; they are in no other field."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
     syncs: tuple[Row, ...]
     readings: tuple[Row, ...]
     late: int
-    #: (from, unit), UTC nanoseconds.
-    units: tuple[tuple[int, Unit], ...] = ()
+    units: tuple[tuple[int, Unit], ...] = ()  # (from, unit), UTC nanoseconds.
 
     def of_unit(self, unit: Unit) -> Evidence:
         def own(at_ns: int) -> bool:

@@ -1,8 +1,5 @@
-"""From any dollar to its events: the charge of a device-hour added up again, step by step.
-
-amount <- its share of the device-hour's charge by largest remainder <- nanoseconds by bucket <- the price book's entry
-<- the ledger's events.
-"""
+"""From any dollar to its events: the charge of a device-hour added up again, step by step: amount <- its share of the
+device-hour's charge by largest remainder <- nanoseconds by bucket <- the price book's entry <- the ledger's events."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +30,7 @@ from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.table import Column, Element, Table
 
 _SHOWN = 8
-#: Sums of a step that are shown; others are counted.
-_SUMS_SHOWN = 12
+_SUMS_SHOWN = 12  # Sums of a step that are shown; others are counted.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,8 +124,7 @@ def explain(
     ]
     alone = f"{device_hour.run_id}/{device_hour.device_id}"
     if question.run_id is not None and (priced.fleet is not None or (rows["hardware_id"] != alone).any()):
-        # Other runs may have held the device in that hour.
-        hour_ns = device_hour.hour_ns
+        hour_ns = device_hour.hour_ns  # Other runs may have held the device in that hour.
         priced = price(from_ns=hour_ns, to_ns=hour_ns + NS_PER_HOUR, provenance=device_hour.provenance)
     title, verified = "as the ledger is now", priced.verified
     return _chain(root, title, device_hour, rows, priced.frame, priced.stays, book, verified, None, notes, seen)
@@ -202,8 +197,7 @@ def _chain(
         pl.col("provenance") == device_hour.provenance,
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
-    # A device that changed pool, class or hardware within the hour has a price for each.
-    columns = ("hardware_id", "pool", "device_class")
+    columns = ("hardware_id", "pool", "device_class")  # A device that changed one within the hour has a price for each.
     several = whole.select(columns).n_unique() > 1
     for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
         tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]

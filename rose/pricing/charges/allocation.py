@@ -24,8 +24,7 @@ TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)
 ALL_BUCKETS: tuple[str, ...] = (*TIME_BUCKETS, "transfer", "energy")
 
 
-#: Fleet's run, device id, pool and class: two fleets may use the same device id.
-_Device = tuple[str, str, str, str]
+_Device = tuple[str, str, str, str]  # Fleet's run, device id, pool and class: two fleets may use the same device id.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,10 +40,8 @@ class DeviceCost:
     bucket_ns: Mapping[str, int]
     amortized_nano_usd: Mapping[str, int]
     fully_loaded_nano_usd: Mapping[str, int]
-    #: Spans [t0_ns, t1_ns) UTC of provisioning, in order.
-    stays_ns: tuple[tuple[int, int], ...] = ()
-    #: Measured time beyond `bucket_ns` by bucket: it is billed to other holders of the device.
-    others_ns: Mapping[str, Fraction] = field(default_factory=dict)
+    stays_ns: tuple[tuple[int, int], ...] = ()  # Spans [t0_ns, t1_ns) UTC of provisioning, in order.
+    others_ns: Mapping[str, Fraction] = field(default_factory=dict)  # Measured time by bucket billed to other holders.
     #: An RL run's part of the device's idle time, by its part of each UTC hour's rollout time; charged to the fleet.
     shared_idle_ns: int = 0
 
@@ -63,8 +60,7 @@ class DeviceCost:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
     devices: tuple[DeviceCost, ...]
-    #: Hours of `devices` in which other runs held them too.
-    shared: tuple[SharedTime, ...] = ()
+    shared: tuple[SharedTime, ...] = ()  # Hours of `devices` in which other runs held them too.
 
     @property
     def period_ns(self) -> tuple[int, int]:
@@ -99,12 +95,10 @@ class Allocation:
 
 
 def allocate(charges: Charges) -> Allocation:
-    """Return device time and dollars of the one run of `charges`, by device.
-
-    The fully loaded view of an RL run includes its part of idle time on shared devices, so its two views have different
-    sums; those of a whole fleet are equal. Charges of a device that never joined (a sync was sent to it) are on a
-    device of pool `unallocated` without time.
-    """
+    """Return device time and dollars of the one run of `charges`, by device. The fully loaded view of an RL run
+    includes its part of idle time on shared devices, so its two views have different sums; those of a whole fleet are
+    equal. Charges of a device that never joined (a sync went to it) are on a device of pool `unallocated` without
+    time."""
     bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
     summed = charges.frame.group_by(*DEVICE_KEY, "bucket").agg(pl.col("ns", "cost_nano").sum())
     for fleet, device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():

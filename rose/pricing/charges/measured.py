@@ -1,7 +1,5 @@
-"""Measured time in hours that several runs shared a device.
-
-A run beside another one is billed half of an hour, but makes tokens in all of it.
-"""
+"""Measured time in hours that several runs shared a device. A run beside another one is billed half of an hour, but
+makes tokens in all of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +10,7 @@ import polars as pl
 
 from rose.pricing.charges.pricing import Charges
 
-#: Identifies a device: two fleets may use the same device id.
-DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")
+DEVICE_KEY = ("fleet_run_id", "device_id", "pool", "device_class")  # Two fleets may use the same device id.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,10 +24,9 @@ class SharedTime:
     hour_ns: int
     lease_id: str | None
     bucket: str
-    #: Billed amounts, and the run's part of the hour: above 0, at most 1.
-    ns: int
-    cost_nano: int
-    part: Fraction
+    ns: int  # Billed time.
+    cost_nano: int  # Billed cost.
+    part: Fraction  # The run's part of the hour: above 0, at most 1.
     #: Share of all reported rollout time that the hardware had time for; for idle time, what the busiest run left.
     room: Fraction
 

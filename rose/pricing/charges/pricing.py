@@ -1,10 +1,7 @@
-"""From a ledger's sums and a price book to charges: integers that sum exactly to the bill.
-
-[D] For each device and UTC hour: provisioned time * rate, rounded once, half to even, then divided among leases and
-buckets by nanoseconds, and rollout time further by its tokens, each time by largest remainder. Prices change at
-midnight UTC only. Weight syncs cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is
-rounded once.
-"""
+"""From a ledger's sums and a price book to charges: integers that sum exactly to the bill. [D] For each device and UTC
+hour: provisioned time * rate, rounded once, half to even, then divided among leases and buckets by nanoseconds, and
+rollout time further by its tokens, each time by largest remainder. Prices change at midnight UTC only. Weight syncs
+cost bytes at the route's price, metered energy kWh * PUE * tariff; each hour's sum is rounded once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -31,8 +28,7 @@ from rose.pricing.query import records, rows, set_variables
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
 _MW_NS_PER_KWH = 10**12 * 3_600_000
 _BYTES_PER_GB = 10**9
-#: Amounts of `Charges.frame` that are added up in 64 bits.
-_IN_64_BITS = ("cost_nano", "ns", "tokens", "bytes")
+_IN_64_BITS = ("cost_nano", "ns", "tokens", "bytes")  # Amounts of `Charges.frame` that are added up in 64 bits.
 _BOUND = 2**63
 
 _DEVICE = ("run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment")
@@ -40,8 +36,7 @@ _USE = ("lease_id", "kind", "bucket", "team", "policy_version", "task", "fate", 
 DIMENSIONS: tuple[str, ...] = ("hour", *_DEVICE, *_USE)
 AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")
-#: The columns of `Charges.frame`, in its order.
-COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)
+COLUMNS: tuple[str, ...] = (*DIMENSIONS, *AMOUNTS, *REFERENCES)  # The columns of `Charges.frame`, in its order.
 WORK: tuple[str, ...] = ("serving", "rollout", "train", "unaccounted")
 
 
@@ -89,8 +84,7 @@ class Charges:
     book: PriceBook
     #: Hours of devices that several runs held (sql/charges/75_shared_hours.sql); see `charges.measured`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
-    #: For an RL run that shares devices: its id, and all charges of these devices.
-    rl_run_id: str | None = None
+    rl_run_id: str | None = None  # Of an RL run that shares devices, its id; `fleet` has all charges of these devices.
     fleet: pl.DataFrame | None = None
 
     def fully_loaded(self) -> pl.DataFrame:
@@ -116,15 +110,12 @@ def price(
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Charges:
-    """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`.
-
-    A fleet's `run_id` gives all charges of the fleet, an RL run's its own. The same ledger and book give the same
-    charges, in whatever portions the ledger was written and read.
-
-    Raises PricingError for an unverified ledger (unless allowed), a period that is empty, not whole UTC hours or partly
-    archived, several provenances (unless one is chosen), device time that is covered twice or never provisioned, and
-    hardware held as two classes at once; PriceBookError for a missing price.
-    """
+    """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`. A
+    fleet's `run_id` gives all charges of the fleet, an RL run's its own. The same ledger and book give the same
+    charges, in whatever portions the ledger was written and read. Raises PricingError for an unverified ledger (unless
+    allowed), a period that is empty, not whole UTC hours or partly archived, several provenances (unless one is
+    chosen), device time that is covered twice or never provisioned, and hardware held as two classes at once;
+    PriceBookError for a missing price."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
@@ -202,12 +193,10 @@ def charged_to(run_id: str) -> pl.Expr:
 
 def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `Charges.frame` that carry fully loaded cost, with `work` (one of WORK) and `loaded_nano`.
-
     Sync, activation and transfer go to rollout, headroom to serving. Idle time and energy of a device in one pool,
     class and UTC day are spread over its work in proportion to cost, by largest remainder; a device without work gives
     them to its pool's purpose. `unaccounted` stays a row of its own. `loaded_nano` sums to the frame's `cost_nano` for
-    each device and day.
-    """
+    each device and day."""
     with database.connect() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()

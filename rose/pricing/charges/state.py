@@ -1,8 +1,6 @@
-"""The sums by hour that pricing keeps of a ledger, and how far each writer is in them.
-
-They are in `<ledger>/pricing.duckdb` for a ledger of KEPT_EVENTS or more, else in memory. The file can be removed at
-any time: it is made again from the events.
-"""
+"""The sums by hour that pricing keeps of a ledger, and how far each writer is in them. They are in
+`<ledger>/pricing.duckdb` for a ledger of KEPT_EVENTS or more, else in memory. The file can be removed at any time: it
+is made again from the events."""
 
 import hashlib
 import os
@@ -29,17 +27,13 @@ from rose.pricing.query import records
 
 STATE = layout.PRICING
 KEPT_EVENTS = 100_000
-#: Opening a file with fewer events takes longer than reading it.
-_SMALL_EVENTS = 2000
-#: Additions to the same hours before their portions are summed up.
-_PORTIONS = 16
+_SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
+_PORTIONS = 16  # Additions to the same hours before their portions are summed up.
 _VIEWS = tuple(sql.paths("views")[view] for view in ("run", "device", "tenure"))
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
-#: Other times are invalid; sql/sums/30_added.sql checks other numbers.
-_IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"
-#: Time that belongs to the slice's RL run.
-_ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")
+_IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"  # Other times are invalid; sql/sums/30_added.sql checks numbers.
+_ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")  # Time that belongs to the slice's RL run.
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 
 
@@ -48,8 +42,7 @@ def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection to up-to-date sums; other callers wait for a kept file. Raises LedgerError, PricingError."""
     root = layout.check(root)
     path = root / STATE
-    # Python variables are never taken for tables.
-    config: dict[str, Any] = {"python_enable_replacements": False}
+    config: dict[str, Any] = {"python_enable_replacements": False}  # Python variables are never taken for tables.
     try:
         if not path.exists() and (increment.since(root, {}).events < KEPT_EVENTS or not os.access(root, os.W_OK)):
             with database.connect(config=config) as connection:
@@ -86,8 +79,7 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET preserve_insertion_order = false")
     connection.execute("SET parquet_metadata_cache = true")
-    # Polars' own string format: results are not rebuilt.
-    connection.execute("SET arrow_output_version = '1.4'")
+    connection.execute("SET arrow_output_version = '1.4'")  # Polars' own string format: results are not rebuilt.
     connection.execute("SET produce_arrow_string_view = true")
     added = increment.since(root, {} if new else _marks(connection))
     if not added.events and not new and not _new_id_files(connection, added):
@@ -97,8 +89,7 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
         if _fold(connection, root, added, first=False):
             connection.execute("COMMIT")
             return connection
-        # Some sums cannot be undone: begin anew.
-        connection.execute("ROLLBACK")
+        connection.execute("ROLLBACK")  # Some sums cannot be undone: begin anew.
         connection.execute(f"DROP MACRO kept_{_version()}")
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
             connection.execute(f"DROP TABLE {name}")
@@ -129,11 +120,8 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *, first: bool) -> bool:
-    """Add new events to the sums; without `first` in the open transaction.
-
-    Returns False if earlier additions must be undone: another record of an event_id counts now, or a known device was
-    in another pool or class for a time.
-    """
+    """Add new events to the sums; without `first` in the open transaction. Returns False if earlier additions must be
+    undone: another record of an event_id counts now, or a known device was in another pool or class for a time."""
 
     def run(name: str) -> None:
         connection.execute(sql.read(f"sums/{name}.sql"))
@@ -209,11 +197,9 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield the parts of a slice (`t0_ns`, `t1_ns`, `<bucket>_ns`) as (hours since the epoch, ns by bucket).
-
-    Each part takes its length from the remaining buckets in proportion, by largest remainder: parts sum to the slice's
-    buckets, and each part to its length.
-    """
+    """Yield the parts of a slice (`t0_ns`, `t1_ns`, `<bucket>_ns`) as (hours since the epoch, ns by bucket). Each part
+    takes its length from the remaining buckets in proportion, by largest remainder: parts sum to the slice's buckets,
+    and each part to its length."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)

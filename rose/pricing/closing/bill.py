@@ -29,8 +29,7 @@ STATES: tuple[str, ...] = ("closed", "correction", "open")
 class Part:
     """Charges that are invoiced together: hours of a close, one correction, or open hours priced now."""
 
-    #: The frozen file or the rows; hours outside `period` do not count.
-    source: Path | pl.DataFrame
+    source: Path | pl.DataFrame  # The frozen file or the rows; hours outside `period` do not count.
     period: Period
     posting: Posting | None
     book: PriceBook
@@ -82,14 +81,11 @@ class Bill:
     period: Period
     provenance: str
     parts: tuple[Part, ...]
-    #: The newest part's; `example` if any part's prices are.
-    book: BookFacts
+    book: BookFacts  # The newest part's; `example` if any part's prices are.
     verified: bool
     open: tuple[Period, ...] = ()
-    #: Closes in the period, with their number of corrections.
-    closes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: Marginal cost, nano-dollars; None unless the bill is of one run.
-    marginal_nano: int | None = None
+    closes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # Corrections by close in the period.
+    marginal_nano: int | None = None  # Marginal cost, nano-dollars; None unless the bill is of one run.
 
     @property
     def stamp(self) -> Stamp:
@@ -167,12 +163,10 @@ def bill(
     close_id: str | None = None,
     as_of_ns: int | None = None,
 ) -> Bill:
-    """Return the bill of a period; `price_book` prices its open hours only. `seen` is for `verify`.
-
-    With `close_id` that close alone counts; with `as_of_ns` what was posted until then. Raises PricingError for nothing
-    to charge, several provenances (unless one is chosen), changed frozen files, and open hours that cannot be priced;
-    PriceBookError; LedgerError.
-    """
+    """Return the bill of a period; `price_book` prices its open hours only. `seen` is for `verify`. With `close_id`
+    that close alone counts; with `as_of_ns` what was posted until then. Raises PricingError for nothing to charge,
+    several provenances (unless one is chosen), changed frozen files, and open hours that cannot be priced;
+    PriceBookError; LedgerError."""
     root = layout.check(root)
     every = postings(root) if close_id is None else {close_id: store.of_close(root, close_id, as_of_ns)}
     overlapping = {name: own for name, own in every.items() if own[0].period.overlaps(period)}

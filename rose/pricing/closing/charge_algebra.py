@@ -13,8 +13,7 @@ from rose.pricing.money import PricingError
 
 UNALLOCATED = "unallocated"
 _PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}
-#: Dimensions of a question, beside times and tags, with their columns. `work` is of the fully loaded view.
-BY: Mapping[str, str] = {
+BY: Mapping[str, str] = {  # Column of each dimension beside times and tags; `work` is of the fully loaded view.
     "team": "team",
     "run": "run_id",
     "device-class": "device_class",
@@ -43,10 +42,8 @@ def within(frame: pl.DataFrame, period: Period) -> pl.DataFrame:
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return one row for each combination of dimensions, amounts summed, in canonical order.
-
-    A row's references are the first frame's that has it. Rows whose every amount is 0 are left out.
-    """
+    """Return one row for each combination of dimensions, amounts summed, in canonical order. A row's references are the
+    first frame's that has it. Rows whose every amount is 0 are left out."""
     joined = pl.concat([frame.select(COLUMNS) for frame in frames])
     summed = joined.group_by(DIMENSIONS, maintain_order=True).agg(
         *(pl.col(name).sum() for name in AMOUNTS), *(pl.col(name).first() for name in REFERENCES)

@@ -38,12 +38,9 @@ def close(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> Posting:
-    """Price a period and freeze it, whole or not at all. `by` is the poster, else this process's user.
-
-    Raises PricingError for made-up prices, and for a period that is not over, overlaps a closed one of the same
-    provenance, has no charge or an open run (unless `with_open_runs`), or cannot be priced; PriceBookError;
-    LedgerError.
-    """
+    """Price a period and freeze it, whole or not at all. `by` is the poster, else this process's user. Raises
+    PricingError for made-up prices, and for a period that is not over, overlaps a closed one of the same provenance,
+    has no charge or an open run (unless `with_open_runs`), or cannot be priced; PriceBookError; LedgerError."""
     root = layout.check(root)
     now_us = utc_us() if now_us is None else now_us
     choice.refuse_example(book, f"closing {period.label}")
@@ -56,8 +53,7 @@ def close(
         settle(root)
         if provenance is not None:
             _refuse_closed(root, period, provenance)
-        # Before anything is read: every event up to the mark is then priced.
-        mark = watermark(root)
+        mark = watermark(root)  # Before anything is read: every event up to the mark is then priced.
         priced = charges.price(
             root,
             book,

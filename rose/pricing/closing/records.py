@@ -25,8 +25,7 @@ class Budget:
     """A team's budget for a month; `set_us` are UTC microseconds since the Unix epoch."""
 
     team: str
-    #: `2026-06`, UTC.
-    month: str
+    month: str  # `2026-06`, UTC.
     budget_nano: int
     currency: str
     set_us: int
@@ -61,11 +60,9 @@ class BookStamp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
-    """One set of frozen rows: the charges of a close (number 0), or its n-th correction.
-
-    `files` maps names in the close's folder to SHA-256. `watermark` maps each writer to the seq of its last event and
-    the SHA-256 of that segment, taken before pricing: every event up to there is priced.
-    """
+    """One set of frozen rows: the charges of a close (number 0), or its n-th correction. `files` maps names in the
+    close's folder to SHA-256. `watermark` maps each writer to the seq of its last event and the SHA-256 of that
+    segment, taken before pricing: every event up to there is priced."""
 
     close_id: str
     number: int
@@ -83,8 +80,7 @@ class Posting:
     cost_nano: int
     rows_file: str
     files: Mapping[str, str]
-    #: Sums of the rows by kind and bucket; the costs sum to `cost_nano`.
-    totals: tuple[Mapping[str, Any], ...]
+    totals: tuple[Mapping[str, Any], ...]  # Sums of the rows by kind and bucket; the costs sum to `cost_nano`.
     watermark: Mapping[str, tuple[int, str]]
 
     @property
@@ -162,8 +158,7 @@ def watermark(root: Path) -> dict[str, tuple[int, str]]:
     heads = {}
     for writer in layout.writers(root):
         if not (parts := layout.chain(root, writer)):
-            # The writer was killed before its first segment.
-            continue
+            continue  # The writer was killed before its first segment.
         part = parts[-1]
         if part.state == "live":
             folder = root / part.folder

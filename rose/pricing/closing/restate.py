@@ -26,19 +26,16 @@ def restate(
     by: str | None = None,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close; returns the correction, or None if no charge differs: then nothing is posted.
-
-    `book` None means the last posting's. A close of an unverified ledger is corrected from one too. Raises PricingError
-    for an unknown close, an empty reason, and a period that cannot be priced; PriceBookError; LedgerError.
-    """
+    """Correct a close; returns the correction, or None if no charge differs: then nothing is posted. `book` None means
+    the last posting's. A close of an unverified ledger is corrected from one too. Raises PricingError for an unknown
+    close, an empty reason, and a period that cannot be priced; PriceBookError; LedgerError."""
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
     root = layout.check(root)
     with store.lock(root):
         settle(root)
         closed = of_close(root, close_id)
-        # Refuse a close whose other frozen file was changed, too.
-        store.stays(root, closed.posted[0])
+        store.stays(root, closed.posted[0])  # Refuse a close whose other frozen file was changed, too.
         last = closed.posted[-1]
         book = book or closed.parts[-1].book
         choice.refuse_example(book, f"correcting {close_id}")

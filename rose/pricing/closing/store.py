@@ -108,8 +108,7 @@ def staged(root: Path, close_id: str) -> Path:
 
 def lock(root: Path) -> AbstractContextManager[None]:
     """Hold this while a period is closed or corrected; others wait."""
-    # No writer's name begins with a dot.
-    return layout.locked(root / "locks" / ".closing.lock")
+    return layout.locked(root / "locks" / ".closing.lock")  # No writer's name begins with a dot.
 
 
 def parquet(frame: pl.DataFrame) -> bytes:
@@ -119,10 +118,8 @@ def parquet(frame: pl.DataFrame) -> bytes:
 
 
 def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
-    """Freeze a posting with the bytes of its files. The caller holds `lock`.
-
-    Raises LedgerError if the disk or the ledger refuses; if the event was recorded, the next call finishes the posting.
-    """
+    """Freeze a posting with the bytes of its files. The caller holds `lock`. Raises LedgerError if the disk or the
+    ledger refuses; if the event was recorded, the next call finishes the posting."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
     temporary = staged(root, posting.close_id)
     try:

@@ -1,7 +1,5 @@
-"""FOCUS 1.2 rows of a bill, as Parquet or CSV; sql/export/focus.sql is the mapping.
-
-A purchase row bills an hour of the fleet; its charges carry the amortized cost. Quantities are rounded to 1e-12.
-"""
+"""FOCUS 1.2 rows of a bill, as Parquet or CSV; sql/export/focus.sql is the mapping. A purchase row bills an hour of the
+fleet; its charges carry the amortized cost. Quantities are rounded to 1e-12."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,19 +19,16 @@ from rose.pricing.export.out import Written
 from rose.pricing.money import PricingError
 
 SUFFIXES = (".parquet", ".csv")
-#: A portion ends with the hour that reaches this length.
-_PORTION_ROWS = 100_000
+_PORTION_ROWS = 100_000  # A portion ends with the hour that reaches this length.
 _PICO = 10**12
 
 Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the bill's FOCUS rows to `path`, which takes its name only after every row is checked.
-
-    The same bill gives the same bytes. Totals are nano-dollars; `progress` gets rows done and their number. Raises
-    PricingError if the file cannot be written or a check fails.
-    """
+    """Write the bill's FOCUS rows to `path`, which takes its name only after every row is checked. The same bill gives
+    the same bytes. Totals are nano-dollars; `progress` gets rows done and their number. Raises PricingError if the file
+    cannot be written or a check fails."""
     out.check(path, SUFFIXES)
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
@@ -48,8 +43,7 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
                 "the rows that were made break FOCUS's rules, so nothing was exported:\n" + report.text(path.name)
             )
         if path.suffix == ".csv":
-            # No cell is a formula of a spreadsheet.
-            text = pl.col(pl.String).str.replace(FORMULA.pattern, "'$0")
+            text = pl.col(pl.String).str.replace(FORMULA.pattern, "'$0")  # No cell is a formula of a spreadsheet.
             pl.scan_parquet(stored).with_columns(text).sink_csv(temporary)
         return report.rows, report.totals
 
@@ -93,8 +87,7 @@ def _write(bill: Bill, path: Path, progress: Progress) -> None:
 def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
     if not any(prices.keyed(part).height for part in bill.charges):
         raise PricingError("there are no charges in the period, so there is nothing to export")
-    # The marginal cost is of a whole run's charges.
-    single = len(bill.parts) == 1
+    single = len(bill.parts) == 1  # The marginal cost is of a whole run's charges.
     for number, part in enumerate(bill.parts):
         marginal = _marginal(part.frame, bill.marginal_nano if single else None)
         frame = prices.keyed(part).with_columns(pl.lit(number).alias("part"), marginal).with_row_index("n")
@@ -113,8 +106,7 @@ def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
     if total_nano is None or not frame.filter(borrowed)["ns"].sum():
         return pl.lit(None, pl.Int64).alias(name)
     taken = pl.when(borrowed).then("ns").otherwise(0).cast(pl.Int128).cum_sum()
-    # Differences of rounded running sums: no nano-dollar is lost.
-    upto = taken * pl.lit(total_nano, pl.Int128) // taken.last()
+    upto = taken * pl.lit(total_nano, pl.Int128) // taken.last()  # Differences of running sums: no nano-dollar is lost.
     return pl.when(borrowed).then(upto - upto.shift(1, fill_value=0)).cast(pl.Int64).alias(name)
 
 
@@ -126,8 +118,7 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
         ends = naive(billed.from_ns), naive(billed.to_ns)
         names = book.currency, book.name, book.version, book.sha256
         parts.append((number, part.correction, part.invoice_id, *ends, *names))
-        # A correction needs no price, and its book may lack one.
-        for price in [] if part.correction else prices.used(part):
+        for price in [] if part.correction else prices.used(part):  # A correction needs no price; its book may lack it.
             usd_pico = round(price.usd * _PICO)
             used.append((number, price.item, price.stretch, usd_pico, price.name, price.commitment))
     query.insert(connection, "part", parts)

@@ -22,7 +22,6 @@ class Written:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`."""
         return {**asdict(self), "path": str(self.path)}
 
 
@@ -40,13 +39,11 @@ def check(path: Path, suffixes: Collection[str] = ()) -> None:
 
 def write(path: Path, make: Callable[[Path], tuple[int, Mapping[str, int]]]) -> Written:
     """Have `make` write a file (it returns rows and nano-dollar totals), then name it. Raises PricingError, leaving
-    nothing.
-    """
+    nothing."""
     check(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            # Writers choose the format by the suffix.
-            temporary = Path(folder) / path.name
+            temporary = Path(folder) / path.name  # Writers choose the format by the suffix.
             rows, totals = make(temporary)
             with temporary.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,10 +15,8 @@ from rose.pricing.price_books.pricebook import PriceBook
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceUsed:
-    """Dollars for a `unit` of an `item` (`device/<class>/<pool>`, `transfer/<route>`, `energy`) in a `stretch`.
-
-    A stretch, from 0, is a span without a change of prices. `name` identifies the book's entry.
-    """
+    """Dollars for a `unit` of an `item` (`device/<class>/<pool>`, `transfer/<route>`, `energy`) in a `stretch`: a span
+    without a change of prices, numbered from 0. `name` identifies the book's entry."""
 
     item: str
     stretch: int

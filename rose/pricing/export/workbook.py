@@ -24,8 +24,7 @@ SUFFIX = ".xlsx"
 BILL, PRICES = "Bill", "Prices used"
 HOURS, CORRECTIONS, TOTAL = "device time, hours", "corrections", "total"
 TABLE_ROW = 3
-#: Dimensions of each sheet, which sums to the bill.
-_BY: Mapping[str, tuple[str, ...]] = {
+_BY: Mapping[str, tuple[str, ...]] = {  # Dimensions of each sheet, which sums to the bill.
     "By team": ("team",),
     "By run": ("run_id",),
     "By day and bucket": ("day", "bucket"),
@@ -33,18 +32,15 @@ _BY: Mapping[str, tuple[str, ...]] = {
     "By policy version": ("policy_version", "task", "bucket"),
 }
 _LOADED = ("team", "run_id")
-#: Rows of an Excel sheet, less heading and total.
-_ROWS_MAX = 1_048_576 - 10
+_ROWS_MAX = 1_048_576 - 10  # Rows of an Excel sheet, less heading and total.
 
 Progress = Callable[[int, int], None]
 
 
 def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: None) -> Written:
-    """Write the workbook to `path`, an .xlsx. The same bill gives the same bytes.
-
-    Totals are nano-dollars; `progress` gets sheets done and their number. Raises PricingError if the file cannot be
-    written, or a sheet has more rows than Excel holds.
-    """
+    """Write the workbook to `path`, an .xlsx. The same bill gives the same bytes. Totals are nano-dollars; `progress`
+    gets sheets done and their number. Raises PricingError if the file cannot be written, or a sheet has more rows than
+    Excel holds."""
     out.check(path, (SUFFIX,))
     sheets = {**pivots(bill), PRICES: _prices(bill)}
     for name, frame in sheets.items():
@@ -56,8 +52,7 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
 
     def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
         options = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
-        # Not the time of writing: the same bill is the same file.
-        created = naive(bill.period.to_ns)
+        created = naive(bill.period.to_ns)  # Not the time of writing: the same bill is the same file.
         with xlsxwriter.Workbook(str(temporary), options) as book:
             book.set_properties({"title": BILL, "comments": "Made by ROSE", "created": created})
             _write_bill(book, bill, int(sheets["By team"][FULLY_LOADED].sum()))

@@ -1,8 +1,6 @@
-"""Which price book prices a figure: a recorded decision that is shown, never a default.
-
-In this order: the one named to the command; the ledger's adopted one; the runs' own, if all name the same; the one of
-the environment. Made-up prices must be named, and come after every real book.
-"""
+"""Which price book prices a figure: a recorded decision that is shown, never a default. The order is: the one named to
+the command; the ledger's adopted one; the runs' own, if all name the same; the one of the environment. Made-up prices
+must be named, and come after every real book."""
 
 import hashlib
 import os
@@ -48,12 +46,10 @@ def choose(
     provenance: str | None = None,
     own: Own | None = None,
 ) -> PriceBook:
-    """Return the price book for a run, or for every run of a provenance with a device in [from_ns, to_ns), UTC.
-
-    `own` saves a call of `own_books`. `chosen` of the book names the rule. Raises NoPriceBookError if no rule names
-    one, NothingChargedError if there is no run either, PricingError for runs with different ones, PriceBookError for
-    one that cannot be used, and LedgerError.
-    """
+    """Return the price book for a run, or for every run of a provenance with a device in [from_ns, to_ns), UTC. `own`
+    saves a call of `own_books`. `chosen` of the book names the rule. Raises NoPriceBookError if no rule names one,
+    NothingChargedError if there is no run either, PricingError for runs with different ones, PriceBookError for one
+    that cannot be used, and LedgerError."""
     if isinstance(named, PriceBook):
         return named
     if named is not None:
@@ -123,8 +119,7 @@ def own_books(
         named = rows(connection, "run/price_books")
     own: Own = {}
     if any(row["price_book"] for row in named) and run_id is not None:
-        # An RL run without a book uses the book of its fleet.
-        named = [row for row in named if row["price_book"]]
+        named = [row for row in named if row["price_book"]]  # An RL run without a book uses the book of its fleet.
     for row in named:
         runs, sha256s = own.setdefault(row["price_book"], ([], set()))
         runs.append(row["run_id"])
@@ -141,10 +136,8 @@ def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook
 
 
 def _recorded_text(name: str, sha256s: set[str | None]) -> str:
-    """Return the text of a file that a ledger names; its writer must not choose what a reader opens.
-
-    Raises PriceBookError unless it is a regular .toml file of at most 1 MiB with the one recorded SHA-256.
-    """
+    """Return the text of a file that a ledger names; its writer must not choose what a reader opens. Raises
+    PriceBookError unless it is a regular .toml file of at most 1 MiB with the one recorded SHA-256."""
     sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
     if sha256 is None:
         several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"

@@ -29,11 +29,9 @@ class PriceBookError(PricingError):
     """A price book that cannot be used, or lacks a price; names file, field and value."""
 
 
-#: More decimals or digits are a mistake, or a float written out.
-DECIMALS_MAX = 12
+DECIMALS_MAX = 12  # More decimals or digits are a mistake, or a float written out.
 _DIGITS_MAX = 12
-#: An amount is a 64-bit integer of nano-dollars, below 9.2e9 dollars: at this rate a device can run for a year.
-RATE_MAX = 1_000_000
+RATE_MAX = 1_000_000  # Dollars: a device-year at this rate fits into 64 bits of nano-dollars (9.2e9 dollars).
 
 
 def number(value: object) -> Decimal:
@@ -73,8 +71,7 @@ Share = Annotated[_Number, Field(ge=0, le=1)]
 Probability = Annotated[Share, BeforeValidator(lambda value: int(value) if isinstance(value, bool) else value)]
 AtLeastOne = Annotated[_Number, Field(ge=1)]
 Increment = Annotated[_Number, Field(gt=0)]
-#: (share, amount): straight lines between points, level before the first and after the last.
-Curve = Annotated[
+Curve = Annotated[  # (share, amount): straight lines between points, level before the first and after the last.
     tuple[Annotated[tuple[Share, Rate], BeforeValidator(_tuple)], ...],
     BeforeValidator(_tuple),
     Field(min_length=2),
@@ -102,18 +99,14 @@ class Header(BaseModel):
 
 
 class Entry(BaseModel):
-    """A table of the file: unknown keys are refused, and every figure has a source and its date.
-
-    It holds over [valid_from, valid_to) in UTC days; None is no bound. A guess says how good it is: its figures times
-    `low_share` and `high_share` are the ends of their 95% range.
-    """
+    """A table of the file: unknown keys are refused, and every figure has a source and its date. It holds over
+    [valid_from, valid_to) in UTC days; None is no bound. A guess says how good it is: its figures times `low_share` and
+    `high_share` are the ends of their 95% range."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    #: Fields of `key`.
-    key_fields: ClassVar[tuple[str, ...]] = ()
-    #: Whether it may be a guess: prices that the fleet pays or asks are known.
-    may_be_a_guess: ClassVar[bool] = True
+    key_fields: ClassVar[tuple[str, ...]] = ()  # Fields of `key`.
+    may_be_a_guess: ClassVar[bool] = True  # Whether it may be a guess: prices that the fleet pays or asks are known.
     noun: ClassVar[str] = "price"
 
     source: Name
@@ -186,10 +179,8 @@ class DevicePrice(Dated):
     pool: Pool | None = None
     commitment: Name
     usd_per_hour: Rate
-    #: Least purchase, hours of one device: 8760 for a year's commitment. Any time if left out.
-    bought_in_hours: Increment | None = None
-    #: The price covers power.
-    energy_included: bool = False
+    bought_in_hours: Increment | None = None  # Least purchase, device-hours: 8760 for a year. Any time if left out.
+    energy_included: bool = False  # The price covers power.
     valid_from: Day
 
 
@@ -201,8 +192,7 @@ class Offer(Dated):
     device_class: Name = Field(alias="class")
     commitment: Name
     usd_per_hour: Rate
-    #: Least purchase, hours of one device. By the time used if left out.
-    bought_in_hours: Increment | None = None
+    bought_in_hours: Increment | None = None  # Least purchase, hours of one device. By the time used if left out.
     interruptions_per_hour: Rate | None = None
     valid_from: Day
 
@@ -277,22 +267,16 @@ class TransferPrice(Dated):
 class Lending(Dated):
     """Costs of lending beside energy and transfer, and whether the fleet would exist without it."""
 
-    #: Probability that the fleet would exist without leases, and its 95% range.
-    idle_anyway: Probability | None = None
-    idle_anyway_low: Probability | None = None
-    idle_anyway_high: Probability | None = None
+    idle_anyway: Probability | None = None  # Probability that the fleet would exist without leases.
+    idle_anyway_low: Probability | None = None  # Low end of its 95% range.
+    idle_anyway_high: Probability | None = None  # High end of its 95% range.
     scheduler_usd_per_lease_s: Rate
     kv_recompute_usd_per_million_tokens: Rate
-    #: SLO penalty for a serving request that misses its budget.
-    violation_usd: Rate
-    #: Cost of a request within its budgets, by the larger share of a budget: (share, dollars).
-    latency_usd: Curve | None = None
-    #: Cost of an hour that serving works longer beside rollouts.
-    interference_usd_per_device_hour: Rate | None = None
-    #: Cost of a rollout engine's KV memory on a device that is not lent.
-    held_memory_usd_per_gib_hour: Rate | None = None
-    #: Cost of publishing a version to a serving device, beside transfer.
-    publish_usd_per_sync: Rate | None = None
+    violation_usd: Rate  # SLO penalty for a serving request that misses its budget.
+    latency_usd: Curve | None = None  # Cost of a request within its budgets: (larger share of a budget, dollars).
+    interference_usd_per_device_hour: Rate | None = None  # Cost of an hour that serving works longer beside rollouts.
+    held_memory_usd_per_gib_hour: Rate | None = None  # Cost of a rollout engine's KV memory on a device not lent.
+    publish_usd_per_sync: Rate | None = None  # Cost of publishing a version to a serving device, beside transfer.
 
     @property
     def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
@@ -337,8 +321,7 @@ class VerifierPrice(Dated):
     usd_per_verdict: Rate
 
 
-#: Tables of prices, in the order of display.
-TABLES: dict[str, type[Entry]] = {
+TABLES: dict[str, type[Entry]] = {  # Tables of prices, in the order of display.
     "device": DevicePrice,
     "offer": Offer,
     "power": PowerFigure,

@@ -1,8 +1,5 @@
-"""The price book: a dated, versioned TOML file of prices, with the source of every figure.
-
-Rates are `Decimal` and are never rounded here. A missing price is refused, never taken as zero. Entries hold over
-[valid_from, valid_to) in whole UTC days.
-"""
+"""The price book: a dated, versioned TOML file of prices, with the source of every figure. Rates are `Decimal` and
+never rounded here. A missing price is refused, never zero. Entries hold over [valid_from, valid_to), UTC days."""
 
 import difflib
 import functools
@@ -77,8 +74,7 @@ class PriceBook(_File):
     sha256: str = Field(default="", exclude=True)
     path: str = Field(default="", exclude=True)
     text: str = Field(default="", exclude=True, repr=False)
-    #: The rule of `rose.pricing.price_books.choice`, in words.
-    chosen: str = Field(default="", exclude=True)
+    chosen: str = Field(default="", exclude=True)  # The rule of `rose.pricing.price_books.choice`, in words.
 
     @property
     def example(self) -> bool:

@@ -24,8 +24,7 @@ _MONTH = re.compile(r"(\d{4})-(\d\d)")
 _NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
 
 
-#: Ten years: each hour takes memory.
-_DAYS_MAX = 3660
+_DAYS_MAX = 3660  # Ten years: each hour takes memory.
 
 
 class Hour(NamedTuple):

@@ -39,10 +39,8 @@ _STATE_AMOUNTS = dict(zip(STATES, _SUMMED, strict=False))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A period, up to six dimensions (of BY, or `tag:NAME`), and values that charges must have in others.
-
-    Raises QuestionError for an unknown view or dimension, a dimension given twice, or more than six.
-    """
+    """A period, up to six dimensions (of BY, or `tag:NAME`), and values that charges must have in others. Raises
+    QuestionError for an unknown view or dimension, a dimension given twice, or more than six."""
 
     period: Period
     by: tuple[str, ...] = ()
@@ -50,8 +48,7 @@ class Question:
     calendar: Calendar = field(default_factory=Calendar)
     provenance: str | None = None
     view: str = "amortized"
-    #: Only this close counts, as known at `as_of_ns`.
-    close_id: str | None = None
+    close_id: str | None = None  # Only this close counts, as known at `as_of_ns`.
     as_of_ns: int | None = None
 
     def __post_init__(self) -> None:

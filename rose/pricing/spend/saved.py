@@ -1,8 +1,6 @@
-"""What borrowing saved in a period: cash saved and capacity avoided, by fleet, team and run; never added.
-
-Both are figures of whole runs. A run counts in the period in which it ended, or which holds now if it continues, so
-consecutive periods have each run once.
-"""
+"""What borrowing saved in a period: cash saved and capacity avoided, by fleet, team and run; never added. Both are
+figures of whole runs. A run counts in the period in which it ended, or which holds now if it continues, so consecutive
+periods have each run once."""
 
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,19 +27,15 @@ NO_INTERVAL = (
     "runs share what is uncertain, such as a price, so the intervals of several do not add up to one of the sum"
 )
 LET_GO = "dedicated devices of the fleet that recorded decisions let go: they are no RL run's"
-#: Both ends of the cash saved, in order.
-ENDS = ("if_there_anyway", "if_not")
-#: An interval, nano-dollars; None is unbounded.
-Ends = tuple[int, int | None]
+ENDS = ("if_there_anyway", "if_not")  # Both ends of the cash saved, in order.
+Ends = tuple[int, int | None]  # An interval, nano-dollars; None is unbounded.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSaved:
-    """One run, nano-dollars; None where unknown, and `why` says so.
-
-    A fleet's own run that RL runs share counts only what recorded decisions let go. `cash_nano` are both ends of the
-    cash saved: if the fleet would have been there anyway, and if not; equal where it is one figure.
-    """
+    """One run, nano-dollars; None where unknown, and `why` says so. A fleet's own run that RL runs share counts only
+    what recorded decisions let go. `cash_nano` are both ends of the cash saved: if the fleet would have been there
+    anyway, and if not; equal where it is one figure."""
 
     run_id: str
     team: str
@@ -50,10 +44,8 @@ class RunSaved:
     capacity_nano: int | None = None
     cash_nano: tuple[int, int] | None = None
     added_nano: int | None = None
-    #: 95% of the cash saved where that is one figure.
-    cash_interval: Ends | None = None
-    #: None where nothing is known of the run.
-    verified: bool | None = None
+    cash_interval: Ends | None = None  # 95% of the cash saved where that is one figure.
+    verified: bool | None = None  # None where nothing is known of the run.
     book: BookFacts | None = None
     no_interval: str | None = None
 
@@ -126,12 +118,10 @@ def saved(
     kept: MutableMapping[str, RunSaved] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Saved:
-    """Return the runs of a period with what each saved.
-
-    `progress` gets runs done and their number; `seen` is for `verify`; `kept` caches runs of one ledger and book by id.
-    Raises NothingChargedError if no run counts in the period; QuestionError for an unknown run or team; PricingError
-    for several provenances (unless one is chosen) or several price books; LedgerError.
-    """
+    """Return the runs of a period with what each saved. `progress` gets runs done and their number; `seen` is for
+    `verify`; `kept` caches runs of one ledger and book by id. Raises NothingChargedError if no run counts in the
+    period; QuestionError for an unknown run or team; PricingError for several provenances (unless one is chosen) or
+    several price books; LedgerError."""
     root = layout.check(root)
     now_ns = utc_us() * 1000 if now_ns is None else now_ns
     preconditions.refuse_archived_since(root, period.from_ns)
@@ -166,8 +156,7 @@ def saved(
         key = f"{row['run_id']}/let_go" if let_go_alone else row["run_id"]
         if key not in kept:
             kept[key] = _of_run(root, row, book, seen, allow_unverified=allow_unverified, let_go_alone=let_go_alone)
-        # The status may have changed since the run was kept.
-        runs.append(replace(kept[key], status=row["status"]))
+        runs.append(replace(kept[key], status=row["status"]))  # The status may have changed since the run was kept.
     return Saved(period=period, provenance=provenance, runs=tuple(runs))
 
 

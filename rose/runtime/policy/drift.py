@@ -3,19 +3,16 @@
 from dataclasses import dataclass
 from typing import Literal
 
-#: Wait after a failed resync, times the number of failures.
-RETRY_NS = 5_000_000_000
+RETRY_NS = 5_000_000_000  # Wait after a failed resync, times the number of failures.
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """State of one engine's weights. Times are monotonic nanoseconds."""
 
-    #: Whether it verifiably held a version, bit for bit.
-    held: bool
+    held: bool  # Whether it verifiably held a version, bit for bit.
     trusted: bool
-    #: When all weights were last hashed, or the last attempt.
-    looked_ns: int
+    looked_ns: int  # When all weights were last hashed, or the last attempt.
     failures: int = 0
 
 

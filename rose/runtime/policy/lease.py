@@ -13,11 +13,9 @@ from rose.runtime.policy.slack import ServingLoad
 Ending = Literal["released", "preempted", "expired"]
 Action = Literal["grant", "renew", "throttle", "shrink", "restore", "cut", "release", "preempt", "expire"]
 
-#: Above this share of late requests serving alone leaves nothing to lend.
-LATE_ALONE_SHARE_MAX = 0.05
+LATE_ALONE_SHARE_MAX = 0.05  # Above this share of late requests serving alone leaves nothing to lend.
 ACTIVATION_NS_MAX = 5_000_000_000
-#: A renewal moves the expiry by at least this share of the time to live, since answers come often.
-_RENEWED_SHARE_MIN = 1 / 8
+_RENEWED_SHARE_MIN = 1 / 8  # A renewal moves the expiry by at least this share of the time to live: answers come often.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +43,8 @@ class Level(IntEnum):
     """How much lateness has taken back. The step after the last one ends the lease."""
 
     FULL = 0
-    #: Half the compute share and half the regret share.
-    THROTTLED = 1
-    #: And half the KV budget.
-    SHRUNK = 2
+    THROTTLED = 1  # Half the compute share and half the regret share.
+    SHRUNK = 2  # And half the KV budget.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,19 +68,16 @@ class LeaseState:
     expires_ns: int = 0
     step: int | None = None
     kv_budget_bytes: int = 0
-    #: The budget before lateness shrank it.
-    kv_budget_full_bytes: int = 0
+    kv_budget_full_bytes: int = 0  # The budget before lateness shrank it.
     compute_share: float = 0.0
     regret_share: float = 0.0
     frozen: bool = False
     level: Level = Level.FULL
     cuts_taken: int = 0
-    #: `late_seen` counts again once `settled_at` requests have finished: those in flight do not matter.
-    late_seen: int = 0
+    late_seen: int = 0  # Counts again once `settled_at` requests have finished: those in flight do not matter.
     settled_at: int = 0
     clean_since_ns: int = 0
-    #: Requests that serving had finished in time at the end.
-    in_time_at_end: int = 0
+    in_time_at_end: int = 0  # Requests that serving had finished in time at the end.
 
     def __post_init__(self) -> None:
         assert self.kv_budget_bytes <= self.kv_budget_full_bytes, "a budget never exceeds what was granted"
@@ -109,15 +102,13 @@ class LeaseFacts:
 
     rules: LeaseRules
     state: LeaseState
-    #: The gateway's last answer: when (0: never), for how long, and for which lease and RL step.
-    answered_ns: int
-    wanted_ns: int
-    lease_named: bool
-    step: int | None = None
+    answered_ns: int  # When the gateway last answered; 0: never.
+    wanted_ns: int  # Device time that it wanted then.
+    lease_named: bool  # Whether it renewed this lease then.
+    step: int | None = None  # The RL step that it named then.
     engine_fault: str | None = None
     engine_memory: Literal["present", "moving", "away"] = "present"
-    #: Why no serving engine can share, None if one can; its load and its history.
-    serving_fault: str | None = None
+    serving_fault: str | None = None  # Why no serving engine can share; None: one can.
     load: ServingLoad | None
     history: ServingHistory
     memory: KvMemory
@@ -190,8 +181,7 @@ def _recovered(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> bool:
     """Return whether a taken device can be lent again: serving met a budget since, or was idle for a term."""
     in_time = _in_time(load)
     idle_ns = facts.history.idle_ns(now_ns)
-    # A restarted serving engine counts from 0.
-    return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns
+    return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns  # A restarted engine counts from 0.
 
 
 def _in_time(load: ServingLoad | None) -> int:

@@ -35,8 +35,7 @@ POLICIES = {
     "share_all": Policy(place, always_borrow, slack.admit_any, _keep, yields=False, guards=False),
     "static_split": Policy(place, always_borrow, slack.admit_share, _keep, yields=False, guards=False),
 }
-#: A policy's index is its number on the arbiter page.
-NAMES = tuple(POLICIES)
+NAMES = tuple(POLICIES)  # A policy's index is its number on the arbiter page.
 
 
 def numbered(number: int) -> Policy:

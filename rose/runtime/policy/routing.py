@@ -4,12 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-#: Another prefill, or dedicated instead of idle time, is worth a turn up to this many times slower.
-SLOWER_MAX = 2.0
-#: A turn is stalled after this many times its time elsewhere, ...
-STALLED_PACES = 4
-#: ... which counts as at least this: moving costs another prefill.
-STALLED_MIN_NS = 250_000_000
+SLOWER_MAX = 2.0  # Another prefill, or dedicated instead of idle time, is worth a turn up to this many times slower.
+STALLED_PACES = 4  # A turn is stalled after this many times its time elsewhere, ...
+STALLED_MIN_NS = 250_000_000  # ... which counts as at least this: moving costs another prefill.
 
 Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
@@ -23,15 +20,11 @@ class WorkerFacts:
     in_flight: int
     capacity: int
     slack_ok: bool
-    #: End of its liveness if nothing more is heard; 0: not alive.
-    alive_until_ns: int
-    #: End of its lease; 0: none; None: a dedicated device.
-    lease_until_ns: int | None
-    #: Recent time of a turn, and turns then side by side; 0: unknown.
-    pace_ns: int = 0
-    pace_turns: float = 0.0
-    #: Since when it has turns and completed none; None: no turns.
-    busy_since_ns: int | None = None
+    alive_until_ns: int  # End of its liveness if nothing more is heard; 0: not alive.
+    lease_until_ns: int | None  # End of its lease; 0: none; None: a dedicated device.
+    pace_ns: int = 0  # Recent time of a turn; 0: unknown.
+    pace_turns: float = 0.0  # Turns side by side in that time.
+    busy_since_ns: int | None = None  # Since when it has turns and completed none; None: no turns.
 
     @property
     def borrowed(self) -> bool:
@@ -82,13 +75,10 @@ class Placement:
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Placement:
     """Choose a worker for one turn; `engine_id` None means that it waits. Eligible are live workers with room, weights
     within the bound and a lease in force if needed, not avoided. A turn's length does not matter: it keeps its tokens
-    when a lease ends.
-
-    1. The holder of the turn's prefix, if it has slack ("prefix").\n2. Else a borrowed one with slack ("lease"),
-    because idle serving time is paid for anyway.\n3. Else the quickest ("least_loaded"); 1 and 2 must not be
-    `SLOWER_MAX` times slower. Load stands for unknown paces.\n4. Without slack only if none has any; without any worker
-    the turn waits ("queue").
-    """
+    when a lease ends. The choice is the holder of the turn's prefix, if it has slack ("prefix"); else a borrowed worker
+    with slack ("lease"), because idle serving time is paid for anyway; else the quickest ("least_loaded"). The first
+    two must not be `SLOWER_MAX` times slower. Load stands for unknown paces. A worker without slack is chosen only if
+    none has any; without any worker the turn waits ("queue")."""
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:

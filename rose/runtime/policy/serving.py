@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from rose.runtime.policy.slack import ServingLoad
 
-#: Number of "last" requests, and the least that a share is made of.
-LAST_REQUESTS = 100
-_LEAST_REQUESTS = 20
-#: Lateness is forgotten after this: a hundred requests alone could bar lending for hours.
-FORGET_NS = 60_000_000_000
+LAST_REQUESTS = 100  # Number of "last" requests.
+_LEAST_REQUESTS = 20  # A share is made of at least these.
+FORGET_NS = 60_000_000_000  # Lateness is forgotten after this: a hundred requests alone could bar lending for hours.
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +16,7 @@ class ServingHistory:
     """Counters when the last requests finished: (finished, late alone, monotonic nanoseconds), oldest first."""
 
     counts: tuple[tuple[int, int, int], ...] = ()
-    #: Since when it is idle, monotonic nanoseconds; None: busy.
-    idle_since_ns: int | None = None
+    idle_since_ns: int | None = None  # Since when it is idle, monotonic nanoseconds; None: busy.
 
     def observe(self, load: ServingLoad | None, now_ns: int) -> ServingHistory:
         """Return the history after a look at `now_ns`. An engine without a load has none."""

@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: An engine stays with a run that has work for this many switch times, ...
-HOLD_SWITCHES = 10
-#: ... and never less than this, ...
-HOLD_MIN_NS = 5_000_000_000
-#: ... nor more: a switch may have waited for something else, such as a trainer.
-HOLD_MAX_NS = 600_000_000_000
+HOLD_SWITCHES = 10  # An engine stays with a run that has work for this many switch times, ...
+HOLD_MIN_NS = 5_000_000_000  # ... and never less than this, ...
+HOLD_MAX_NS = 600_000_000_000  # ... nor more: a switch may have waited for something else, such as a trainer.
 AWAY_NS = 10_000_000_000
 
 
@@ -71,8 +68,7 @@ def serve(
     """Return what runs were served after `elapsed_ns` more with these capacities, slot-seconds by weight. `weights` are
     of runs with turns. A new run begins level with the run served least: it is owed nothing for its absence."""
     level = min((served[run_id] for run_id in weights if run_id in served), default=0.0)
-    # Subtract the common level to keep numbers small.
-    return {
+    return {  # Subtract the common level to keep numbers small.
         run_id: max(served.get(run_id, level), level) - level + capacities.get(run_id, 0) * elapsed_ns / 1e9 / weight
         for run_id, weight in weights.items()
     }

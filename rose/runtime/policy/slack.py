@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 PROBE_AFTER_NS = 2_000_000_000
-#: Part of the regret share for steps beside a request. The rest covers cold caches and a step that gives way late.
-REGRET_SPENT_SHARE = 0.5
+REGRET_SPENT_SHARE = 0.5  # Part of the regret share beside a request. The rest covers cold caches and late yields.
 
 
 class Hold(IntEnum):
@@ -44,23 +43,18 @@ class ServingLoad:
 
     wanted: bool
     waiting: int
-    #: Predicted T_prefill of all waiting requests together.
-    waiting_prefill_ns: int | None
+    waiting_prefill_ns: int | None  # Predicted T_prefill of all waiting requests together.
     earliest_arrival_ns: int
     running: int
-    #: When the request that waits longest for a token got its last one.
-    oldest_token_ns: int
+    oldest_token_ns: int  # When the request that waits longest for a token got its last one.
     decode_ns: int | None
-    #: T_prefill of the largest configured request, and of a usual one.
-    largest_prefill_ns: int | None
-    usual_prefill_ns: int | None
-    #: Device time left to rollouts before a request exceeds its share, as of `worked_ns` taken in all.
-    regret_room_ns: int
-    worked_ns: int
-    #: Requests ended since the start; those late even without lending, and those late because of it.
-    finished: int
-    late_alone: int
-    late_by_lending: int
+    largest_prefill_ns: int | None  # T_prefill of the largest configured request.
+    usual_prefill_ns: int | None  # T_prefill of a usual request.
+    regret_room_ns: int  # Device time left to rollouts before a request exceeds its share.
+    worked_ns: int  # Rollouts' device time in all at the time of `regret_room_ns`.
+    finished: int  # Requests ended since the start.
+    late_alone: int  # Those late even without lending.
+    late_by_lending: int  # Those late because of it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +83,11 @@ class StepFacts:
     load: ServingLoad | None
     budgets: Budgets | None
     lease: LeaseTerms
-    #: Predicted wait of serving for the step to give way; None: unknown.
-    preempt_ns: int | None
+    preempt_ns: int | None  # Predicted wait of serving for the step to give way; None: unknown.
     step_ns: int | None
     kv_tokens: int
-    #: Rollouts' share of the last second, and their device time in all.
-    busy_share: float
-    worked_ns: int
+    busy_share: float  # Rollouts' share of the last second.
+    worked_ns: int  # Rollouts' device time in all.
     held_ns: int
     now_ns: int
 
@@ -104,8 +96,7 @@ class StepFacts:
 class Decision:
     admitted: bool
     hold: Hold = Hold.NONE
-    #: Smallest slack after the step, nanoseconds, if the decision was about slack.
-    slack_ns: int = 0
+    slack_ns: int = 0  # Smallest slack after the step, nanoseconds, if the decision was about slack.
 
 
 def prefill_slack_ns(load: ServingLoad, budgets: Budgets, now_ns: int) -> int | None:
@@ -149,8 +140,7 @@ def admit(facts: StepFacts) -> Decision:
     if not alone and _unknown(load):
         return Decision(False, Hold.UNKNOWN_TIMES)
     if facts.preempt_ns is None:
-        # The first steps of a kind: only they can tell its time.
-        if not alone:
+        if not alone:  # The first steps of a kind: only they can tell its time.
             return Decision(False, Hold.UNKNOWN_TIMES)
         return Decision(True) if attainable(load, budgets) else Decision(False, Hold.NEXT_REQUEST)
     decision = _by_slack(load, budgets, facts.preempt_ns, facts.now_ns)
@@ -158,8 +148,7 @@ def admit(facts: StepFacts) -> Decision:
         decision = _by_regret(load, facts, alone, decision)
     about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load, budgets)
     if about_the_next and alone and facts.held_ns >= _probe_after_ns(decision.hold, facts, load):
-        # Without this one slow measurement could stop all such steps for good.
-        return Decision(True, Hold.NONE, decision.slack_ns)
+        return Decision(True, Hold.NONE, decision.slack_ns)  # Else one slow measurement could stop such steps for good.
     return decision
 
 

@@ -17,20 +17,16 @@ from itertools import combinations
 FORGETTING = 0.98
 WARM_UP_STEPS = 1
 FITTED_STEPS = 5
-#: An observation counts as at most this many mean absolute errors from its prediction, ...
-OUTLIER_SPREADS = 4.0
-#: ... a mean over about 1 / weight steps, at least this share of the prediction.
-_SPREAD_WEIGHT = 0.05
-_SPREAD_MIN_SHARE = 0.05
+OUTLIER_SPREADS = 4.0  # An observation counts as at most this many mean absolute errors from its prediction, ...
+_SPREAD_WEIGHT = 0.05  # ... a mean over about 1 / weight steps, ...
+_SPREAD_MIN_SHARE = 0.05  # ... and at least this share of the prediction.
 _SPREAD_FIRST_SHARE = 0.5
 CHANGED_STEPS = 4
 _RIDGE = 1e-6
-#: Scales typical features near one, for the covariance's condition.
-_PREFILL_SCALE = (1.0, 1 / 256)
+_PREFILL_SCALE = (1.0, 1 / 256)  # Both scales bring typical features near one, for the covariance's condition.
 _DECODE_SCALE = (1.0, 1 / 16, 1 / 4096)
 
-# Plain floats: for two or three numbers in serving's loop they are faster than arrays.
-_Vector = tuple[float, ...]
+_Vector = tuple[float, ...]  # Plain floats: for two or three numbers in serving's loop they are faster than arrays.
 _Matrix = tuple[_Vector, ...]
 
 
@@ -39,17 +35,15 @@ class LinearFit:
     """A least-squares fit of `weights @ (features * scale)`, nanoseconds, after `count` observations. `error_share` is
     the recent mean of |predicted - observed| / observed, each predicted before it was learned."""
 
-    #: Sums over observations with forgetting: x times x transposed, and x times duration.
-    gram: _Matrix
-    moment: _Vector
+    gram: _Matrix  # Sum over observations, with forgetting, of x times x transposed.
+    moment: _Vector  # Sum over observations, with forgetting, of x times duration.
     scale: _Vector
     weights: _Vector
     count: int = 0
     spread_ns: float = 0.0
     error_share: float = 0.0
     beyond: int = 0
-    #: The observation that bounds all others in proportion.
-    bound: tuple[tuple[float, ...], float] | None = field(default=None)
+    bound: tuple[tuple[float, ...], float] | None = field(default=None)  # Bounds all other observations in proportion.
 
     @classmethod
     def prior(cls, scale: _Vector) -> LinearFit:

@@ -43,8 +43,7 @@ from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 if TYPE_CHECKING:
     from rose.ledger.writer import LedgerWriter
 
-#: Interval of `pass_time`: while turns wait, and while none waits.
-TICK_S, CALM_TICK_S = 0.1, 0.25
+TICK_S, CALM_TICK_S = 0.1, 0.25  # Interval of `pass_time`: while turns wait, and while none waits.
 
 
 class Controller:
@@ -175,8 +174,7 @@ class Controller:
             self.loads.pop(run_id, None)
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Answer once the demand differs from the answer that the agent has seen, or after `hold_s`. Raises
-        HeartbeatRefusedError."""
+        """Answer once the demand is not what the agent saw, or after `hold_s`. Raises HeartbeatRefusedError."""
         now, utc_ns = both_ns()
         deadline = now + int(heartbeat.hold_s * 1e9)
         if (clock := self.devices.hear(heartbeat, now, utc_ns).clock_news()) is not None:
@@ -294,10 +292,8 @@ class Controller:
         excuse(late_ns, now_ns, self.workers, self.devices, self.runs)
         for run_id, load in self.loads.items():
             if load.turns:
-                # Its client holds a connection open.
-                self.runs.get(run_id).heard_ns = now_ns
-        # Runs that should expire while the disk refuses expire once it accepts writes.
-        with suppress(StateError):
+                self.runs.get(run_id).heard_ns = now_ns  # Its client holds a connection open.
+        with suppress(StateError):  # Runs that should expire while the disk refuses expire once it accepts writes.
             if self.runs.expire(now_ns):
                 self._forget()
                 self.recorder.record_due()
@@ -308,8 +304,7 @@ class Controller:
             item.give_up()
         self._assign(now_ns)
         self.queue.dispatch(now_ns)
-        # While turns wait, no engine has room. Stalled turns move once other engines are idle.
-        if not len(self.queue):
+        if not len(self.queue):  # While turns wait, no engine has room. Stalled turns move once other engines are idle.
             self._take_off(self.workers.stalled(now_ns))
         self._assess(now_ns)
 
@@ -340,8 +335,7 @@ class Controller:
         self._news = asyncio.Event()
 
 
-#: A delay of `pass_time` up to this counts as busy, not as a stall.
-_STALL_NS = 1_000_000_000
+_STALL_NS = 1_000_000_000  # A delay of `pass_time` up to this counts as busy, not as a stall.
 
 
 def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from rose.clock import utc_us
 from rose.runtime.scheduling.messages import Target
 
-#: An engine stays wanted for this long: the next turn of a trajectory follows soon and would miss the device.
-HOLD_NS = 1_000_000_000
-#: Devices whose last answer is remembered; the one that polled longest ago is forgotten first.
-DEVICES_MAX = 10_000
+HOLD_NS = 1_000_000_000  # An engine stays wanted this long: a trajectory's next turn comes soon and needs the device.
+DEVICES_MAX = 10_000  # Devices whose last answer is remembered; the one that polled longest ago is forgotten first.
 
 
 @dataclass(frozen=True, slots=True)

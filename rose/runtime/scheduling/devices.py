@@ -13,10 +13,8 @@ from rose.runtime.scheduling.messages import ClockReading, Heartbeat, HostFacts
 #: that the delayed messages of a busy moment do not drive out all others.
 _READINGS = 16
 _READING_NS = 1_000_000_000
-#: A larger jump of a host's wall clock against its monotonic clock means that it was set; less is not worth an event.
-_STEP_NS = 5_000_000
-#: Minimum time between two events about clock drift.
-_MOVED_NS = 60_000_000_000
+_STEP_NS = 5_000_000  # A wall clock that jumps further against the monotonic one was set; less is not worth an event.
+_MOVED_NS = 60_000_000_000  # Minimum time between two events about clock drift.
 FORGET_NS = 3600 * 1_000_000_000
 
 
@@ -43,10 +41,9 @@ class Device:
     _anchors_ns: tuple[int, int] | None = None
     _offsets_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
     _device_time_ahead_ns: int | None = None
-    #: The last recorded event, whether either clock was set since, and when drift was last recorded.
-    _recorded: Clock | None = None
-    _was_set: bool = False
-    _moved_ns: int | None = None
+    _recorded: Clock | None = None  # The last recorded event.
+    _was_set: bool = False  # Whether either clock was set since.
+    _moved_ns: int | None = None  # When drift was last recorded.
 
     @property
     def clock_offset_ns(self) -> int | None:

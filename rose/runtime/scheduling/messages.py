@@ -34,12 +34,9 @@ class EngineReport(Report):
     lease_id: Id | None
     lease_left_ns: Nanoseconds | None
     slack_ok: bool
-    #: The run whose weights it holds; None: weights of no run.
-    run_id: Id | None = None
-    #: Why the last sync to its target failed.
-    failed: Failure | None = None
-    #: Why no turn can run on it, if the agent knows.
-    fault: Failure | None = None
+    run_id: Id | None = None  # The run whose weights it holds; None: weights of no run.
+    failed: Failure | None = None  # Why the last sync to its target failed.
+    fault: Failure | None = None  # Why no turn can run on it, if the agent knows.
 
 
 class ClockReading(Report):
@@ -52,11 +49,9 @@ class ClockReading(Report):
 class HostFacts(Report):
     """A host, as its agents' process knows it. None: unknown, or its ledger is not forwarded."""
 
-    #: Events that its writer merged or only counted since the process began.
-    events_dropped: Count | None = None
-    #: Segments that the ledger's gateway lacks, and how long the oldest has been on disk.
-    segments_waiting: Count | None = None
-    waiting_s: Seconds | None = None
+    events_dropped: Count | None = None  # Events that its writer merged or only counted since the process began.
+    segments_waiting: Count | None = None  # Segments that the ledger's gateway lacks.
+    waiting_s: Seconds | None = None  # How long the oldest of them has been on disk.
     problem: Failure | None = None
 
 
@@ -78,8 +73,7 @@ class Target(Report):
     version: Count
     url: Address
     token: Token | None = Field(default=None, repr=False)
-    #: Address of the client that published the URL; None: unknown.
-    client_address: Name | None = None
+    client_address: Name | None = None  # Address of the client that published the URL; None: unknown.
 
 
 class HeartbeatReply(Report):
@@ -93,8 +87,7 @@ class HeartbeatReply(Report):
     targets: ByName[Target] = {}
     drained: bool = False
     train_run_id: Id | None = None
-    #: The run of each engine (None: no run). An engine that is absent stays with its run.
-    rollout_run_ids: ByName[Id | None] = {}
+    rollout_run_ids: ByName[Id | None] = {}  # By engine; None: no run. An absent engine stays with its run.
 
 
 class PreemptRequest(Message):
@@ -120,17 +113,14 @@ class OpenRun(Message):
     team: Id | None = None
     tags: Tags = {}
     task: Name | None = None
-    #: Default bound on how many versions behind the newest a turn's weights may be.
-    staleness_max: Count = 1
+    staleness_max: Count = 1  # Default bound on how many versions behind the newest a turn's weights may be.
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     priority: int = Field(default=0, ge=-1000, le=1000)
     expires_s: Expiry = 60.0
     trainer_device: Id | None = None
     resume: Id | None = None
-    #: With `resume`: the run must still have this fence.
-    fence: Fence | None = None
-    #: A request repeated with its key gets the same answer: nothing is opened or taken over twice.
-    key: Id | None = None
+    fence: Fence | None = None  # With `resume`: the run must still have this fence.
+    key: Id | None = None  # A request repeated with its key gets the same answer: no run is opened or taken over twice.
 
 
 class OpenedRun(Report):
@@ -196,13 +186,11 @@ def _cut(value: object) -> object:
     return value[:REASON_LENGTH_MAX] if isinstance(value, str) else value
 
 
-#: A number that an event can hold.
-Count = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]
+Count = Annotated[int, Field(ge=0, le=AMOUNT_MAX)]  # A number that an event can hold.
 Nanoseconds = Count
 InstantNs = Annotated[int, Field(ge=0, le=INSTANT_NS_MAX)]
 Fence = Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
-#: A process may run for years.
-Seconds = Annotated[float, Field(ge=0, le=100 * _SECONDS_MAX, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=100 * _SECONDS_MAX, allow_inf_nan=False)]  # A process may run for years.
 Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH_MAX)]
 Name = Annotated[str, Field(max_length=ID_LENGTH_MAX)]
 Reason = Annotated[str, Field(max_length=REASON_LENGTH_MAX)]

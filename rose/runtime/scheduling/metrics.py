@@ -16,10 +16,8 @@ from rose.runtime.scheduling.status import hosts, missing, run_status
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-#: Figures of an ended run are shown for this long, so that the last of them are scraped.
-_ENDED_SHOWN_US = 3600 * 1_000_000
-#: Name without `rose_`, labels and help text of each figure.
-_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
+_ENDED_SHOWN_US = 3600 * 1_000_000  # An ended run's figures are shown this long, so that the last are scraped.
+_COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {  # Name without `rose_`, labels and help text of each figure.
     "turns": (("run", "outcome"), "Turns that ended."),
     "output_tokens": (("run",), "Tokens of completed turns."),
     "attempts": (("run", "outcome"), "Attempts at turns."),

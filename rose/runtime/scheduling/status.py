@@ -19,8 +19,7 @@ _RUN_FACTS = (
     *("run_id", "name", "team", "tags", "task", "model", "state", "outcome", "reason", "version", "step", "fence"),
     *("staleness_max", "weight", "priority", "trainer_device", "opened_us", "closed_us"),
 )
-#: Longest wait of a host's events without a warning: by then their gateway was tried some twenty times.
-WAITING_MAX_S = 300.0
+WAITING_MAX_S = 300.0  # Longest wait of a host's events without a warning: their gateway was tried some twenty times.
 
 
 def status(controller: Controller, now_ns: int) -> dict[str, Any]:

@@ -53,8 +53,7 @@ class Assignment:
         chosen = assign(engines, runs.values(), now_ns)
         leaving: list[tuple[Worker, InFlight]] = []
         for worker in self._table.values():
-            # An engine that cannot be used now stays with its run while the run lasts.
-            kept = worker.assigned if worker.assigned in runs else None
+            kept = worker.assigned if worker.assigned in runs else None  # An engine that is unusable now stays.
             run_id = chosen.get(worker.report.engine_id) if _usable(worker, now_ns) else kept
             if run_id != worker.assigned:
                 worker.assign(run_id, now_ns)
@@ -92,10 +91,8 @@ def _usable(worker: Worker, now_ns: int) -> bool:
     )
 
 
-#: A run counts as having its recent maximum of turns for this long: its trajectories think between two turns.
-PEAK_NS = 2_000_000_000
-#: Expected length of a turn before the first; then a moving average.
-_EXPECTED_NS = 500_000_000
+PEAK_NS = 2_000_000_000  # A run counts as having its recent peak of turns this long: trajectories think between turns.
+_EXPECTED_NS = 500_000_000  # Expected length of a turn before the first; then a moving average.
 _AVERAGE_WEIGHT = 0.1
 
 

@@ -20,16 +20,13 @@ from rose.runtime.scheduling.turns.answer import Answer
 from rose.runtime.scheduling.turns.turn_queue import Placed
 from rose.runtime.scheduling.turns.turns import Turn
 
-#: An abort can overtake its turn, so it is repeated at this interval until the turn is off.
-_REPEAT_S = 0.25
-#: After this long the engine counts as hanging, and the connection is cut.
-_TAKE_OFF_MAX_S = 10.0
+_REPEAT_S = 0.25  # An abort can overtake its turn, so it is repeated at this interval until the turn is off.
+_TAKE_OFF_MAX_S = 10.0  # After this long the engine counts as hanging, and the connection is cut.
 _ABORT_MAX_S = 2.0
 #: Statuses of a turn that every engine would refuse. Other errors are the engine's own: an engine that took over the
 #: port asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
-#: Characters kept of an attempt's error: a turn may have hundreds of attempts.
-_ERROR_MAX = 300
+_ERROR_MAX = 300  # Characters kept of an attempt's error: a turn may have hundreds of attempts.
 _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -122,8 +119,7 @@ class EngineCalls:
         attempt["duration_ns"] = ended - began
         answer = reply.answer
         if reply.status == 0 and answer is not None and answer.finish is not None:
-            # The answer was complete before the connection broke.
-            reply = _Reply(200, answer)
+            reply = _Reply(200, answer)  # The answer was complete before the connection broke.
         if reply.status in _REFUSALS:
             return Result(attempt, refusal=_engine_message(reply.error))
         broke = reply.status != 200
@@ -145,8 +141,7 @@ class EngineCalls:
             attempt["outcome"] = "completed"
             worker.took(attempt["duration_ns"], ended)
         elif not failed or attempt["output_tokens"]:
-            # The turn continues from these tokens, whatever ended the attempt.
-            attempt["outcome"] = "preempted"
+            attempt["outcome"] = "preempted"  # The turn continues from these tokens, whatever ended the attempt.
         return Result(attempt, answer, died=died)
 
     async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
@@ -172,8 +167,7 @@ class EngineCalls:
 
     async def _abort(self, engine: EngineReport, request_id: str) -> None:
         with suppress(*_FAILURES):
-            # SGLang's own abort may answer without the tokens that exist.
-            body = question("end", request_id)
+            body = question("end", request_id)  # SGLang's own abort may answer without the tokens that exist.
             async with asyncio.timeout(_ABORT_MAX_S), self._generate(engine, body) as response:
                 await response.read()
 
@@ -208,8 +202,7 @@ class EngineCalls:
                             return _Reply(400, error=data.decode(errors="replace"))
                         part = Answer.read(data).made_with(turn.run_id, engine.policy_version)
                         if part.own(turn.run_id) is not part:
-                            # All later tokens are foreign too; leaving ends the request.
-                            return _Reply(200, part)
+                            return _Reply(200, part)  # All later tokens are foreign too; leaving ends the request.
                         turn.grow(part)
             return _Reply(0, turn.part, "broke off before the end")
         except _FAILURES as error:

@@ -10,12 +10,9 @@ from rose.errors import UserError
 from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled, stalled_after_ns
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
-#: An engine whose agent is overdue by this much takes no new turns, ...
-SILENCE_MAX_NS = 2_000_000_000
-#: ... by this much, its turns are taken for lost and go on elsewhere, ...
-LOST_NS = 10_000_000_000
-#: ... and by this much it is forgotten.
-FORGET_NS = 60_000_000_000
+SILENCE_MAX_NS = 2_000_000_000  # An engine whose agent is overdue by this much takes no new turns, ...
+LOST_NS = 10_000_000_000  # ... by this much, its turns are taken for lost and go on elsewhere, ...
+FORGET_NS = 60_000_000_000  # ... and by this much it is forgotten.
 _PACE_WEIGHT = 0.1
 
 
@@ -34,12 +31,10 @@ class InFlight:
     lease_id: str | None = None
     version_min: int = 0
     waiting: asyncio.Task[Any] | None = None
-    #: Whether the engine is given up, and whether it was asked to abort the request.
-    cut: bool = False
-    taken_off: bool = False
-    #: How many engine lives ended under the turn, and when this engine's life began.
-    deaths: int = 0
-    life_ns: int = 0
+    cut: bool = False  # Whether the engine is given up.
+    taken_off: bool = False  # Whether it was asked to abort the request.
+    deaths: int = 0  # How many engine lives ended under the turn.
+    life_ns: int = 0  # When this engine's life began.
 
     def give_up(self) -> None:
         if self.waiting is not None and not self.cut:
@@ -51,25 +46,18 @@ class InFlight:
 class Worker:
     report: EngineReport
     heard_ns: int
-    #: When its agent's next report is due: later than `heard_ns` while a heartbeat is held.
-    due_ns: int
+    due_ns: int  # When its agent's next report is due: later than `heard_ns` while a heartbeat is held.
     in_flight: dict[str, InFlight] = field(default_factory=dict)
-    #: Set when a request to it failed; cleared by the next heartbeat that calls it alive.
-    suspected: bool = False
-    #: The lease being taken back: a report on its way may still name it.
-    withdrawn_lease_id: str | None = None
-    #: When it was last reported as lent; 0: never.
-    lent_ns: int = 0
-    #: Start of its present life: when it was first reported alive.
-    life_ns: int = 0
-    #: Moving averages of a turn's duration and of the turns side by side; 0 before the first.
-    pace_ns: int = 0
-    pace_turns: float = 0.0
+    suspected: bool = False  # Set when a request to it failed; cleared by the next heartbeat that calls it alive.
+    withdrawn_lease_id: str | None = None  # The lease being taken back: a report on its way may still name it.
+    lent_ns: int = 0  # When it was last reported as lent; 0: never.
+    life_ns: int = 0  # Start of its present life: when it was first reported alive.
+    pace_ns: int = 0  # Moving average of a turn's duration; 0 before the first.
+    pace_turns: float = 0.0  # Moving average of the turns side by side; 0 before the first.
     completed_ns: int = 0
-    #: The run whose turns it takes, since when, and how long it then took to hold that run's weights.
-    assigned: str | None = None
-    assigned_ns: int = 0
-    switch_ns: int = 0
+    assigned: str | None = None  # The run whose turns it takes.
+    assigned_ns: int = 0  # Since when it takes them.
+    switch_ns: int = 0  # How long it then took to hold that run's weights.
     drained: bool = False
     _facts: WorkerFacts | None = field(default=None, init=False)
 
@@ -186,8 +174,7 @@ class WorkerTable(dict[str, Worker]):
                 worker.expect(min(worker.due_ns, now_ns))
 
     def serving(self, run_id: str) -> list[WorkerFacts]:
-        # As `Worker.serves`, without a call per engine at every turn.
-        return [
+        return [  # As `Worker.serves`, without a call per engine at every turn.
             worker.facts
             for worker in self.values()
             if worker.assigned == run_id == worker.report.run_id and not worker.drained

@@ -14,12 +14,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from rose.client.address import notice_gone
 from rose.http_limits import ACCEPTS, IDLE_S, Connections, LimitedProtocol
 
-#: Connections that may wait for accept: the turns of a step come all at once. The kernel has its own limit.
-BACKLOG = 4096
+BACKLOG = 4096  # Connections that may wait for accept: a step's turns come all at once. The kernel has its own limit.
 #: Key in a request's `state`: a function without arguments, called if the client leaves before its answer.
 ON_CLIENT_GONE = "on_client_gone"
-#: Requests get this long to end when the server stops; then they are cancelled.
-_STOP_S = 1
+_STOP_S = 1  # Requests get this long to end when the server stops; then they are cancelled.
 
 
 class HttpServer:
@@ -58,8 +56,7 @@ class HttpServer:
         # Head and body of an answer are two packets: the second must not wait for the first's acknowledgement. asyncio
         # sets this only for sockets that name their protocol.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Otherwise engines keep working for a client whose host is gone.
-        notice_gone(listening)
+        notice_gone(listening)  # Otherwise engines keep working for a client whose host is gone.
         self._listening = listening
 
     async def start(self) -> None:
@@ -84,8 +81,7 @@ class _Protocol(LimitedProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if not self.pipeline:
-            # A long body pauses reading, and the client's disconnect would go unnoticed.
-            self.flow.resume_reading()
+            self.flow.resume_reading()  # A long body pauses reading, and the client's disconnect would go unnoticed.
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -22,8 +22,7 @@ from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
 REQUEST_BYTES_MAX = 64 << 20
-#: Most open turns of one run; more are answered 429. The process's connections limit all runs together.
-TURNS_MAX = 10_000
+TURNS_MAX = 10_000  # Most open turns of one run; more are answered 429. The process's connections limit all runs.
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
 _RUNS, _GENERATE = "/runs/", "/generate"
 _NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
@@ -58,8 +57,7 @@ async def read(receive: Receive) -> bytes:
 
 
 class Client:
-    """Call `leave` if the client disconnects inside `with`. It cancels the task, unless replaced; then
-    ClientGoneError is raised."""
+    """Call `leave` if the client disconnects inside `with`: by default, cancel the task and raise ClientGoneError."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()

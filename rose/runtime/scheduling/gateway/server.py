@@ -108,8 +108,7 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if the port is taken (nothing is recorded then), and LedgerError for a bad
-        `ledger`."""
+        """Bind and serve. Raises OSError, recording nothing, if the port is taken; LedgerError for a bad `ledger`."""
         self._server.bind()
         if self._ledger is not None:
             self._door = await asyncio.to_thread(Door, self._ledger, self._find)
@@ -140,8 +139,7 @@ class Gateway:
         except asyncio.CancelledError:
             if not self._server.stopping:
                 raise
-            # The time to stop is over. A stream that has begun breaks off.
-            with suppress(RuntimeError):
+            with suppress(RuntimeError):  # The time to stop is over. A stream that has begun breaks off.
                 await failure(503, "the gateway is being stopped: ask again")(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Response | None:
@@ -157,8 +155,7 @@ class Gateway:
             if not hmac.compare_digest(sent, f"Bearer {self._agent_token}".encode()):
                 return failure(401, "this is for the fleet's agents, who send the agent token")
         elif not self._open and not scope["path"].startswith(LEDGER_PREFIX):
-            # The ledger's door checks and logs its own scopes.
-            needed = _scopes(scope)
+            needed = _scopes(scope)  # The ledger's door checks and logs its own scopes.
             try:
                 token = self._find(sent.decode("latin-1").removeprefix("Bearer "))
             except tokens.UnknownTokenError as error:

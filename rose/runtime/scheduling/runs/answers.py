@@ -1,5 +1,4 @@
-"""Keep answers of completed turns for repeated requests. They may be lost in a power cut: nothing waits for the
-disk."""
+"""Keep answers of completed turns for repeated requests. A power cut may lose them: nothing waits for the disk."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -15,8 +14,7 @@ FILE = "turns.sqlite"
 KEPT_US = round((AWAY_S + 2 * GONE_S) * 1e6)
 KEPT_BYTES = 256 << 20
 _TRIM_US = 1_000_000
-#: Pages of its log that SQLite moves into the file at once: only then it waits for the disk.
-_LOG_PAGES = 16_384
+_LOG_PAGES = 16_384  # Pages of its log that SQLite moves into the file at once: only then it waits for the disk.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS turn (number INTEGER PRIMARY KEY AUTOINCREMENT, kept_us INTEGER NOT NULL,
     run_id TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, answer BLOB NOT NULL, events_json BLOB NOT NULL,

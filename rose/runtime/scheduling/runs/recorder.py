@@ -115,9 +115,8 @@ class Recorder:
     def __init__(self, writer: LedgerWriter | None, state: State, fleet_run_id: str | None) -> None:
         self._writer, self._state = writer, state
         self.fleet_run_id = fleet_run_id
-        #: Why the last event was refused, and why the state does not know what is on disk.
-        self._refused: str | None = None
-        self._state_failure: str | None = None
+        self._refused: str | None = None  # Why the last event was refused.
+        self._state_failure: str | None = None  # Why the state does not know what is on disk.
         self._recording: asyncio.Task[None] | None = None
         self._again = False
         self._turns: deque[Mapping[str, Any]] = deque()

@@ -17,8 +17,7 @@ from rose.runtime.scheduling.runs.state import RunFacts, State, StateError
 from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
-#: Ended runs that are remembered; the earliest to end are forgotten first.
-ENDED_MAX = 1000
+ENDED_MAX = 1000  # Ended runs that are remembered; the earliest to end are forgotten first.
 _NAME_LENGTH_MAX = 40
 _RECORDED = ("model", "task", "staleness_max", "weight", "priority", "expires_s")
 KEYS_MAX = 16
@@ -38,8 +37,7 @@ class Run:
 
     facts: RunFacts
     heard_ns: int
-    #: What its engines must hold; None: nothing is published.
-    target: Target | None = field(default=None, init=False)
+    target: Target | None = field(default=None, init=False)  # What its engines must hold; None: nothing is published.
 
     def __post_init__(self) -> None:
         self.become(self.facts)

@@ -16,8 +16,7 @@ from rose.errors import UserError
 
 FILE = "controller.sqlite"
 LOCK = "controller.lock"
-#: A controller that was stopped or killed has released its state by then.
-GONE_S = 10.0
+GONE_S = 10.0  # A controller that was stopped or killed has released its state by then.
 
 RunState = Literal["open", "expired", "closed"]
 
@@ -47,8 +46,7 @@ class RunFacts:
     task: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     state: RunState = "open"
-    #: Number of the client that may publish; each takeover raises it.
-    fence: int = 1
+    fence: int = 1  # Number of the client that may publish; each takeover raises it.
     staleness_max: int = 1
     weight: float = 1.0
     priority: int = 0
@@ -70,8 +68,7 @@ class RunFacts:
 
 class State:
     """A SQLite file in `folder` of one process; None: in memory. Writes are on disk when a method returns. Raises
-    StateError, naming the file, if the disk refuses or another process does not release the folder within `wait_s`
-    seconds."""
+    StateError, naming the file, if the disk refuses or another process does not release the folder within `wait_s`."""
 
     def __init__(self, folder: Path | None, wait_s: float = 0.0) -> None:
         self.path = None if folder is None else folder / FILE
@@ -85,8 +82,7 @@ class State:
             self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
-            # Forgotten runs take their tokens of weight stores with them.
-            self._connection.execute("PRAGMA secure_delete = ON")
+            self._connection.execute("PRAGMA secure_delete = ON")  # Erases a forgotten run's tokens of weight stores.
             self._connection.executescript(_TABLES)
         except BlockingIOError:
             raise StateError(f"another controller has the state in {folder}: end it, or give another folder")
@@ -136,12 +132,10 @@ class State:
             connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
 
     def check(self) -> str | None:
-        """Return why it cannot be written; None: it can. A failed write is tried again: callers write nothing
-        meanwhile."""
+        """Return why it cannot be written; None: it can. It tries again after a failure, when callers write nothing."""
         if self._failure is not None:
             with suppress(StateError), self._writing() as connection:
-                # It changes nothing, but is written like any other statement.
-                connection.execute("PRAGMA user_version = 0")
+                connection.execute("PRAGMA user_version = 0")  # Changes nothing, but is written like any statement.
         return self._failure
 
     def _unlock(self) -> None:

@@ -73,8 +73,7 @@ class Answer(msgspec.Struct, frozen=True):
     meta: dict[str, msgspec.Raw]
     tokens: Tokens
     cached_tokens: _Index
-    #: How the attempt ended; None: it continues.
-    finish: _Text | None
+    finish: _Text | None  # How the attempt ended; None: it continues.
     spans: list[_Span]
 
     @classmethod

@@ -63,8 +63,7 @@ class Labels(msgspec.Struct, frozen=True):
     group_id: _Id | _Number | None = None
     step: _Number | None = None
     turn: _Number | None = None
-    #: A request repeated with its key is the same turn, made once.
-    key: _Id | _Number | None = None
+    key: _Id | _Number | None = None  # A request repeated with its key is the same turn, made once.
 
     def __post_init__(self) -> None:
         for name in ("trajectory_id", "group_id", "key"):

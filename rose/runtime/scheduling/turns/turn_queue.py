@@ -73,12 +73,10 @@ class TurnQueue:
         self._dispatch_alike(turn.run_id, turn.version_min, [waiting], since_ns)
         if waiting.placed.done():
             return waiting.placed.result()
-        # A turn that was taken off an engine keeps its place in the order of arrival.
-        key = (turn.run_id, turn.version_min)
+        key = (turn.run_id, turn.version_min)  # A turn taken off an engine keeps its place in the order of arrival.
         insort(self._waiting.setdefault(key, []), waiting, key=lambda item: item.turn.arrived_ns)
         try:
-            # `wait_for` forgets a cancellation if the turn was placed meanwhile.
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(left_s):  # `wait_for` forgets a cancellation if the turn was placed meanwhile.
                 placed = await waiting.placed
         except (TimeoutError, asyncio.CancelledError) as error:
             taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None

@@ -18,10 +18,8 @@ from rose.runtime.scheduling.turns.answer import Tokens, array
 from rose.runtime.scheduling.turns.turn_queue import QUEUE_MAX_S, TurnQueue
 from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
 
-#: A turn with a key continues for this long after its client left, who may return.
-KEY_GRACE_S = 10.0
-#: Most waiting time that one attempt without tokens counts for: an engine that dies after long work must not end the
-#: turn.
+KEY_GRACE_S = 10.0  # A turn with a key continues for this long after its client left, who may return.
+#: Most waiting time that one attempt without tokens counts for: a death after long work must not end the turn.
 ATTEMPT_WAITED_MAX_NS = 60_000_000_000
 _DIGEST_BYTES = 21
 
@@ -149,8 +147,7 @@ class TurnService:
             raise
         except Exception as error:
             opened.outcome.set_exception(error)
-            # Mark the exception as retrieved: perhaps nobody else waits.
-            opened.outcome.exception()
+            opened.outcome.exception()  # Mark the exception as retrieved: perhaps nobody else waits.
             raise
         finally:
             del self._open[_name(opened.turn)]

@@ -12,8 +12,7 @@ from rose.runtime.scheduling.engines.workers import Worker, WorkerTable
 from rose.runtime.scheduling.turns.answer import Answer, Tokens
 from rose.runtime.scheduling.turns.request import TurnRequest
 
-#: An engine that took a turn off does not get it again for this long, or until it has another lease.
-AVOID_NS = 1_000_000_000
+AVOID_NS = 1_000_000_000  # An engine that took a turn off is avoided this long, or until it has another lease.
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 #: A turn is given up after this many engine deaths in a row without a token: it is what kills them. Engines die of
@@ -43,8 +42,7 @@ class Turn:
     request: TurnRequest
     arrived_ns: int
     run_id: str
-    #: The oldest weights that it accepts. The given value applies if the request names none.
-    version_min: int = 0
+    version_min: int = 0  # The oldest weights that it accepts. The given value applies if the request names none.
     trajectory_id: str = field(init=False)
     trajectory: str = field(init=False)
     number: int = 0
@@ -54,12 +52,9 @@ class Turn:
     on_engines_ns: int = 0
     backoff_s: float = BACKOFF_FIRST_S
     deaths: set[tuple[str, int]] = field(default_factory=set)
-    #: Tokens so far of the present attempt, if the engine streams.
-    part: Answer | None = None
-    #: Why it must end; None: it may continue.
-    ended: str | None = None
-    #: Set and replaced when it has more tokens. Only a streamed turn has one.
-    news: asyncio.Event | None = None
+    part: Answer | None = None  # Tokens so far of the present attempt, if the engine streams.
+    ended: str | None = None  # Why it must end; None: it may continue.
+    news: asyncio.Event | None = None  # Set and replaced when it has more tokens. Only a streamed turn has one.
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -126,8 +121,7 @@ class Turn:
         return left | self._avoids_after_deaths(table, now_ns) if self.deaths else left
 
     def _avoids_after_deaths(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
-        """Return engines that died under it while others exist (after one death: with room), and those with other
-        suspects."""
+        """Return engines that died under it while others (after one death: with room) exist, or have other suspects."""
         dead = {engine_id for engine_id, _ in self.deaths}
         others = any(
             facts.usable(now_ns)
@@ -151,8 +145,7 @@ def _crowded(worker: Worker, deaths: int) -> bool:
     return len(suspects) >= min(_TOGETHER[number] for number in (deaths, *suspects))
 
 
-#: Trajectories remembered, 5 MB; the one idle for longest is forgotten first, which costs a prefill at its next turn.
-REMEMBERED_MAX = 20_000
+REMEMBERED_MAX = 20_000  # Trajectories, 5 MB. The longest idle is forgotten first and needs a prefill at its next turn.
 _AVERAGE_WEIGHT = 0.02
 
 
@@ -165,8 +158,7 @@ class _Seen:
 class Trajectories:
     def __init__(self) -> None:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
-        #: Share of turns that another turn of their trajectory follows: as many as follow one themselves.
-        self.follow_share = 0.0
+        self.follow_share = 0.0  # Share of turns that another turn of their trajectory follows: as many as follow one.
 
     def begin(self, trajectory_id: str) -> int:
         """Count a turn of the trajectory; return how many came before."""
