@@ -144,7 +144,7 @@ def _load(file: Path) -> None:
 
 
 def _has_prices(fleet: FleetConfig) -> bool:
-    """Return whether the fleet has a price book, else warn. Raises PriceBookError if today's prices lack."""
+    """Return whether the fleet has a price book, else warn. Raises PriceBookError if it lacks a price of today."""
     from rose.clock import utc_us
     from rose.ledger import layout
     from rose.pricing.price_books import choice
