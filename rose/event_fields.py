@@ -1,4 +1,4 @@
-"""What a field of an event may hold, by its type. Times are below 2^62 ns (February 2116) and amounts below 2^55 (417
+"""Limits of the fields of events, by type. Times are below 2^62 ns (February 2116) and amounts below 2^55 (417
 days or 32 PiB), so an instant and a few durations, or 255 amounts, sum to less than 64 bits."""
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What several fields of an event satisfy together. `holds` compares sums of integer fields and reads the same in
+    """A condition on several fields of an event. `holds` compares sums of integer fields and reads the same in
     Python, NumPy and SQL but for `==`; an error says that `field` must be `wanted`."""
 
     field: str

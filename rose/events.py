@@ -53,7 +53,7 @@ class Record(typing.Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaleDown(Event):
-    """What lending decided about a device over [t0_ns, t1_ns)."""
+    """Decisions of lending about a device over [t0_ns, t1_ns)."""
 
     kind: ClassVar[str] = "scale_down"
     durable: ClassVar[bool] = True
@@ -128,7 +128,7 @@ NOT_MEASURED: Final = "not measured"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Power(Event):
-    """What a device drew and did over [t0_ns, t1_ns): mean power in milliwatts. `power_mw` is None exactly where
+    """Power and use of a device over [t0_ns, t1_ns): mean power in milliwatts. `power_mw` is None exactly where
     `source` is "not measured"; `reason` says why."""
 
     kind: ClassVar[str] = "power"
@@ -363,7 +363,7 @@ class Trajectory(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict(Event):
-    """What the verifier says of a trajectory. `correct` is ground truth where it is known (an audit), else None."""
+    """The verifier's verdict on a trajectory. `correct` is ground truth where it is known (an audit), else None."""
 
     kind: ClassVar[str] = "verdict"
     group_id: Id

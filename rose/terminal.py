@@ -1,4 +1,4 @@
-"""What `rose` prints. Names and errors come from outside: they are shown, never interpreted."""
+"""Printing of `rose`. Names and errors come from outside: they are shown, never interpreted."""
 
 import sys
 import time

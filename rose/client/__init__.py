@@ -1,4 +1,4 @@
-"""What a trainer imports: a run on an existing fleet.
+"""The trainer's interface: a run on an existing fleet.
 
     with rose.client.open_run("http://127.0.0.1:30100", name="grpo", model="frozenlake-tiny") as run:
         run.publish(dict(model.named_parameters()))

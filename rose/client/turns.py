@@ -34,7 +34,7 @@ _TURN_LOST = frozenset({400, 503})
 
 
 class TurnLabels(TypedDict, total=False):
-    """What a turn belongs to. `version_min`: the oldest policy version allowed; default: by the run's bound."""
+    """Labels of a turn. `version_min`: the oldest policy version allowed; default: by the run's bound."""
 
     trajectory_id: str | None
     group_id: str | None

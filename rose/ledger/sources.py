@@ -1,4 +1,4 @@
-"""What the views read: the segments of every part, those that no roll-up counts yet, and the roll-ups. Paths are
+"""Sources of the views: the segments of every part, those that no roll-up counts yet, and the roll-ups. Paths are
 absolute, so that any DuckDB client finds them from any working directory."""
 
 import functools

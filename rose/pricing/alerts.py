@@ -106,7 +106,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What one rule found. `unknown` says why it could not look; its alerts then stay."""
+    """Findings of one rule. `unknown` says why it could not look; its alerts then stay."""
 
     rule: AnyRule
     alerts: tuple[Alert, ...] = ()

@@ -1,4 +1,4 @@
-"""What runs on each device of a fleet: its engines, and their ports, cores, folders and arguments."""
+"""The engines on each device of a fleet, and their ports, cores, folders and arguments."""
 
 import hashlib
 import json

@@ -1,1 +1,1 @@
-"""What `verify` checks besides the chain of each writer."""
+"""Checks of `verify` besides the chain of each writer."""

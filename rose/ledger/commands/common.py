@@ -1,4 +1,4 @@
-"""What the ledger's commands share: their options, how they print, how they fail. Exit codes: 0 all is well, 1 a
+"""Shared code of the ledger's commands: their options, how they print, how they fail. Exit codes: 0 all is well, 1 a
 problem was found, 2 the command cannot be carried out as given."""
 
 import os

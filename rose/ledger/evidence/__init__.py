@@ -1,1 +1,1 @@
-"""What proves to others that a ledger is as its writers wrote it: keys, digests of content, receipts."""
+"""Proof for others that a ledger is as its writers wrote it: keys, digests of content, receipts."""

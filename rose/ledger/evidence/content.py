@@ -1,4 +1,4 @@
-"""What a writer signs: a digest of its events' content, however Parquet stores them, and the chain of these digests.
+"""Signed content of a writer: a digest of its events, however Parquet stores them, and the chain of these digests.
 The digest of rows is the SHA-256 of a tag, the number of rows, and of each column that has a value, in the order of
 their names: its name, its type, the number of its values, which rows have one (a bit a row, where not all do), and the
 values in the order of seq. Integers and floats are 8 bytes, little endian; truths 1 byte; texts the 4-byte length of

@@ -39,7 +39,7 @@ FORM = 2
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a generation sums up: by writer the last epoch and the seq after it."""
+    """Extent of a generation of sums: by writer the last epoch and the seq after it."""
 
     generation: int
     writers: dict[str, tuple[int, int]]

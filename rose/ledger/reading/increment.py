@@ -1,4 +1,4 @@
-"""What was added to a ledger since a mark, for readers that continue and must miss nothing. A mark is taken between two
+"""Additions to a ledger since a mark, for readers that continue and must miss nothing. A mark is taken between two
 segments of a writer, so that whole files lie before and after it, until a compaction merges across it. Then the seq
 tells them apart."""
 

@@ -1,4 +1,4 @@
-"""What a user's SQL may be: one SELECT over the catalog's views, read from DuckDB's own syntax tree. Everything not
+"""Check of a user's SQL: one SELECT over the catalog's views, read from DuckDB's own syntax tree. Everything not
 known to be harmless is refused: kinds of table reference, table functions and tables by a list of what is allowed,
 scalar functions by a list of those that look at anything but their arguments. DuckDB's own lock-down (see
 `query_worker`) stands behind it."""
@@ -54,7 +54,7 @@ _ALLOWED = (
 
 
 class Names:
-    """What the catalog attached as `ledger` has beside the views of every catalog, looked up when needed."""
+    """Contents of the catalog attached as `ledger` beside the views of every catalog, looked up when needed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""What may be asked over HTTP, and the answers: those of the commands, from the same functions."""
+"""Questions over HTTP and their answers: those of the commands, from the same functions."""
 
 import re
 import time

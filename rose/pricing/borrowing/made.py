@@ -1,4 +1,4 @@
-"""What devices made of rollout time: tokens, billed dollars, and how long the work took."""
+"""Yield of rollout time by device: tokens, billed dollars, and how long the work took."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the pricing commands have in common: options, how they print, how they fail."""
+"""Shared code of the pricing commands: options, how they print, how they fail."""
 
 from __future__ import annotations
 

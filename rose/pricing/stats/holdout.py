@@ -1,4 +1,4 @@
-"""What lending changes, against time in which leases were withheld at random: a difference of ratios of windows' sums.
+"""Effect of lending, against time in which leases were withheld at random: a difference of ratios of windows' sums.
 [D] For a measure y over x (dollars over requests, cached tokens over prompt tokens), lent time being all that was not
 withheld: effect = Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. A stratum is a device with enough
 withheld windows; the other devices are one together. Windows were randomised, so they are the clusters: the withheld

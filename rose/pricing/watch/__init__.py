@@ -1,1 +1,1 @@
-"""What to keep an eye on: budgets, and forecasts of a month."""
+"""Warnings for a month: budgets, and forecasts of a month."""

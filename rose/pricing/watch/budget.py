@@ -55,7 +55,7 @@ class TeamBudget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What a team, or the fleet where `team` is None, has spent of a month, and what the month will have cost."""
+    """Spending of a team in a month (of the fleet if `team` is None), and the month's expected cost."""
 
     team: str | None
     month: str

@@ -44,7 +44,7 @@ def budgets(rows: Sequence[TeamBudget]) -> Iterator[Table]:
 
 
 def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
-    """What a month will have cost: the fleet, then each team."""
+    """Expected cost of a month: the fleet, then each team."""
     yield Table(
         title=f"What {rows[0].month} will have cost",
         view=AMORTIZED,

@@ -77,7 +77,7 @@ class Target(Report):
 
 
 class HeartbeatReply(Report):
-    """What the controller wants of a device. Leases that `renew` omits are not renewed. `wanted_ns` is the device
+    """The controller's instructions for a device. Leases that `renew` omits are not renewed. `wanted_ns` is the device
     time wanted of each engine; absent or 0: none. An engine that `targets` omits keeps its weights."""
 
     seq: Count

@@ -23,7 +23,7 @@ _AGAIN_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerPlan:
-    """What the controller is told. `state` is its folder across restarts; `host` prefixes its writer's name."""
+    """Start-up facts of the controller. `state` is its folder across restarts; `host` prefixes its writer's name."""
 
     config: FleetConfig
     run_id: str

@@ -1,4 +1,4 @@
-"""What a fleet remembers between starts, in one file of its state folder."""
+"""State that a fleet keeps between starts, in one file of its state folder."""
 
 import fcntl
 import json

@@ -87,7 +87,7 @@ def make_ledger(config: FleetConfig) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostPlan:
-    """What a host is told. `address` is None on the first host, `ledger_token` empty where the ledger is no spool."""
+    """Start-up facts of a host. `address` is None on the first host, `ledger_token` empty without a spool."""
 
     config: FleetConfig
     host: str

@@ -1,4 +1,4 @@
-"""What the processes of a fleet's parts share: plan and report as JSON, logs, and the end with the Ray node."""
+"""Shared code of a fleet's processes: plan and report as JSON, logs, and the end with the Ray node."""
 
 import logging
 import logging.handlers

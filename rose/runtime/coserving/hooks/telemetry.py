@@ -1,4 +1,4 @@
-"""What an engine measures and writes to the arbiter page: its load, its step times, spans of its work."""
+"""Measurements that an engine writes to the arbiter page: its load, its step times, spans of its work."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence

@@ -62,7 +62,7 @@ def longest(reports: list[dict[str, Any]], field: str) -> int:
 
 
 class HeldRecord:
-    """What one engine holds, on record in its staging folder."""
+    """The version that one engine holds, recorded in its staging folder."""
 
     def __init__(self, staging: Path) -> None:
         self._staging = staging

@@ -111,7 +111,7 @@ class Prepared:
 
     @property
     def write_bytes(self) -> int:
-        """What the commit has to write, with the places of single elements."""
+        """Bytes that the commit writes, the places of single elements included."""
         patches = self._patches.values()
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 

@@ -22,7 +22,7 @@ _BLOCK_ELEMENTS = 1 << 24  # Elements compared or written at once, which bounds 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """What a tensor becomes: new values for some of its elements, or for all. In host memory."""
+    """A change of a tensor: new values for some of its elements, or for all. In host memory."""
 
     positions: torch.Tensor | None  # Which elements in C order, rising; None: all, and `values` has the tensor's shape.
     values: torch.Tensor  # In the published type.

@@ -1,4 +1,4 @@
-"""What a store must keep: packages that a receiver is fetching (pins), and each receiver's version (acks).
+"""Claims on a store: packages that a receiver is fetching (pins), and each receiver's version (acks).
 Each is a file, which outlives a restart and holds in every process.
 
     pins/ID.json        {"packages": [STEM, ...], "until_unix_s"}
