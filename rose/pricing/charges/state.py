@@ -1,9 +1,10 @@
 """The sums by hour that pricing keeps of a ledger, and how far each writer is in them. They are in
-`<ledger>/pricing.duckdb` for a ledger of KEPT_EVENTS or more, else in memory. The file can be removed at any time: it
-is made again from the events."""
+`<ledger>/pricing.duckdb` for a ledger of KEPT_EVENTS or more, else in this process's memory. The file can be removed
+at any time: it is made again from the events."""
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -18,7 +19,7 @@ import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
-from rose.ledger import catalog, database, layout, rows, sources
+from rose.ledger import catalog, database, layout, rows, sources, verified
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark
 from rose.pricing import query
@@ -27,6 +28,8 @@ from rose.pricing.query import records
 
 STATE = layout.PRICING
 KEPT_EVENTS = 100_000
+_IN_MEMORY = 4  # Small ledgers whose sums a process keeps: a page or an API asks for many figures of one state.
+_NOT_SUMMED = ("heads", "locks", verified.FOLDER, layout.CATALOG)
 _SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
 _PORTIONS = 16  # Additions to the same hours before their portions are summed up.
 _VIEWS = tuple(sql.paths("views")[view] for view in ("run", "device", "tenure"))
@@ -37,25 +40,79 @@ _ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")  # Time that be
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 
 
+#: By `_content`: the sums of the small ledgers that were asked for last, and who may use them.
+_memory: dict[bytes, tuple[duckdb.DuckDBPyConnection, threading.Lock]] = {}
+_memory_lock = threading.Lock()
+
+
 @contextmanager
 def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection to up-to-date sums; other callers wait for a kept file. Raises LedgerError, PricingError."""
+    """Yield a connection to up-to-date sums; other callers wait for kept ones. Raises LedgerError, PricingError."""
     root = layout.check(root)
     path = root / STATE
-    config: dict[str, Any] = {"python_enable_replacements": False}  # Python variables are never taken for tables.
     try:
-        if not path.exists() and (increment.since(root, {}).events < KEPT_EVENTS or not os.access(root, os.W_OK)):
-            with database.connect(config=config) as connection:
-                yield _brought_up_to_date(connection, root, new=True)
-            return
-        with layout.locked(root / "locks" / "pricing.lock"):
-            with database.connect(config=config) as connection:
-                yield _brought_up_to_date(connection, root, new=not _attach(connection, path))
+        if not path.exists():
+            small = increment.since(root, {}).events < KEPT_EVENTS
+            if small or not os.access(root, os.W_OK):
+                with _in_memory(root, small) as connection:
+                    yield connection
+                return
+        with layout.locked(root / "locks" / "pricing.lock"), _connect() as connection:
+            new = not _attach(connection, path)
+            _configure(connection)
+            _bring_up_to_date(connection, root, new=new)
+            yield connection
     except (duckdb.Error, OSError) as error:
         raise PricingError(
             f"cannot add up the ledger {root}: {error}. `rose ledger verify` names what is damaged; if nothing is, "
             f"remove {path} and try again"
         ) from error
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    # Python variables are never taken for tables.
+    return database.connect(config={"python_enable_replacements": False})
+
+
+@contextmanager
+def _in_memory(root: Path, small: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+    content = _content(root) if small else b""
+    with _memory_lock:
+        kept = _memory.pop(content, None)
+        if kept is not None:
+            _memory[content] = kept  # The newest comes last.
+    if kept is None:
+        kept = _connect(), threading.Lock()
+        with kept[0].cursor() as connection:  # With it go the tables that only folding needs.
+            _configure(connection)
+            _bring_up_to_date(connection, root, new=True)
+        if content and _content(root) == content:
+            with _memory_lock:
+                _memory[content] = kept
+                for oldest in list(_memory)[:-_IN_MEMORY]:
+                    del _memory[oldest]
+    sums, lock = kept
+    try:
+        with lock, sums.cursor() as connection:
+            _configure(connection)
+            yield connection
+    except duckdb.Error:
+        _memory.pop(content, None)  # After some errors a database refuses everything.
+        raise
+
+
+def _content(root: Path) -> bytes:
+    """Return a digest of every file that the sums are made of; nothing if one was moved meanwhile."""
+    digest = hashlib.sha256()
+    listed = (path for path in root.rglob("*") if path.relative_to(root).parts[0] not in _NOT_SUMMED)
+    try:
+        for path in sorted(path for path in listed if path.is_file()):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(root)}\0{len(content)}\0".encode())
+            digest.update(content)
+    except FileNotFoundError:
+        return b""
+    return digest.digest()
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
@@ -75,20 +132,23 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
         return False
 
 
-def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, new: bool) -> duckdb.DuckDBPyConnection:
+def _configure(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET preserve_insertion_order = false")
     connection.execute("SET parquet_metadata_cache = true")
     connection.execute("SET arrow_output_version = '1.4'")  # Polars' own string format: results are not rebuilt.
     connection.execute("SET produce_arrow_string_view = true")
+
+
+def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, new: bool) -> None:
     added = increment.since(root, {} if new else _marks(connection))
     if not added.events and not new and not _new_id_files(connection, added):
-        return connection
+        return
     if not new:
         connection.execute("BEGIN")
         if _fold(connection, root, added, first=False):
             connection.execute("COMMIT")
-            return connection
+            return
         connection.execute("ROLLBACK")  # Some sums cannot be undone: begin anew.
         connection.execute(f"DROP MACRO kept_{_version()}")
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
@@ -97,7 +157,6 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
     # A transaction would take twice the memory. A killed process leaves no version macro: the file is begun anew.
     _fold(connection, root, added, first=True)
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
-    return connection
 
 
 def _marks(connection: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
