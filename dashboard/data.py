@@ -311,7 +311,12 @@ def price_book(ledger: Path, run: Run | None = None, period: Period | None = Non
     """Return the price book by the rule of every command, never cached: prices may change. Raises UserError."""
     run_id = None if run is None else run.run_id
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
-    own = kept(lambda: choice.own_books(ledger, run_id, from_ns, to_ns), ledger, "own books", run_id, from_ns, to_ns)
+
+    def own_books() -> choice.Own:
+        with catalog.connect(ledger) as connection:
+            return choice.own_books(connection, run_id, from_ns, to_ns)
+
+    own = kept(own_books, ledger, "own books", run_id, from_ns, to_ns)
     try:
         return choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=own)
     except choice.NoPriceBookError:

@@ -32,8 +32,13 @@ _VIEWS = (
 def snapshot(connection: duckdb.DuckDBPyConnection, root: Path, run_id: str) -> None:
     """Copy a run's rows of every view into temporary tables: one state for all later queries. A fleet's run includes
     its RL runs' events, and an RL run its fleets' in its own time there."""
-    set_variables(connection, run_id=run_id)
     pinned.pin(connection, root)
+    snapshot_pinned(connection, run_id)
+
+
+def snapshot_pinned(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Do as `snapshot` on a connection that is pinned, and unpin it."""
+    set_variables(connection, run_id=run_id)
     shared = rows(connection, "run/fleets")
     connection.execute(sql.read("run/time_on_fleet.sql"))
     if shared:

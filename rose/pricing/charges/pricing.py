@@ -124,25 +124,41 @@ def price(
     verified = preconditions.verified(root, allow_unverified, seen)
     if run_id is None:
         preconditions.refuse_archived_since(root, from_ns)
-    with state.current(root) as connection:
-        asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
-        set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
-        _run(connection, "15_stays")
-        chosen = _provenance(connection, provenance, asked, run_id)
-        _tag_devices(connection, book)
-        stays = [Stay(*row) for row in connection.execute(sql.read("charges/23_asked_stays.sql")).fetchall()]
-        _refuse_faults(root, connection)
-        _refuse_two_classes(connection)
-        try:
-            _bring_charges_up_to_date(connection, book)
-        except (duckdb.OutOfRangeException, duckdb.ConversionException) as error:
-            raise PricingError(
-                f"an amount is too large or too precise to be kept exactly ({error}): give tariff, PUE and rates fewer "
-                "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
-            ) from error
-        whole = _frame(connection)
-        _refuse_too_large(whole)
-        shared = connection.sql(sql.read("charges/75_shared_hours.sql")).pl()
+    question = book.sha256, from_ns, to_ns, run_id, provenance
+    with state.current(root) as (connection, answers):
+        charges: Charges | None = answers.get(question)
+        if charges is None:
+            charges = answers[question] = _price(connection, root, book, from_ns, to_ns, run_id, provenance)
+    return replace(charges, verified=verified, book=book)
+
+
+def _price(
+    connection: duckdb.DuckDBPyConnection,
+    root: Path,
+    book: PriceBook,
+    from_ns: int | None,
+    to_ns: int | None,
+    run_id: str | None,
+    provenance: str | None,
+) -> Charges:
+    """Return the charges of a ledger that was not verified yet."""
+    asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
+    set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
+    _run(connection, "15_stays")
+    chosen = _provenance(connection, provenance, asked, run_id)
+    _tag_devices(connection, book)
+    stays = [Stay(*row) for row in connection.execute(sql.read("charges/23_asked_stays.sql")).fetchall()]
+    _refuse_faults(root, connection)
+    _refuse_two_classes(connection)
+    try:
+        _bring_charges_up_to_date(connection, book)
+    except (duckdb.OutOfRangeException, duckdb.ConversionException) as error:
+        raise PricingError(
+            f"an amount is too large or too precise to be kept exactly ({error}): give tariff, PUE and rates fewer "
+            "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
+        ) from error
+    whole = _frame(connection)
+    _refuse_too_large(whole)
     frame = whole if run_id is None else whole.filter(charged_to(run_id))
     if run_id is not None:
         stays = list(_own_stays(stays, run_id, frame))
@@ -158,9 +174,9 @@ def price(
         from_ns=min(begins) if from_ns is None else from_ns,
         to_ns=max(ends) if to_ns is None else to_ns,
         provenance=chosen,
-        verified=verified,
+        verified=False,
         book=book,
-        shared=shared,
+        shared=connection.sql(sql.read("charges/75_shared_hours.sql")).pl(),
         rl_run_id=run_id if frame.height < whole.height else None,
         fleet=whole if frame.height < whole.height else None,
     )

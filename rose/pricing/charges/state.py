@@ -5,8 +5,9 @@ at any time: it is made again from the events."""
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -28,7 +29,7 @@ from rose.pricing.query import records
 
 STATE = layout.PRICING
 KEPT_EVENTS = 100_000
-_IN_MEMORY = 4  # Small ledgers whose sums a process keeps: a page or an API asks for many figures of one state.
+_IN_MEMORY, _ANSWERS = 4, 64  # Small ledgers that a process keeps: pages and the API ask for many figures of one state.
 _NOT_SUMMED = ("heads", "locks", verified.FOLDER, layout.CATALOG)
 _SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
 _PORTIONS = 16  # Additions to the same hours before their portions are summed up.
@@ -40,28 +41,37 @@ _ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")  # Time that be
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 
 
-#: By `_content`: the sums of the small ledgers that were asked for last, and who may use them.
-_memory: dict[bytes, tuple[duckdb.DuckDBPyConnection, threading.Lock]] = {}
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """The sums of a small ledger, and what was answered from them."""
+
+    database: duckdb.DuckDBPyConnection
+    answers: dict[Hashable, Any] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_memory: dict[bytes, _Sums] = {}  # By `_content`, of the ledgers that were asked for last.
 _memory_lock = threading.Lock()
 
 
 @contextmanager
-def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection to up-to-date sums; other callers wait for kept ones. Raises LedgerError, PricingError."""
+def current(root: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
+    """Yield a connection to up-to-date sums, and earlier answers from the same; other callers wait. Raises LedgerError,
+    PricingError."""
     root = layout.check(root)
     path = root / STATE
     try:
         if not path.exists():
             small = increment.since(root, {}).events < KEPT_EVENTS
             if small or not os.access(root, os.W_OK):
-                with _in_memory(root, small) as connection:
-                    yield connection
+                with _in_memory(root, small) as kept:
+                    yield kept
                 return
         with layout.locked(root / "locks" / "pricing.lock"), _connect() as connection:
             new = not _attach(connection, path)
             _configure(connection)
             _bring_up_to_date(connection, root, new=new)
-            yield connection
+            yield connection, {}
     except (duckdb.Error, OSError) as error:
         raise PricingError(
             f"cannot add up the ledger {root}: {error}. `rose ledger verify` names what is damaged; if nothing is, "
@@ -75,27 +85,28 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def _in_memory(root: Path, small: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+def _in_memory(root: Path, small: bool) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
     content = _content(root) if small else b""
     with _memory_lock:
-        kept = _memory.pop(content, None)
-        if kept is not None:
-            _memory[content] = kept  # The newest comes last.
-    if kept is None:
-        kept = _connect(), threading.Lock()
-        with kept[0].cursor() as connection:  # With it go the tables that only folding needs.
+        sums = _memory.pop(content, None)
+        if sums is not None:
+            _memory[content] = sums  # The newest comes last.
+    if sums is None:
+        sums = _Sums(_connect())
+        with sums.database.cursor() as connection:  # With it go the tables that only folding needs.
             _configure(connection)
             _bring_up_to_date(connection, root, new=True)
         if content and _content(root) == content:
             with _memory_lock:
-                _memory[content] = kept
+                _memory[content] = sums
                 for oldest in list(_memory)[:-_IN_MEMORY]:
                     del _memory[oldest]
-    sums, lock = kept
     try:
-        with lock, sums.cursor() as connection:
+        with sums.lock, sums.database.cursor() as connection:
             _configure(connection)
-            yield connection
+            if len(sums.answers) >= _ANSWERS:
+                sums.answers.clear()
+            yield connection, sums.answers
     except duckdb.Error:
         _memory.pop(content, None)  # After some errors a database refuses everything.
         raise

@@ -58,7 +58,8 @@ def choose(
     if (book := _adopted(root)) is not None:
         return book
     if own is None:
-        own = own_books(root, run_id, from_ns, to_ns, provenance)
+        with catalog.connect(root) as connection:
+            own = own_books(connection, run_id, from_ns, to_ns, provenance)
     if len(own) == 1:
         ((name, (runs, sha256s)),) = own.items()
         if name is not None and not pricebook.is_example(name):
@@ -111,12 +112,15 @@ def _configured() -> PriceBook | None:
 
 
 def own_books(
-    root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None, provenance: str | None = None
+    connection: catalog.Connection,
+    run_id: str | None,
+    from_ns: int | None = None,
+    to_ns: int | None = None,
+    provenance: str | None = None,
 ) -> Own:
-    """Return the books that those runs name. Raises LedgerError."""
-    with catalog.connect(root) as connection:
-        set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
-        named = rows(connection, "run/price_books")
+    """Return the books that those runs of the ledger name."""
+    set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
+    named = rows(connection, "run/price_books")
     own: Own = {}
     if any(row["price_book"] for row in named) and run_id is not None:
         named = [row for row in named if row["price_book"]]  # An RL run without a book uses the book of its fleet.

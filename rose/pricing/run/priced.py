@@ -8,8 +8,9 @@ from typing import Literal
 
 import duckdb
 
-from rose.ledger import catalog
+from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
+from rose.ledger.reading import pinned
 from rose.pricing import charges
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing.made import Made, made, together
@@ -21,7 +22,7 @@ from rose.pricing.figures import BookFacts, Figures, Stamp
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables, snapshot
+from rose.pricing.query import rows, set_variables, snapshot_pinned
 from rose.pricing.run import tokens
 from rose.pricing.run.tokens import Spread, Tokens
 
@@ -69,13 +70,13 @@ def priced(
     provenance, a period without device time, and device time that does not add up; PriceBookError for a book that
     cannot be used or lacks a price that the run needs."""
     with closing(catalog.connect(root)) as connection:
+        pinned.pin(connection, layout.check(root))
         run_id = newest_run(connection, needs) if run_id is None else run_id
         preconditions.refuse_archived(root, connection, run_id)
         run = run_facts(connection, run_id)
-        book = choice.choose(root, price_book, run_id=run_id)
+        book = choice.choose(root, price_book, run_id=run_id, own=choice.own_books(connection, run_id))
         charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
-        snapshot(connection, root, run_id)
-        set_variables(connection, run_id=run_id)
+        snapshot_pinned(connection, run_id)
         allocation = allocate(charged)
         if not any(allocation.bucket_ns().values()):
             raise PricingError(f"run {run_id} has no device time yet, so there is nothing to share its cost over")
