@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import inspect
 import os
 import shutil
@@ -163,6 +164,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in needs_cuda:
                 item.add_marker(pytest.mark.skip(reason="there is no CUDA device on this host"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare what was imported from every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def processes_of_group(group: int) -> list[psutil.Process]:

@@ -45,10 +45,11 @@ def snapshot_pinned(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
         name = "events_on_fleet" if any(row["run_id"] == run_id for row in shared) else "events_of_fleet"
         made, select = "TABLE", sql.read(f"run/{name}.sql")
     else:
-        own = "FROM ledger.event WHERE run_id = getvariable('run_id')"
+        own = "FROM event WHERE run_id = getvariable('run_id')"
         ((count,),) = connection.execute(f"SELECT count(*) {own}").fetchall()
         made, select = "TABLE" if count <= _SMALL_RUN_EVENTS else "VIEW", f"SELECT * {own}"
     connection.execute(f"CREATE OR REPLACE TEMP {made} own_event AS {select}")
+    connection.execute("DROP TABLE IF EXISTS temp.event")
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:
         begin = f"CREATE OR REPLACE VIEW {view} AS"

@@ -10,6 +10,7 @@ from rose.runtime.coserving.kv.host_memory import HostMemory
 SIZES = vmm.Sizes(moved=300, stays=4, piece_bytes=64 << 10, spare_bytes=0, rounds=2)
 
 
+@pytest.mark.long
 def test_memory_goes_there_and_back_and_a_part_that_fails_is_named(tmp_path):
     report = StageReport("vmm", True, file=tmp_path / "out.json")
     with Neighbour("cpu", 60) as first, Neighbour("cpu", 60) as second:

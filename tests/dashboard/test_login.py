@@ -126,6 +126,7 @@ def test_without_login_no_page_shows_anything(served: Dashboard) -> None:
         assert "little fleet" not in screen.text
 
 
+@pytest.mark.long
 def test_somebody_on_the_list_sees_every_page_and_takes_files_that_are_logged(served: Dashboard) -> None:
     visitor = served.visitor("1", **CFO)
     screen = visitor.open("books")

@@ -41,6 +41,7 @@ def test_an_empty_ledger_is_waited_for_and_a_run_that_has_only_begun_gets_words(
         assert not app.metric
 
 
+@pytest.mark.long
 def test_a_page_follows_a_writer(tmp_path: Path, open_page: OpenPage, kit: Any) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:

@@ -8,6 +8,7 @@ from rose.ledger import layout, segments, sources
 
 #: A smaller segment is read once, because opening it for each view takes longer than reading it.
 _SMALL_BYTES = 256 * 1024
+_SMALL_EVENTS = 10_000  # Beyond this, copying takes longer than a plan of each view over the files.
 
 
 def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
@@ -35,8 +36,12 @@ def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
         "CREATE OR REPLACE TEMP VIEW stored_event AS "
         f"FROM small_event UNION ALL BY NAME ({sources.events(root, large)})"
     )
+    ((count,),) = connection.execute("SELECT count(*) FROM stored_event").fetchall()
+    if count <= _SMALL_EVENTS:
+        connection.execute("CREATE OR REPLACE TEMP TABLE event AS FROM ledger.event")
 
 
 def unpin(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("DROP TABLE IF EXISTS temp.event")
     connection.execute("DROP VIEW temp.stored_event")
     connection.execute("DROP TABLE temp.small_event")

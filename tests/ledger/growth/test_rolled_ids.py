@@ -97,6 +97,7 @@ def test_a_late_retry_of_an_id_in_a_merged_file_counts_once(root):
     assert sum_faults(root) == ([], None, ())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", usual(["rename"], long=["rename", "replace"]))
 def test_kill_9_before_a_file_of_ids_counts(root, moment):
     """`replace` puts the file of ids into place, `rename` the generation that names it."""

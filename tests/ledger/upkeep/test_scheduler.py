@@ -72,6 +72,7 @@ def test_jobs_run_when_they_are_due_and_again_after_a_clock_was_put_back(root, m
         running.stop()
 
 
+@pytest.mark.long
 def test_stopping_stops_the_jobs_that_run_also_one_that_does_not_listen(root, tmp_path, monkeypatch):
     import scheduled_work
 

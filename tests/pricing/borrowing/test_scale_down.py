@@ -96,6 +96,7 @@ def test_time_that_several_decisions_name_is_one_span() -> None:
     assert spans == [("s0", 0, 3), ("s0", 4, 5), ("s0", 5, 6), ("s1", 1, 2)]
 
 
+@pytest.mark.long
 def test_recorded_decisions_are_charged_and_saved(
     write_ledger: Any, sample: Path, sample_report: Report, tmp_path: Path
 ) -> None:

@@ -48,6 +48,28 @@ def test_a_small_ledger_leaves_no_file_and_a_large_one_does(sample: Path, monkey
     assert charges.price(sample, BOOK).frame.equals(in_memory.frame)
 
 
+def test_memory_answers_for_the_same_events_and_prices_only(
+    write_ledger: Any, sample_made: list[Any], tmp_path: Path
+) -> None:
+    def fresh(root: Path) -> charges.Charges:
+        state._memory.clear()
+        return charges.price(root, BOOK)
+
+    root = write_ledger(sample_made[:-20], root=tmp_path / "ledger")
+    before = charges.price(root, BOOK)
+    copy = shutil.copytree(root, tmp_path / "copy")
+    assert charges.price(copy, BOOK).frame.equals(before.frame)
+    write_ledger(sample_made[-20:], root=root)
+    after = charges.price(root, BOOK)
+    assert not after.frame.equals(before.frame)
+    assert after.frame.equals(fresh(root).frame)
+    assert charges.price(copy, BOOK).frame.equals(before.frame)
+    free = [price.model_copy(update={"usd_per_hour": price.usd_per_hour * 0}) for price in BOOK.device]
+    cheap = BOOK.model_copy(update={"device": free, "sha256": "cheap"})
+    assert charges.price(copy, cheap).total_nano < before.total_nano == charges.price(copy, BOOK).total_nano
+    assert charges.price(copy, BOOK).frame.equals(fresh(copy).frame)
+
+
 @pytest.mark.long
 def test_a_damaged_or_older_file_is_made_again(sample: Path, kept: None) -> None:
     whole = charges.price(sample, BOOK).frame

@@ -23,6 +23,7 @@ def test_what_was_saved_counts_once_and_for_the_run_whose_borrow_it_was(root: Pa
     assert {run["run"] for run in json.loads(done.stdout)["runs"]} == {"red", "blue"}
 
 
+@pytest.mark.long
 def test_what_was_let_go_of_a_fleet_is_in_its_report_and_in_the_sum_of_what_was_saved(tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "controller", "fleet") as writer:

@@ -24,7 +24,7 @@ from rose.runtime.service.places import HostPlan
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 STEPS_SEEN = 2
-#: `rose demo` with steps of 96 trajectories, where it has 224.
+#: `rose demo` with steps of 48 trajectories, where it has 224.
 PROGRAM = """
 from rose import cli, config_example
 
@@ -33,7 +33,7 @@ whole = config_example.demo
 
 def smaller(*arguments, **options):
     fleet = whole(*arguments, **options)
-    training = fleet.training.model_copy(update={"groups_per_step": 12})
+    training = fleet.training.model_copy(update={"groups_per_step": 6})
     return fleet.model_copy(update={"training": training})
 
 

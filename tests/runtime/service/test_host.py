@@ -186,6 +186,7 @@ def test_after_a_boot_who_serves_on_a_lent_gpu_comes_before_its_memory_is_measur
     shutil.rmtree(plan.memory, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_an_owner_of_serving_that_died_is_started_again_and_what_cannot_be_ended_in_order_is_named(
     tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

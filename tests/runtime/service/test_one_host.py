@@ -55,6 +55,11 @@ def test_who_starts_it_may_be_killed_in_the_middle(host):
     assert {device["device_id"] for device in status(host)["devices"]} == {"s1", "r2"}
 
 
+@pytest.fixture(scope="module")
+def opened(host) -> str:
+    return json.loads(host.python(TRAINER, TOKEN, URL))
+
+
 def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
     address = json.loads((host.disk / "state" / "two" / "ray.json").read_text())["address"]
     program = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
@@ -73,8 +78,8 @@ def status(host: Host) -> dict:
     return json.loads(host.call(*ROSE, "status", "-c", "/srv/fleet.toml", "--json"))
 
 
-def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controller_has_them(host):
-    opened = json.loads(host.python(TRAINER, TOKEN, URL))
+@pytest.mark.long
+def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controller_has_them(host, opened):
     host.call(*ROSE, "drain", "s1", "--reason", "new driver", "-c", "/srv/fleet.toml")
     with (host.disk / "stay.log").open("w") as log:
         staying = host.start(*ROSE, "up", "-c", "/srv/fleet.toml", "--stay", "--down-on-stop", output=log)
@@ -96,6 +101,7 @@ def test_whoever_stays_puts_the_fleet_down_with_its_runs_kept_and_a_new_controll
     assert json.loads(host.python(TRAINER, TOKEN, URL, opened)) == [3, 4, 5, 6]
 
 
+@pytest.mark.long
 def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
     engine, *_ = [line for line in host.processes(pids=True) if "stand_ins rollout" in line and "/r2/" in line]
     for name in ("raylet", "gcs_server"):
@@ -105,7 +111,7 @@ def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
     assert engine in host.processes(pids=True)
 
 
-def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving(host):
+def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving(host, opened):
     with (host.disk / "down.log").open("w") as log:
         ending = host.start(*ROSE, "down", "-c", "/srv/fleet.toml", output=log)
     remembered = host.disk / "state" / "two" / "fleet.json"

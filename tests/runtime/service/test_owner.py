@@ -98,6 +98,7 @@ def test_one_whose_engine_waits_for_a_fork_server_that_still_loads_is_ended_too(
     assert owner.urls(made) == {}
 
 
+@pytest.mark.long
 def test_an_engine_that_fails_has_one_port_and_comes_back_there_though_nothing_can_be_written(made):
     broken = failing(made)
     owner.ensure(made)
@@ -145,6 +146,7 @@ def test_one_that_is_started_after_another_was_killed_serves_where_that_did_and_
     assert owner.urls(made) == urls
 
 
+@pytest.mark.long
 def test_one_that_outlived_its_fleet_serves_as_the_next_one_s_file_says(made):
     owner.ensure(made)
     until(serves(made))

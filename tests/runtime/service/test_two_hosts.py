@@ -233,6 +233,7 @@ def test_parts_that_are_killed_come_back_where_they_were(fleet):
     assert (fleet.engine(), fleet.pids()) == (engine, found)
 
 
+@pytest.mark.long
 def test_agents_of_a_host_are_started_anew_and_its_engine_goes_on(fleet):
     before, engine = fleet.pids(), fleet.engine()
     address = f"{fleet.one.address}:{RAY_PORT}"
@@ -254,6 +255,7 @@ def test_a_line_that_is_cut_and_mended_costs_no_part(fleet):
     assert fleet.pids() == before
 
 
+@pytest.mark.long
 def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
     tokens = 1000  # Ten seconds of it.
     with (fleet.one.disk / "turn.json").open("w") as output:
@@ -276,6 +278,7 @@ def test_a_turn_goes_on_though_its_host_loses_its_power_under_it(fleet):
     until(lambda: fleet.query(made) == [{"tokens": tokens}])
 
 
+@pytest.mark.long
 def test_the_loss_of_rays_head_loses_no_fleet(fleet):
     (run_id,) = fleet.runs()
     fleet.one.call("pkill", "-9", "gcs_server")

@@ -21,6 +21,7 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.engines import cpu
 from rose.runtime.engines.forkserver import fork_engine
 from rose.runtime.engines.ports import free_port
+from tests.long_form import LONG
 from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.agent.test_agent import LEASES, Device
 from tests.runtime.coserving.agents_in_turn import until
@@ -111,13 +112,9 @@ def start_server(model, log):
     return process, url
 
 
-def fork_server_of_two_ranks(fork_server, model, log):
-    """As `start_server`, from a process that has SGLang loaded: it would be loaded four times more."""
-    cores = sorted(os.sched_getaffinity(0))
-    binding = f"{cores[0]}|{cores[-1]}"
-    url, arguments, environment = started_as(
-        model, "--tp-size=2", SGLANG_CPU_OMP_THREADS_BIND=binding, ROSE_ENGINE_ON_CPU="1"
-    )
+def fork_server_of(fork_server, model, log, *extra, **environment):
+    """As `start_server`, from a process that has SGLang loaded: it would be loaded twice more for each rank."""
+    url, arguments, environment = started_as(model, *extra, ROSE_ENGINE_ON_CPU="1", **environment)
     with log.open("wb") as output:
         return fork_engine(fork_server.path, arguments, environment, output, own_session=True), url
 
@@ -141,9 +138,12 @@ def wait_well(process, url, log):
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory, tiny_policy, fork_server):
     folder = tmp_path_factory.mktemp("owner")
+    one, two = folder / "one", folder / "two"
+    cores = sorted(os.sched_getaffinity(0))
+    binding = f"{cores[0]}|{cores[-1]}"
     started = [
-        start_server(tiny_policy, folder / "one"),
-        fork_server_of_two_ranks(fork_server, tiny_policy, folder / "two"),
+        start_server(tiny_policy, one) if LONG else fork_server_of(fork_server, tiny_policy, one),
+        fork_server_of(fork_server, tiny_policy, two, "--tp-size=2", SGLANG_CPU_OMP_THREADS_BIND=binding),
     ]
     try:
         for (process, url), name in zip(started, ("one", "two"), strict=True):
