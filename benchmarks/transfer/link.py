@@ -192,14 +192,14 @@ def _rounds(
 ) -> dict[str, _Taken]:
     """Bring some versions to the engine in all ways; return what each took."""
     size = scope.link_elements // TENSORS
-    made = {f"layers.{index:02d}.weight": made_up.versions(size, share, index) for index in range(TENSORS)}
-    arrays = {name: next(each) for name, each in made.items()}
+    versions = {f"layers.{index:02d}.weight": made_up.versions(size, share, index) for index in range(TENSORS)}
+    arrays = {name: next(each) for name, each in versions.items()}
     sides: dict[str, _Side] = {OURS: _Ours(folders[OURS], arrays)}
     sides |= {way.name: _Plain(folders[way.name], way, arrays) for way in (XOR, DENSE)}
     taken: dict[str, _Taken] = {way: {} for way in sides}
     # The first round does not count: it loads the codec, and touches memory for the first time.
     for version in range(1, scope.link_rounds + 2):
-        arrays = {name: next(each) for name, each in made.items()}
+        arrays = {name: next(each) for name, each in versions.items()}
         order = list(urls.items())
         turn = version % len(order)
         for way, url in (*order[turn:], *order[:turn]):
