@@ -1,4 +1,4 @@
-"""What drove the change of cost between two periods: parts that sum to the difference to the nano-dollar.
+"""Causes of a change of cost between two periods: parts that sum to the difference to the nano-dollar.
 
 The parts are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting: A Managerial Emphasis,
 16th edition, 2018, chapters 7 and 14, each at the rates of the period before. [D] for this ledger: a line is the

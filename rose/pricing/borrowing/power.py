@@ -1,4 +1,4 @@
-"""What lending drew in electricity: metered where power was read, else from the price book's curve. [D] dP is the mean
+"""Electricity that lending drew: metered where power was read, else from the price book's curve. [D] dP is the mean
 power while lent less the mean while not lent, within the same fifth of serving load, the fifths weighted by their lent
 time. It is charged for all leased time. Where nothing can be compared, the extra power of a slice is the curve at the
 load with rollouts less the curve without them. A device whose price includes its energy is charged none."""
