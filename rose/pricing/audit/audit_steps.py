@@ -17,12 +17,19 @@ from rose.pricing.charges import Stay
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
 from rose.pricing.charges.pricing import total
 from rose.pricing.charges.state import owned
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, charge_nano_usd, format_ns, format_usd, split
+from rose.pricing.money import (
+    MW_NS_PER_KWH,
+    NANO_USD_PER_USD,
+    NS_PER_HOUR,
+    charge_nano_usd,
+    format_ns,
+    format_usd,
+    split,
+)
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
 
 _BYTES_PER_GB = 10**9
-_MW_NS_PER_KWH = 10**12 * 3_600_000
 _RECOMPUTED = "recomputed"
 
 
@@ -210,7 +217,7 @@ def energy(
 ) -> Iterator[Step]:
     """Yield the steps of a device-hour's energy charges; readings of other runs (`everybodys`) are divided equally."""
     price = book.electricity_at(hour_ns)
-    rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
+    rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")
     shared = everybodys is not None and everybodys.height > rows.height
     yield Step(
