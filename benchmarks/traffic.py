@@ -354,16 +354,21 @@ def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, Columns]:
     group_name = np.array([f"g{slots.devices[0]}-{slots.first_s}-{k}" for k in range(n // 8 + 1)], dtype=object)[group]
     version, ended = begin // STEP_S, begin + 2 * turns
     lost = rng.random(n) < 0.01
-    of, made = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
-    made |= {"trajectory_id": name[of], "group_id": group_name[of], "step": version[of], "policy_version": version[of]}
-    output_tokens = made["output_tokens"]
+    of, turn_columns = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
+    turn_columns |= {
+        "trajectory_id": name[of],
+        "group_id": group_name[of],
+        "step": version[of],
+        "policy_version": version[of],
+    }
+    output_tokens = turn_columns["output_tokens"]
     total = np.bincount(of, output_tokens, minlength=n).astype(np.int64)
     at_us = slots.at_us(ended, rng)
     judged = ~lost & (rng.random(n) < 0.98)
     accepted = rng.random(int(judged.sum())) < 0.6
     ids = {"trajectory_id": name, "group_id": group_name, "step": version}
     return {
-        "turn": made,
+        "turn": turn_columns,
         "trajectory": {
             "at_us": at_us,
             **ids,

@@ -188,7 +188,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """What this host can do, and what to do about each thing missing; or whether a fleet file is valid."""
+    """Show what this host can do and how to fix what is missing, or check a fleet file."""
     from rose import doctor as diagnosis
 
     if config is None:

@@ -364,12 +364,12 @@ class FleetConfig(Section):
     cache: PathText = Field(default=Path("~/.cache/rose"), description="Folder for models that are made here.")
     price_book: PriceBookText | None = Field(
         default=None,
-        description="What the run is priced by: a TOML file, or `example` for made-up prices. Left out: the ledger's "
+        description="Price book of the run: a TOML file, or `example` for made-up prices. Left out: the ledger's "
         "adopted book (`rose price FILE --adopt`), or that of ROSE_PRICE_BOOK.",
     )
     tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},
-        description="Who pays: `team` for the rollouts, `serving_team` for the traffic, as in "
+        description="Payers: `team` for the rollouts, `serving_team` for the traffic, as in "
         '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',
     )
     state: PathText = Field(default=Path("~/.local/state/rose"), description="Folder on each host for memory and logs.")
@@ -382,7 +382,7 @@ class FleetConfig(Section):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
     coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="How a device is lent.")
     traffic: TrafficConfig = Field(default_factory=TrafficConfig, description="Serving traffic to replay.")
-    task: TaskConfig = Field(default_factory=TaskConfig, description="What the policy learns.")
+    task: TaskConfig = Field(default_factory=TaskConfig, description="Task of the policy.")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
     origins: OriginsConfig = Field(default_factory=OriginsConfig, description="Where versions may be published.")

@@ -1,4 +1,4 @@
-"""What is claimed of the rounds, and the detail behind it."""
+"""Report the claims about the rounds, with their detail."""
 
 import statistics
 from typing import Any

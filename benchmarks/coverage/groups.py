@@ -49,14 +49,14 @@ def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float 
     answer = random.poisson(each * 0.2 * trajectories) + 1
     output = np.rint(each * trajectories).astype(np.int64) + answer
     share = random.beta(1.5, 1.5, size)
-    made = {"borrowed": np.rint(output * share).astype(np.int64)}
-    made["dedicated"] = output - made["borrowed"]
+    output_by_place = {"borrowed": np.rint(output * share).astype(np.int64)}
+    output_by_place["dedicated"] = output - output_by_place["borrowed"]
     stale = random.random(size) < 0.1
-    ns = {place: np.rint(tokens * NS_PER_TOKEN * _speed(random, size)) for place, tokens in made.items()}
+    ns = {place: np.rint(tokens * NS_PER_TOKEN * _speed(random, size)) for place, tokens in output_by_place.items()}
     fresh = {"judged": trajectories, "accepted": accepted, "audited": audited, "audited_correct": correct}
     columns = {"trajectories": trajectories, "output_tokens": output, "answer_tokens": answer}
     columns |= {name: np.where(stale, 0, values) for name, values in fresh.items()}
-    for place, tokens in made.items():
+    for place, tokens in output_by_place.items():
         columns |= {f"{place}_tokens": tokens, f"{place}_useful": np.where(stale, 0, tokens)}
     counts = {name: values.tolist() for name, values in columns.items()}
     rows = [
@@ -71,15 +71,15 @@ def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float 
             "block": number,
             "rollout_ns": int(ns[place][block == number].sum()),
             "ns": int(ns[place][block == number].sum() * 1.5),
-            "tokens": int(made[place][block == number].sum()),
+            "tokens": int(output_by_place[place][block == number].sum()),
         }
-        for place in made
+        for place in output_by_place
         for number in range(BLOCKS)
     ]
     none = dict.fromkeys(FATES, 0)
     became = {
         place: Tokens(none | {"stale": int(tokens[stale].sum()), "rejected": int(tokens[~stale].sum())})
-        for place, tokens in made.items()
+        for place, tokens in output_by_place.items()
     }
     return Run(Groups.of(rows), blocks, {place: int(of.sum()) for place, of in ns.items()}, became)
 
@@ -129,14 +129,14 @@ def truths() -> dict[str, float]:
     """Return the truth of every figure of `cost`."""
     run, cost = many()
     found = run.groups
-    known = {name: float(getattr(found, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
-    known["phi"] = float(cost.borrowed_share or 0)
+    figures = {name: float(getattr(found, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
+    figures["phi"] = float(cost.borrowed_share or 0)
     for line, usd in cost_per_correct.measured(cost, found).items():
-        known[f"per accepted, {line}"] = float(usd or 0)
-        known[f"per correct, {line}"] = float(usd or 0) / known["ppv"]
-        known[f"formula, {line}"] = cost_per_correct.formula(CPM_USD, found.r, found, cost.pi(line)) or 0.0
-    known["C3 / PPV"] = known["formula, blended"] / known["ppv"]
-    return known
+        figures[f"per accepted, {line}"] = float(usd or 0)
+        figures[f"per correct, {line}"] = float(usd or 0) / figures["ppv"]
+        figures[f"formula, {line}"] = cost_per_correct.formula(CPM_USD, found.r, found, cost.pi(line)) or 0.0
+    figures["C3 / PPV"] = figures["formula, blended"] / figures["ppv"]
+    return figures
 
 
 def cost(random: np.random.Generator) -> Iterator[Shown]:

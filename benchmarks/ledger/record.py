@@ -1,4 +1,4 @@
-"""What `record` costs its caller, and how many events a second reach the disk: medians of rounds, in turns."""
+"""Time of `record` for its caller, and events a second that reach the disk: medians of rounds, in turns."""
 
 import dataclasses
 import itertools

@@ -66,12 +66,12 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
 def _publish(folder: Path, elements: int, newest: int, kept: set[int]) -> dict[int, _Tensors]:
     """Publish versions 0 to `newest` in three stores; return the tensors of `kept` and of the newest."""
     size = elements // TENSORS
-    made = made_up.versions(size, SHARE)
+    versions = made_up.versions(size, SHARE)
     store = VersionStore(folder / _COMPOSITES, anchor_every=2 * newest, anchors_kept=1)
     found, chain = {}, []
     for version in range(newest + 1):
         # Tensors are encoded apart, so the same weights shifted serve as other tensors.
-        bits = next(made)
+        bits = next(versions)
         shifted = [np.roll(bits, index * size // TENSORS) for index in range(TENSORS)]
         tensors = {f"layers.{index}.weight": from_bits(each, "bfloat16") for index, each in enumerate(shifted)}
         chain.append(store.publish(version, tensors).manifest)

@@ -13,15 +13,13 @@ The phases follow one another, as on two hosts with all cores each; a total is t
 the rest once.
 """
 
-import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,7 +27,7 @@ import torch
 from benchmarks.transfer import made_up
 from benchmarks.transfer.child import served
 from benchmarks.transfer.scope import ORDINARY_SHARES, Scope
-from benchmarks.transfer.ways import DENSE, XOR, Way
+from benchmarks.transfer.ways import DENSE, XOR, Way, in_threads
 from rose.accept.report import Report
 from rose.runtime.transfer.apply.apply import Prepared, prepare
 from rose.runtime.transfer.codec.bits import digest, from_bits
@@ -41,8 +39,6 @@ from rose.runtime.transfer.store.chunks import ChunkBuilder, ChunkFolder
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 Arrays = dict[str, Bits]
 #: Of one way: values by phase, a value a round; seconds, and `wire_bytes`.
 _Taken = dict[str, list[float]]
@@ -110,7 +106,7 @@ class _Plain:
 
         builder, pieces, dense = ChunkBuilder(self._chunks), [], self._way is DENSE
         names = sorted(arrays)
-        for name, (sent, result) in zip(names, _in_threads(encode, names), strict=True):
+        for name, (sent, result) in zip(names, in_threads(encode, names, "tensors"), strict=True):
             chunk, offset = builder.add(frozenset({0}), sent)
             pieces.append(
                 PieceEntry(
@@ -144,7 +140,7 @@ class _Plain:
             sent = staged.chunk(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
             self._decode(self._engine[piece.name], sent, piece.result_xxh3, self._second[piece.name])
 
-        _in_threads(one, manifest.pieces)
+        in_threads(one, manifest.pieces, "tensors")
 
     def apply(self) -> None:
         self._engine, self._second = self._second, self._engine
@@ -192,14 +188,14 @@ def _rounds(
 ) -> dict[str, _Taken]:
     """Bring some versions to the engine in all ways; return what each took."""
     size = scope.link_elements // TENSORS
-    made = {f"layers.{index:02d}.weight": made_up.versions(size, share, index) for index in range(TENSORS)}
-    arrays = {name: next(each) for name, each in made.items()}
+    versions = {f"layers.{index:02d}.weight": made_up.versions(size, share, index) for index in range(TENSORS)}
+    arrays = {name: next(each) for name, each in versions.items()}
     sides: dict[str, _Side] = {OURS: _Ours(folders[OURS], arrays)}
     sides |= {way.name: _Plain(folders[way.name], way, arrays) for way in (XOR, DENSE)}
     taken: dict[str, _Taken] = {way: {} for way in sides}
     # The first round does not count: it loads the codec, and touches memory for the first time.
     for version in range(1, scope.link_rounds + 2):
-        arrays = {name: next(each) for name, each in made.items()}
+        arrays = {name: next(each) for name, each in versions.items()}
         order = list(urls.items())
         turn = version % len(order)
         for way, url in (*order[turn:], *order[:turn]):
@@ -243,8 +239,3 @@ def _note(taken: _Taken, phase: str, began_s: float) -> None:
 
 def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
     return {name: from_bits(array, "bfloat16") for name, array in arrays.items()}
-
-
-def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="plain") as pool:
-        return list(pool.map(act, jobs))

@@ -50,7 +50,7 @@ def _encode_xor(base: Bits, new: Bits) -> bytes:
     def one(cut: slice) -> bytes:
         return _zstd()[0].compress((base[cut] ^ new[cut]).data)
 
-    parts = _in_threads(one, _blocks(new.size))
+    parts = in_threads(one, _blocks(new.size), "blocks")
     return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
 
 
@@ -60,7 +60,7 @@ def _apply_xor(base: Bits, sent: Buffer) -> None:
         block = base[cut]
         np.bitwise_xor(block, np.frombuffer(_zstd()[1].decompress(part), base.dtype), out=block)
 
-    _in_threads(one, _unpack(base.size, sent))
+    in_threads(one, _unpack(base.size, sent), "blocks")
 
 
 AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
@@ -90,10 +90,12 @@ def _zstd() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
     return zstd
 
 
-def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
-    return [act(job) for job in jobs] if len(jobs) < 2 else list(_threads().map(act, jobs))
+def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T], pool: str) -> list[_R]:
+    """Return `act` of each job, from the threads of the pool of this name, a thread for each core. A job that starts
+    jobs itself names another pool: in its own pool it could wait for its own thread."""
+    return [act(job) for job in jobs] if len(jobs) < 2 else list(_threads(pool).map(act, jobs))
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="compare")
+def _threads(pool: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix=pool)

@@ -1,4 +1,4 @@
-"""Who may reach a server: loopback addresses, and the requests that a web page may send."""
+"""Access to a server: loopback addresses, and the requests that a web page may send."""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""What each file of a ledger says by itself, and the memory that keeps an unchanged one from being read again."""
+"""Check each file of a ledger by itself, and remember the results so that no unchanged file is read again."""
 
 import functools
 import hashlib
@@ -33,9 +33,8 @@ _T = TypeVar("_T")
 
 
 class Seen:
-    """What verifications of one process found in each file, so that the next one reads new files only. A file is
-    identified by path, size, inode and times, so only a full verification finds bytes that decay. Threads may share
-    it."""
+    """Findings of one process's verifications by file, so that the next one reads new files only. A file is identified
+    by path, size, inode and times, so only a full verification finds bytes that decay. Threads may share it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

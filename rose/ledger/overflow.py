@@ -1,6 +1,6 @@
-"""What happens to high-volume events while the queue is full: they are merged or counted, and none goes unaccounted
-for. Slices and power readings of a device are merged with the one before them, so that no nanosecond is lost. Other
-events are counted and their amounts summed, and a `ledger` event of action `dropped` reports them."""
+"""Merge or count high-volume events while the queue is full, so that each event is accounted for. Slices and power
+readings of a device are merged with the one before them, so that no nanosecond is lost. Other events are counted and
+their amounts summed, and a `ledger` event of action `dropped` reports them."""
 
 import json
 from collections import Counter

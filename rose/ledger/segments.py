@@ -46,7 +46,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a writer noted outside its segments, as paths relative to the ledger. `announced` is noted before its file
+    """A writer's notes outside its segments, as paths relative to the ledger. `announced` is noted before its file
     is written, and becomes `segment` once the file stands. So the newest segment after a kill at any moment is one of
     the two. After a power cut it may be neither."""
 

@@ -1,1 +1,1 @@
-"""What a borrowed rollout cost: price books, allocation of device time and money, and cost per correct answer."""
+"""Cost of borrowed rollouts: price books, allocation of device time and money, and cost per correct answer."""

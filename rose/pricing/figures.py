@@ -66,7 +66,7 @@ class Stamp:
 
     @property
     def warnings(self) -> list[str]:
-        """What must be seen before any figure is."""
+        """Warnings to show above all figures."""
         lines = []
         if not self.verified:
             lines.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")

@@ -13,6 +13,8 @@ USD = "USD"
 NANO_USD_PER_USD = 1_000_000_000
 NS_PER_HOUR = 3_600_000_000_000
 NS_PER_S = 1_000_000_000
+J_PER_KWH = 3_600_000
+MW_NS_PER_KWH = J_PER_KWH * 1000 * NS_PER_S  #: Milliwatt-nanoseconds in a kilowatt-hour.
 
 
 class PricingError(UserError):

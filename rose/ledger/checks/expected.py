@@ -1,4 +1,4 @@
-"""What the files of a ledger say of one another: its writers, their keys, how far each goes, and what was moved."""
+"""The ledger's records about its own files: writers, their keys, each writer's last event, and moved files."""
 
 import hashlib
 import threading

@@ -1,4 +1,4 @@
-"""What makes a ledger a spool: its segments are copied to a controller, and stay here until they are there.
+"""A spool is a ledger whose segments are copied to a controller. They stay here until they have arrived.
 `forwarded/<writer>.json` says how far a writer's segments were acknowledged. It may lag. Commands that remove segments
 read it, and the forwarder does while the controller is away."""
 

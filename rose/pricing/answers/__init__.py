@@ -1,1 +1,1 @@
-"""What a correct answer cost, and what would make it cheaper: levers, breakdowns, the frontier, verifiers."""
+"""Cost of a correct answer, and ways to lower it: levers, breakdowns, the frontier, verifiers."""

@@ -1,4 +1,4 @@
-"""What an accepted trajectory cost, by policy version, task or step: rows that sum to the run's own figure. The dollars
+"""Cost of an accepted trajectory, by policy version, task or step: rows that sum to the run's own figure. The dollars
 are those of the blended price line: borrowed time at its marginal price, dedicated time at its amortized one. Each
 placement's dollars are divided among the rows by the tokens made there, to the nano-dollar. A trajectory belongs whole
 to one row: the oldest policy version that made one of its tokens, its task, or its step. `unallocated` has the rest:

@@ -1,4 +1,4 @@
-"""What drove the change of cost between two periods: parts that sum to the difference to the nano-dollar.
+"""Causes of a change of cost between two periods: parts that sum to the difference to the nano-dollar.
 
 The parts are the volume, mix and price variances of Horngren, Datar and Rajan, Cost Accounting: A Managerial Emphasis,
 16th edition, 2018, chapters 7 and 14, each at the rates of the period before. [D] for this ledger: a line is the
@@ -223,8 +223,8 @@ def _steps(
     if growth is None or min(amounts) <= 0:
         return None
     accepted = Fraction(now.accepted_tokens, before.accepted_tokens)
-    made = Fraction(now.tokens, before.tokens)
-    reached = [Fraction(1), *accumulate((accepted, made / accepted, growth / made), mul)]
+    tokens_ratio = Fraction(now.tokens, before.tokens)
+    reached = [Fraction(1), *accumulate((accepted, tokens_ratio / accepted, growth / tokens_ratio), mul)]
     return tuple(zip(OUTPUT, (after - until for until, after in pairwise(reached)), strict=True))
 
 
@@ -283,29 +283,29 @@ def build(
     return changes(side(was.frame, by), side(now.frame, by), by=by, before_stamp=was.stamp, stamp=now.stamp)
 
 
-def sentence(made: Changes, signed: Callable[[int], str] = signed_usd) -> str:
+def sentence(comparison: Changes, signed: Callable[[int], str] = signed_usd) -> str:
     """Return how much more or less it cost, and the effect that did most of it; `signed` writes nano-dollars."""
-    change = made.total.change_nano
+    change = comparison.total.change_nano
     if change == 0:
         return "It cost the same."
     sign = 1 if change > 0 else -1
-    effect, amount = max(made.total.effects.items(), key=lambda item: sign * item[1])
-    share = f" ({abs(change) / made.total.before_nano:.1%})" if made.total.before_nano > 0 else ""
+    effect, amount = max(comparison.total.effects.items(), key=lambda item: sign * item[1])
+    share = f" ({abs(change) / comparison.total.before_nano:.1%})" if comparison.total.before_nano > 0 else ""
     return f"Cost changed by {signed(change)}{share}, mostly {effect} ({signed(amount)})."
 
 
-def terminal(made: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
-    now, before = (Period(stamp.from_ns, stamp.to_ns) for stamp in (made.stamp, made.before))
-    yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {made.stamp}]"
-    if not made.before.verified:
+def terminal(comparison: Changes, calendar: Calendar, top: int = TOP) -> Iterator[Element]:
+    now, before = (Period(stamp.from_ns, stamp.to_ns) for stamp in (comparison.stamp, comparison.before))
+    yield f"{calendar.text(now)}, compared with {calendar.text(before)}  [{AMORTIZED}; {comparison.stamp}]"
+    if not comparison.before.verified:
         yield "The ledger of the period before is NOT VERIFIED."
-    yield sentence(made, lambda nano: signed_money(nano, made.stamp.currency))
-    yield table(made, top)
+    yield sentence(comparison, lambda nano: signed_money(nano, comparison.stamp.currency))
+    yield table(comparison, top)
 
 
-def csv_text(made: Changes) -> str:
+def csv_text(comparison: Changes) -> str:
     """Return a row for each group, the largest change first; amounts in whole units of the currency, to the nano."""
-    written, stamp, before = io.StringIO(), made.stamp, made.before
+    written, stamp, before = io.StringIO(), comparison.stamp, comparison.before
     rows = csv.writer(written, lineterminator="\n")
     terms = {
         "currency": stamp.currency,
@@ -319,31 +319,34 @@ def csv_text(made: Changes) -> str:
         "price_book": stamp.book.text,
         "example_prices": str(stamp.book.example or before.book.example).lower(),
     }
-    rows.writerow([made.by, "before", "now", "change", *(effect.replace(" ", "_") for effect in EFFECTS), *terms])
-    for group in made.groups:
+    rows.writerow([comparison.by, "before", "now", "change", *(effect.replace(" ", "_") for effect in EFFECTS), *terms])
+    for group in comparison.groups:
         amounts = (group.before_nano, group.cost_nano, group.change_nano, *(group.effects[name] for name in EFFECTS))
         texts = (f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
         rows.writerow([*csv_cells((group.name,)), *texts, *csv_cells(map(str, terms.values()))])
     return written.getvalue()
 
 
-def table(made: Changes, top: int = TOP) -> Table:
+def table(comparison: Changes, top: int = TOP) -> Table:
     """Return a row for each of the `top` groups that changed most, one for the others, and their sum."""
-    shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in made.groups)]
+    shown = [effect for effect in EFFECTS if any(group.effects[effect] for group in comparison.groups)]
 
     def row(name: str, groups: tuple[Group, ...]) -> Row:
         effects = (sum(group.effects[effect] for group in groups) for effect in shown)
         costs = (sum(group.before_nano for group in groups), sum(group.cost_nano for group in groups))
         return (name, *costs, costs[1] - costs[0], *effects)
 
-    rest = made.groups[top:]
-    currency = made.stamp.currency
+    rest = comparison.groups[top:]
+    currency = comparison.stamp.currency
     return Table(
         title="",
-        columns=(Column(made.by), *(Column(name, "money", currency) for name in ("before", "now", "change", *shown))),
+        columns=(
+            Column(comparison.by),
+            *(Column(name, "money", currency) for name in ("before", "now", "change", *shown)),
+        ),
         rows=(
-            *(row(group.name, (group,)) for group in made.groups[:top]),
+            *(row(group.name, (group,)) for group in comparison.groups[:top]),
             *([row(f"{len(rest)} others", rest)] if rest else []),
         ),
-        footer=(row("total", made.groups),),
+        footer=(row("total", comparison.groups),),
     )

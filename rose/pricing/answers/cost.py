@@ -1,4 +1,4 @@
-"""What a correct answer of one run cost, as tables: price lines, C3 with its interval, levers, and a breakdown."""
+"""Cost of one run's correct answers, as tables: price lines, C3 with its interval, levers, and a breakdown."""
 
 from __future__ import annotations
 

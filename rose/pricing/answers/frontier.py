@@ -153,7 +153,7 @@ def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """What one side brings: the figure, its resamples, and whether it lowers the cost (None: cannot be told)."""
+    """The gain of one side: the figure, its resamples, and whether it lowers the cost (None: cannot be told)."""
 
     value: float | None
     draws: Floats | None

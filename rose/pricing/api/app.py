@@ -90,17 +90,17 @@ def application(
 
     @app.get("/cost")
     def get_cost(query: Annotated[CostQuery, Query()]) -> dict[str, Any]:
-        """What a period cost, divided by team, run, task ..."""
+        """Return the cost of a period by team, run, task ..."""
         return answer("/cost", query)
 
     @app.get("/saved")
     def get_saved(query: Annotated[SavedQuery, Query()]) -> dict[str, Any]:
-        """What borrowing saved in a period, of the fleet, and by team and run."""
+        """Return the savings of a period: fleet, teams and runs."""
         return answer("/saved", query)
 
     @app.get("/forecast")
     def get_forecast(query: Annotated[ForecastQuery, Query()]) -> dict[str, Any]:
-        """What a month will have cost when it is over."""
+        """Return the forecast cost of a whole month."""
         return answer("/forecast", query)
 
     @app.get("/report")

@@ -42,11 +42,11 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
         f"marginal is what borrowing added to it, of runs that count in the month; {_MERGED}.",
     ),
     "rose_cost_bill_dollars": (_PART, f"The bill, {_SO_FAR}."),
-    "rose_cost_rollout_dollars": (_PART, f"What rollout time cost, borrowed and dedicated, amortized, {_SO_FAR}."),
+    "rose_cost_rollout_dollars": (_PART, f"Cost of rollout time, borrowed and dedicated, amortized, {_SO_FAR}."),
     "rose_cost_per_accepted_dollars": (_PART, f"Amortized rollout cost of an accepted answer, {_SO_FAR}."),
     "rose_saved_dollars": (
         (*_PART, "kind"),
-        "What borrowing saved in runs that count in this UTC month: cash if the fleet would have been there anyway, "
+        "Savings of borrowing in runs that count in this UTC month: cash if the fleet would have been there anyway, "
         "cash if not, and capacity avoided, which was on no bill. Never add them. Without a sample: not known.",
     ),
     "rose_borrowed_device_seconds": (_RUN, f"Rollout time on serving devices, {_SO_FAR}; {_MERGED}."),
@@ -60,7 +60,7 @@ METRICS: Mapping[str, tuple[tuple[str, ...], str]] = {  #: Every metric: its lab
     "rose_cost_up": (("ledger",), "1 if the ledger was priced; 0 if it could not be, and then it has no figures."),
     "rose_cost_computed_timestamp_seconds": ((), "When these figures were made, Unix time."),
     "rose_ledger_sound": (("ledger",), "1 if the ledger verified when these figures were made."),
-    "rose_ledger_problems": (("ledger",), "What is wrong with the ledger: how many problems."),
+    "rose_ledger_problems": (("ledger",), "Problems of the ledger."),
     "rose_ledger_verified_timestamp_seconds": (("ledger",), "Up to when the ledger was verified, Unix time."),
 }
 

@@ -17,12 +17,19 @@ from rose.pricing.charges import Stay
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
 from rose.pricing.charges.pricing import total
 from rose.pricing.charges.state import owned
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, charge_nano_usd, format_ns, format_usd, split
+from rose.pricing.money import (
+    MW_NS_PER_KWH,
+    NANO_USD_PER_USD,
+    NS_PER_HOUR,
+    charge_nano_usd,
+    format_ns,
+    format_usd,
+    split,
+)
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
 
 _BYTES_PER_GB = 10**9
-_MW_NS_PER_KWH = 10**12 * 3_600_000
 _RECOMPUTED = "recomputed"
 
 
@@ -71,19 +78,21 @@ class Step:
 
 def capacity(
     rows: pl.DataFrame,
-    asked: pl.DataFrame,
+    question_rows: pl.DataFrame,
     book: PriceBook,
     hour_ns: int,
     evidence: Evidence,
     everybodys: pl.DataFrame | None = None,
-    held: Held | None = None,
+    part: Held | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of device time: `rows` are all capacity charges of a device-hour, `asked` some of them.
-    `everybodys` adds other runs' charges of the device-hour at the same price; `held` is this holder's part."""
-    rows, asked, everybodys = map(_with_tenant, (rows, asked, rows if everybodys is None else everybodys))
+    """Yield the steps of device time: `rows` are all capacity charges of a device-hour, `question_rows` some of them.
+    `everybodys` adds other runs' charges of the device-hour at the same price; `part` is this holder's part."""
+    rows, question_rows, everybodys = map(
+        _with_tenant, (rows, question_rows, rows if everybodys is None else everybodys)
+    )
     names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
     whole = _by(rows, names)
-    wanted = set(_by(asked, names))
+    wanted = set(_by(question_rows, names))
     order = sorted(whole, key=_rank)
     lot = _by(everybodys, names)
     timed = {key: lot[key]["ns"] for key in sorted(lot, key=_rank) if lot[key]["ns"]}
@@ -109,8 +118,8 @@ def capacity(
                 ),
             ),
         )
-        if held is not None and held.others:
-            yield _part(total(rows, "ns"), held)
+        if part is not None and part.others:
+            yield _part(total(rows, "ns"), part)
         says = "divided among runs, leases and buckets by nanoseconds, the largest remainders rounded up"
         named = {key: f"{charge:,} x {timed.get(key, 0):,} / {ns:,} ns ({_named(key)})" for key in order}
     else:
@@ -127,9 +136,11 @@ def capacity(
             own = (pl.col("bucket") == bucket) & pl.col("lease_id").eq_missing(lease_id)
             own &= pl.col("rl_run_id").eq_missing(rl_run_id)
             nano = shares.get(key, 0)
-            yield _rollout(rows.filter(own), asked.filter(own), (lease_id, rl_run_id), nano, book, hour_ns, evidence)
+            yield _rollout(
+                rows.filter(own), question_rows.filter(own), (lease_id, rl_run_id), nano, book, hour_ns, evidence
+            )
     charged, sought = {key[2:]: amounts for key, amounts in whole.items()}, {key[2:] for key in wanted}
-    yield _slices(charged, sought, evidence, held)
+    yield _slices(charged, sought, evidence, part)
 
 
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
@@ -151,27 +162,29 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
     return {holder: Held(whole[holder], own[holder], tuple(sorted(met[holder] - {holder}))) for holder in sorted(whole)}
 
 
-def _part(ns: int, held: Held) -> Step:
-    others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in held.others)
+def _part(ns: int, part: Held) -> Step:
+    others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in part.others)
     return Step(
         title="shared",
         says=(
-            f"the run held the device for {format_ns(held.held_ns)} of the hour, some of it together with {others}; "
+            f"the run held the device for {format_ns(part.held_ns)} of the hour, some of it together with {others}; "
             "of that each has an equal part"
         ),
-        sums=(Sum("its part of the time", ns, held.ns, "ns"),),
+        sums=(Sum("its part of the time", ns, part.ns, "ns"),),
     )
 
 
 def transfer(
-    rows: pl.DataFrame, asked: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
+    rows: pl.DataFrame, question_rows: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
 ) -> Iterator[Step]:
     """Yield the steps of weight syncs: `rows` are all transfer charges of a device-hour."""
     sent: Counter[tuple[Any, ...]] = Counter()
     for event in evidence.syncs:
         sent[event["route"], event["policy_version"], event["rl_run_id"]] += event["wire_bytes"]
-    charged, wanted = (_by(_with_tenant(frame), ("route", "policy_version", "rl_run_id")) for frame in (rows, asked))
-    for route in sorted(set(asked["route"])):
+    charged, wanted = (
+        _by(_with_tenant(frame), ("route", "policy_version", "rl_run_id")) for frame in (rows, question_rows)
+    )
+    for route in sorted(set(question_rows["route"])):
         price = book.transfer_at(route, hour_ns)
         rate = Fraction(price.usd_per_gb) * NANO_USD_PER_USD / _BYTES_PER_GB
         yield Step(
@@ -179,7 +192,7 @@ def transfer(
             says=f"${price.usd_per_gb} for each GB over the route {route}{_entry(book, 'transfer', price)}",
             sums=tuple(
                 Sum(f"{row['bytes']:,} bytes at that price, rounded once", row["cost_nano"], round(row["bytes"] * rate))
-                for row in asked.filter(pl.col("route") == route).iter_rows(named=True)
+                for row in question_rows.filter(pl.col("route") == route).iter_rows(named=True)
             ),
         )
     yield Step(
@@ -196,7 +209,7 @@ def transfer(
 
 def energy(
     rows: pl.DataFrame,
-    asked: pl.DataFrame,
+    question_rows: pl.DataFrame,
     book: PriceBook,
     hour_ns: int,
     evidence: Evidence,
@@ -204,7 +217,7 @@ def energy(
 ) -> Iterator[Step]:
     """Yield the steps of a device-hour's energy charges; readings of other runs (`everybodys`) are divided equally."""
     price = book.electricity_at(hour_ns)
-    rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
+    rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")
     shared = everybodys is not None and everybodys.height > rows.height
     yield Step(
@@ -224,7 +237,7 @@ def energy(
 
 def _rollout(
     rows: pl.DataFrame,
-    asked: pl.DataFrame,
+    question_rows: pl.DataFrame,
     under: tuple[str | None, str | None],
     nano: int,
     book: PriceBook,
@@ -232,9 +245,9 @@ def _rollout(
     evidence: Evidence,
 ) -> Step:
     prices = book.tokens_at(hour_ns)
-    made = [event for event in evidence.tokens if (event["lease_id"], event["rl_run_id"]) == under]
+    token_events = [event for event in evidence.tokens if (event["lease_id"], event["rl_run_id"]) == under]
     again: Counter[tuple[Any, ...]] = Counter()
-    for event in made:
+    for event in token_events:
         again[event["policy_version"], event["task"]] += event["recomputed_tokens"]
     listed = {_fate(row): row for row in rows.iter_rows(named=True)}
     for (version, task), tokens in again.items():
@@ -250,7 +263,7 @@ def _rollout(
     }
     scale = lcm(*(weight.denominator for weight in weights.values()))
     shares = split(nano, {key: int(weight * scale) for key, weight in weights.items()})
-    wanted = {_fate(row) for row in asked.iter_rows(named=True)}
+    wanted = {_fate(row) for row in question_rows.iter_rows(named=True)}
     sums = [
         Sum(
             f"{nano:,} x {_percent(weights, key)} ({key[2]}, version {key[0]}, task {key[1]}, "
@@ -262,7 +275,9 @@ def _rollout(
         for key in weights
     ]
     counted = sum(row["tokens"] for row in listed.values())
-    sums.append(Sum("tokens of the hour's turns and preemptions", counted, sum(e["tokens"] for e in made), "tokens"))
+    sums.append(
+        Sum("tokens of the hour's turns and preemptions", counted, sum(e["tokens"] for e in token_events), "tokens")
+    )
     return Step(
         title=f"rollout, {_lease(under[0])}{_whose(under[1])}",
         says=(
@@ -277,7 +292,7 @@ def _slices(
     charged: Mapping[tuple[Any, ...], Mapping[str, int]],
     wanted: set[tuple[Any, ...]],
     evidence: Evidence,
-    held: Held | None,
+    part: Held | None,
 ) -> Step:
     reported_ns: Counter[tuple[Any, ...]] = Counter()
     for row in evidence.slices:
@@ -285,15 +300,15 @@ def _slices(
             for bucket, ns in own.items():
                 reported_ns[row["lease_id"], bucket, rl_run_id] += ns
     scaled = ""
-    if held is not None and held.ns < held.held_ns:
-        reported_ns[None, UNACCOUNTED, None] = held.held_ns - reported_ns.total()
+    if part is not None and part.ns < part.held_ns:
+        reported_ns[None, UNACCOUNTED, None] = part.held_ns - reported_ns.total()
         reported = {
             key: reported_ns[key]
             for key in sorted(reported_ns, key=lambda key: _rank(("", "", *key)))
             if reported_ns[key]
         }
-        reported_ns = Counter(split(held.ns, reported))
-        scaled = f", in proportion to the run's part, {held.ns:,} of {held.held_ns:,} ns"
+        reported_ns = Counter(split(part.ns, reported))
+        scaled = f", in proportion to the run's part, {part.ns:,} of {part.held_ns:,} ns"
     keys = [key for key in dict.fromkeys((*charged, *+reported_ns)) if key[1] != UNACCOUNTED]
     return Step(
         title="slices",

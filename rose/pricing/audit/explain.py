@@ -61,10 +61,10 @@ class Question:
         """Return why `rows_of` is empty: the first unknown value, else that no row has all."""
         for name in ("device_id", "bucket", "lease_id", "team", "task", "fate", "policy_version"):
             value = getattr(self, name)
-            known = frame[name].drop_nulls().unique().sort().to_list()
-            if value is not None and value not in known:
+            values = frame[name].drop_nulls().unique().sort().to_list()
+            if value is not None and value not in values:
                 option = name.removesuffix("_id").removeprefix("policy_")
-                return f"no charge has {option} {value!r}{did_you_mean(str(value), [*map(str, known)])}"
+                return f"no charge has {option} {value!r}{did_you_mean(str(value), [*map(str, values)])}"
         return "no charge has all of that; `rose cost --by run --by device --by bucket` lists them"
 
 
@@ -204,23 +204,25 @@ def _chain(
         holder = (device_hour.run_id, device_hour.device_id, pool, device_class)
         own = [(stay.t0_ns, stay.t1_ns) for stay in tenures if stay.holder == holder]
         unit = (hardware_id, pool, device_class)
-        charged, asked, lot = (_of_unit(frame, "capacity", unit) for frame in (whole, rows, everybodys))
+        charged, question_rows, lot = (_of_unit(frame, "capacity", unit) for frame in (whole, rows, everybodys))
         unit_evidence = evidence.of_unit(unit) if several else evidence
         if stays is not None:
             unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
         shares = held(tenures, device_hour.hour_ns)
-        steps += audit_steps.capacity(charged, asked, book, device_hour.hour_ns, unit_evidence, lot, shares.get(holder))
+        steps += audit_steps.capacity(
+            charged, question_rows, book, device_hour.hour_ns, unit_evidence, lot, shares.get(holder)
+        )
     if "transfer" in rows["kind"]:
-        charged, asked = (frame.filter(kind="transfer") for frame in (whole, rows))
-        steps += audit_steps.transfer(charged, asked, book, device_hour.hour_ns, evidence)
+        charged, question_rows = (frame.filter(kind="transfer") for frame in (whole, rows))
+        steps += audit_steps.transfer(charged, question_rows, book, device_hour.hour_ns, evidence)
     for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
-        charged, asked = (_of_unit(frame, "energy", unit) for frame in (whole, rows))
+        charged, question_rows = (_of_unit(frame, "energy", unit) for frame in (whole, rows))
         others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
             charged, on=("fleet_run_id", "device_id"), how="anti"
         )
         unit_evidence = evidence.of_unit(unit) if several else evidence
         steps += audit_steps.energy(
-            charged, asked, book, device_hour.hour_ns, unit_evidence, pl.concat([charged, others])
+            charged, question_rows, book, device_hour.hour_ns, unit_evidence, pl.concat([charged, others])
         )
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
@@ -268,10 +270,10 @@ def _corrections(closed: Bill, question: Question, device_hour: DeviceHour) -> s
 
 
 def elements(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
-    amount, asked = explained.amount, explained.device_hour
+    amount, device_hour = explained.amount, explained.device_hour
     yield f"{amount.text}, {explained.title}  [{amount.view}; {amount.stamp}]"
-    hour, count = hour_text(asked.hour_ns), len(explained.rows)
-    yield f"run {asked.run_id}, device {asked.device_id}, hour {hour}; {count} charges"
+    hour, count = hour_text(device_hour.hour_ns), len(explained.rows)
+    yield f"run {device_hour.run_id}, device {device_hour.device_id}, hour {hour}; {count} charges"
     for step in explained.steps:
         yield ""
         yield f"<- {step.title}: {step.says}"

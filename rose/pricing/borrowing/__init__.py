@@ -1,1 +1,1 @@
-"""What borrowing costs: its marginal terms, what it is provided for, and what the other ways would have cost."""
+"""Cost of borrowing: its marginal terms, the provision for bursts, and the cost of the alternatives."""

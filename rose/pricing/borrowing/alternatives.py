@@ -1,4 +1,4 @@
-"""What the borrowed tokens would have cost otherwise, and where borrowing stops being worth it [D].
+"""Cost of the borrowed tokens by other means, and when borrowing is no longer worth it [D].
 
 The same useful rollout tokens, T, are priced
 - on dedicated devices, at the ledger's dedicated throughput, waste and price: T * dollars / useful tokens there, for

@@ -1,4 +1,4 @@
-"""What lending costs serving, against time in which leases were withheld at random. [D] The ledger holds the draw that
+"""Cost of lending to serving, against time in which leases were withheld at random. [D] The ledger holds the draw that
 withheld a window or not. *Lent time* is every drawn window that was not withheld, leased or not: a lease taken back
 early, and the wash-out of a withheld window, belong to what lending does.
 - *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld, for dollars C of N requests: the
@@ -34,7 +34,7 @@ _INTERFERENCE = "interference_usd_per_device_hour"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harm:
-    """What is known of a run. `confounded` says why nothing is; everything else is then empty."""
+    """The measured harm of a run. If `confounded` says why there is none, the rest is empty."""
 
     confounded: str | None = None
     windows: int = 0

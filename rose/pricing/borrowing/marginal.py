@@ -1,4 +1,4 @@
-"""What the borrow added to the bill: energy, transfer, scheduler, recomputed KV cache, provision.
+"""Marginal cost of borrowing: energy, transfer, scheduler, recomputed KV cache, provision.
 
 [D] m = dP * PUE * tariff / 3.6e6 + transfer_GB * $/GB / borrowed_s + scheduler + KV recompute + provision, in dollars
 per borrowed device-second: a second of rollout work on a serving device (`rollout_ns`). Each term is an exact total in
@@ -116,7 +116,7 @@ class Marginal:
 
     @property
     def basis(self) -> Basis:
-        """What the sum rests on; a term that the price book sets to nothing weighs nothing."""
+        """The basis of the sum; a term that the price book sets to zero does not count."""
         return basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
 
     @property

@@ -1,4 +1,4 @@
-"""What lending drew in electricity: metered where power was read, else from the price book's curve. [D] dP is the mean
+"""Electricity that lending drew: metered where power was read, else from the price book's curve. [D] dP is the mean
 power while lent less the mean while not lent, within the same fifth of serving load, the fifths weighted by their lent
 time. It is charged for all leased time. Where nothing can be compared, the extra power of a slice is the curve at the
 load with rollouts less the curve without them. A device whose price includes its energy is charged none."""
@@ -10,13 +10,10 @@ from fractions import Fraction
 from functools import partial
 
 from rose.pricing.borrowing.terms import Basis, Row, Stretches, Term, basis_of, in_turn, range_of
-from rose.pricing.money import NS_PER_S
+from rose.pricing.money import J_PER_KWH, MW_NS_PER_KWH, NS_PER_S
 from rose.pricing.price_books.pricebook import PowerFigure, PriceBook
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.stats.uncertainty import Clusters, Estimate, mean, ratio_variance, total
-
-_J_PER_KWH = 3_600_000
-MW_NS_PER_KWH = _J_PER_KWH * 1000 * NS_PER_S  #: Milliwatt-nanoseconds in a kilowatt-hour.
 
 STRETCHES_MIN = 3  #: Stretches of five minutes on each side of each fifth of load that an interval takes.
 TOO_SHORT = "read for too short a time: it takes fifteen minutes on each side of each fifth of load"
@@ -179,7 +176,7 @@ def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction |
     if book.device_at(device_class, "serving", at_ns).energy_included:
         return None
     electricity = book.electricity_at(at_ns)
-    return Fraction(electricity.usd_per_kwh) * Fraction(electricity.pue) / _J_PER_KWH
+    return Fraction(electricity.usd_per_kwh) * Fraction(electricity.pue) / J_PER_KWH
 
 
 def _explained(measured: Metered) -> str:

@@ -119,7 +119,7 @@ def penalties(stretches: Stretches) -> list[Fraction]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """What one load bin says about bursts. None: not enough data, and `why` says of what."""
+    """Burst figures of one load bin. None: not enough data; `why` names the data."""
 
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None

@@ -1,4 +1,4 @@
-"""What borrowing saved against each other way to the same tokens, and how well that is known [D].
+"""Savings of borrowing against each other way to the same tokens, with their intervals [D].
 T useful tokens were made on borrowed devices. Dedicated ones, with throughput tau and wasted share w, would have needed
 H = T / (tau * (1 - w)) device-seconds.
 - *Capacity avoided* = H * price of a dedicated device. Hypothetical: it is on no bill.

@@ -1,4 +1,4 @@
-"""What borrowing would cost if serving load and rollout demand rose together [D]. Everything here is simulated.
+"""Cost of borrowing if serving load and rollout demand rose together [D]. Everything here is simulated.
 
 Serving load S and rollout demand Q, shares of the serving devices' time in the windows of a run, are paired anew by a
 Gaussian copula of correlation r on their ranks, so each keeps its own distribution. At r = 1 both are sorted, the exact
@@ -52,7 +52,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """What a window costs and yields, in dollars; a device-second is one of the whole serving fleet's."""
+    """Cost in dollars and yield of a window; its device-seconds are those of the whole serving fleet."""
 
     device_s_per_window: float
     window_s: int

@@ -20,13 +20,12 @@ from rose.ledger import database
 from rose.ledger.examine import Seen
 from rose.pricing import query
 from rose.pricing.charges import preconditions, state
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
+from rose.pricing.money import MW_NS_PER_KWH, NANO_USD_PER_USD, NS_PER_HOUR, NothingChargedError, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import records, rows, set_variables
 
 _FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
-_MW_NS_PER_KWH = 10**12 * 3_600_000
 _BYTES_PER_GB = 10**9
 _IN_64_BITS = ("cost_nano", "ns", "tokens", "bytes")  # Amounts of `Charges.frame` that are added up in 64 bits.
 _BOUND = 2**63
@@ -372,7 +371,7 @@ def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
             values = [key["route"], day, *_nano_ratio(usd_per_gb / _BYTES_PER_GB)]
         elif key["what"] == "energy":
             power = book.electricity_at(ns)
-            values = [day, *_nano_ratio(Fraction(power.usd_per_kwh) * Fraction(power.pue) / _MW_NS_PER_KWH)]
+            values = [day, *_nano_ratio(Fraction(power.usd_per_kwh) * Fraction(power.pue) / MW_NS_PER_KWH)]
         else:
             values = [day, *_weights(book, ns)]
         tables[key["what"]].append(values)

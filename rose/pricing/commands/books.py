@@ -223,7 +223,7 @@ def explain_command(
     lease: Annotated[str | None, typer.Option("--lease", help="Lease that was in force.")] = None,
     team: Annotated[str | None, typer.Option("--team", help="Team that pays.")] = None,
     task: Annotated[str | None, typer.Option("--task", help="Task of rollout time.")] = None,
-    fate: Annotated[str | None, typer.Option("--fate", help="What became of its tokens.")] = None,
+    fate: Annotated[str | None, typer.Option("--fate", help="Fate of its tokens.")] = None,
     policy_version: Annotated[int | None, typer.Option("--policy-version", help="Version that made them.")] = None,
     close_id: Annotated[str | None, typer.Option("--close", help="Explain the booked figure of this close.")] = None,
     price_book: BookOption = None,

@@ -48,7 +48,7 @@ UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")
 ]
 MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11; else this one.")]
-WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for the record; else this user.")]
+WhoOption = Annotated[str | None, typer.Option("--who", help="Name for the record; else this user.")]
 
 
 def period_of(text: str | None, tz: str | None = None) -> Period:

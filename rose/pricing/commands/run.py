@@ -60,7 +60,7 @@ def borrow_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What borrowing costs in a run, whether it harms serving, and whether it was worth it."""
+    """Show a run's cost of borrowing, its harm to serving, and whether it was worth it."""
     from rose.pricing.borrowing import report
     from rose.pricing.run.priced import priced
 
@@ -122,7 +122,7 @@ def correct_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """What a correct answer of a run cost, what would make it cheaper, and which verifier to buy."""
+    """Show a run's cost per correct answer, ways to lower it, and which verifier to buy."""
     from rose.pricing.answers import report
     from rose.pricing.run.priced import priced
 

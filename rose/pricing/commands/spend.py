@@ -67,7 +67,7 @@ def cost_command(
     allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """What a period cost, by one to six dimensions: closed hours from the books, open hours priced now."""
+    """Show a period's cost by up to six dimensions: closed hours from the books, open hours priced now."""
     with clear_errors():
         from rose.clock import utc_us
         from rose.pricing.money import PricingError
@@ -141,7 +141,7 @@ def changes_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """What drove the change of cost between two periods: effects that sum to the difference to the nano-dollar."""
+    """Show why cost changed between two periods: effects that sum to the difference to the nano-dollar."""
     with clear_errors():
         from rose.clock import utc_us
         from rose.pricing.answers import changes
@@ -167,7 +167,7 @@ def saved_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """What borrowing saved: cash saved and capacity avoided, of the fleet, and by team and run."""
+    """Show cash saved and capacity avoided by borrowing: fleet, teams and runs."""
     with clear_errors():
         from rose.pricing.spend import tables
         from rose.pricing.spend.calendar import Calendar
@@ -190,7 +190,7 @@ def forecast_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """What a month will have cost when it is over: the fleet and every team, with a budget or without."""
+    """Show the forecast cost of a whole month: the fleet and every team, with a budget or without."""
     with clear_errors():
         from rose.pricing.watch import budget, tables
 
@@ -214,7 +214,7 @@ def reconcile_command(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """What a vendor billed beside what the ledger has, by device and day. Exit code 1 beyond the tolerance."""
+    """Compare a vendor's bill with the ledger, by device and day. Exit code 1 beyond the tolerance."""
     with clear_errors():
         from rose.pricing import console, reconcile
 

@@ -145,7 +145,7 @@ class Entry(BaseModel):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What it prices. Two entries of one table and key must not hold on the same day."""
+        """The priced item. Two entries of one table and key must not hold on the same day."""
         named = (getattr(self, field) for field in self.key_fields)
         return tuple(value for value in named if value is not None)
 

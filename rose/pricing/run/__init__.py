@@ -1,1 +1,1 @@
-"""What one run cost: the run priced, its tokens, what happened meanwhile, and the report on it."""
+"""Cost of one run: the priced run, its tokens, whether it went silent, and the report."""

@@ -1,1 +1,1 @@
-"""What a period cost, by whatever a reader asks: closed parts from the books, open ones priced now."""
+"""Cost of a period by any dimensions: closed parts from the books, open parts priced now."""

@@ -1,4 +1,4 @@
-"""What a period cost by up to six dimensions; lines without a filter sum to the bill to the nano-dollar."""
+"""Cost of a period by up to six dimensions; lines without a filter sum to the bill to the nano-dollar."""
 
 import json
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""What borrowing saved in a period: cash saved and capacity avoided, by fleet, team and run; never added. Both are
+"""Savings of borrowing in a period: cash saved and capacity avoided, by fleet, team and run; never added. Both are
 figures of whole runs. A run counts in the period in which it ended, or which holds now if it continues, so consecutive
 periods have each run once."""
 

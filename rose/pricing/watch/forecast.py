@@ -1,4 +1,4 @@
-"""What a month will have cost when it is over: what is spent, and the remaining days drawn from a fitted model.
+"""Forecast cost of a whole month: the amount spent, and the remaining days drawn from a fitted model.
 
 [D] Cost of a day = level + trend + weekday + error, and each error keeps a share r of the one before (a first-order
 autoregression), in logarithms, or in dollars where some day cost less than a twentieth of the middle one. For each r

@@ -31,7 +31,7 @@ def train_command(
         Path | None, typer.Option("--config", "-c", help="A fleet file: task, training, rollout and tags are used.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the run, in the ledger and on screens.")] = "frozenlake",
-    team: Annotated[str | None, typer.Option(help="Who pays; the file's tag `team` if left out.")] = None,
+    team: Annotated[str | None, typer.Option(help="Paying team; the file's tag `team` if left out.")] = None,
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to keep the run in after each update.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoint.")] = False,

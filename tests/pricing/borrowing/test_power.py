@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.pricing.borrowing.power import MW_NS_PER_KWH, energy, extra_joules, load_points, measure, metered
+from rose.pricing.borrowing.power import energy, extra_joules, load_points, measure, metered
 from rose.pricing.borrowing.terms import Stretches
+from rose.pricing.money import MW_NS_PER_KWH
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.entries import PowerFigure
 from rose.pricing.price_books.pricebook import PriceBookError

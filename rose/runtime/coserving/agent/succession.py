@@ -1,4 +1,4 @@
-"""What an agent takes over from the device's former agents: their clock, accounts and leases.
+"""State that an agent takes over from the device's former agents: clock, accounts and leases.
 Only the ledger says how far time is accounted for. What the engines did since lies in the page's rings."""
 
 import json
@@ -26,7 +26,7 @@ _LATELY_US = 86_400_000_000  # a day: the only part of a long ledger that is rea
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """What former agents left: until when they accounted for the device, monotonic; leases that ended since; and the
+    """State of former agents: the monotonic time to which they accounted for the device; leases that ended since; the
     run that trained on it last, "" for none."""
 
     until_ns: int

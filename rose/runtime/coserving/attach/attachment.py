@@ -1,4 +1,4 @@
-"""What an engine says of itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`.
+"""An engine's report on itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`.
 `<page>.detached` exists from when a serving engine's owner let go of the page until an engine takes it."""
 
 from __future__ import annotations

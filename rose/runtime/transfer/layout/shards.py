@@ -1,4 +1,4 @@
-"""Who holds which part of a model: receivers as SGLang shards it, and the resulting cells and pieces. Tensors have
+"""Parts of a model by rank: receivers as SGLang shards it, and the resulting cells and pieces. Tensors have
 their Hugging Face names. A receiver's tensor-parallel rank needs one box of each tensor. A trainer's rank publishes the
 boxes it owns (`trainer_layouts`), cut so that whole pieces make up every receiver's box."""
 
