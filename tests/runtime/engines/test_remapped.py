@@ -70,7 +70,7 @@ def test_a_pool_is_the_device_s_again_without_a_lease_and_after_a_cut(tmp_path, 
         until(lambda: page.cut() is not None)
         assert page.cut().bytes_returned > 0.2 * pool_bytes
         for thread, _ in under_way:
-            thread.join(60)
+            thread.join(150)
         assert 400 in [len(made[0].get("output_ids", [])) for _, made in under_way], "what fits goes on to its end"
         show(page)
     finally:
