@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,6 +80,22 @@ app.command("query", rich_help_panel=_LEDGER)(query_command)
 app.command("schema", rich_help_panel=_LEDGER)(schema_command)
 app.add_typer(ledger_app, name="ledger", rich_help_panel=_LEDGER)
 app.add_typer(jobs_app(planned), name="jobs", rich_help_panel=_LEDGER)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        echo(metadata.version("rose-serving"))
+        raise typer.Exit
+
+
+@app.callback()
+def _rose(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
 
 LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.", envvar="ROSE_LEDGER")]
 

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,11 @@ def refused(*arguments):
     assert done.exit_code == 2, (arguments, done.stderr)
     assert "Traceback" not in done.stderr
     return done.stderr
+
+
+def test_it_says_which_version_it_is():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"{metadata.version('rose-serving')}\n")
 
 
 def test_help_lists_every_command():
