@@ -76,6 +76,7 @@ def generate(engine):
     return engine.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
 
 
+@pytest.mark.long
 def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, tiny_policy, gone):
     cores = sorted(os.sched_getaffinity(0))
     _page, lent_spec = make_spec(

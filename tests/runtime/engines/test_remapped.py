@@ -32,7 +32,9 @@ def held_bytes(engine, gpu):
     return sum(process.memory_info().shared for process in processes)
 
 
-@pytest.mark.parametrize("gpu", [pytest.param(None, id="cpu"), pytest.param(0, id="cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize(
+    "gpu", [pytest.param(None, id="cpu", marks=pytest.mark.long), pytest.param(0, id="cuda", marks=pytest.mark.cuda)]
+)
 def test_a_pool_is_the_device_s_again_without_a_lease_and_after_a_cut(tmp_path, tiny_policy, fork_server, gpu):
     asked = {**ENVIRONMENT, ASKED: "1"}
     changes = {"fork_server": fork_server.path, "environment": asked}

@@ -44,6 +44,7 @@ def host(tmp_path_factory) -> Iterator[Host]:
         yield host
 
 
+@pytest.mark.long
 def test_who_starts_it_may_be_killed_in_the_middle(host):
     with (host.disk / "up.log").open("w") as log:
         starting = host.start(*UP, output=log)
@@ -52,15 +53,20 @@ def test_who_starts_it_may_be_killed_in_the_middle(host):
     assert starting.wait(10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert "ready http://127.0.0.1:30100" in host.call(*UP)
     assert len(running(host, "raylet/raylet")) == len(running(host, "ray::HostActor")) == 1
-    assert {device["device_id"] for device in status(host)["devices"]} == {"s1", "r2"}
 
 
 @pytest.fixture(scope="module")
-def opened(host) -> str:
+def up(host) -> None:
+    host.call(*UP)
+
+
+@pytest.fixture(scope="module")
+def opened(host, up) -> str:
     return json.loads(host.python(TRAINER, TOKEN, URL))
 
 
-def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
+def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host, up):
+    assert {device["device_id"] for device in status(host)["devices"]} == {"s1", "r2"}
     address = json.loads((host.disk / "state" / "two" / "ray.json").read_text())["address"]
     program = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
     done = subprocess.run(

@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -135,35 +136,41 @@ def wait_well(process, url, log):
         time.sleep(0.5)
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory, tiny_policy, fork_server):
-    folder = tmp_path_factory.mktemp("owner")
-    one, two = folder / "one", folder / "two"
-    cores = sorted(os.sched_getaffinity(0))
-    binding = f"{cores[0]}|{cores[-1]}"
-    started = [
-        start_server(tiny_policy, one) if LONG else fork_server_of(fork_server, tiny_policy, one),
-        fork_server_of(fork_server, tiny_policy, two, "--tp-size=2", SGLANG_CPU_OMP_THREADS_BIND=binding),
-    ]
+@contextmanager
+def started(process, url, log):
     try:
-        for (process, url), name in zip(started, ("one", "two"), strict=True):
-            wait_well(process, url, folder / name)
-        yield [url for _, url in started]
+        wait_well(process, url, log)
+        yield url
     finally:
-        for process, _ in started:
-            process.send_signal(signal.SIGTERM)
-        for process, _ in started:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                process.wait()
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def one_server(tmp_path_factory, tiny_policy, fork_server):
+    log = tmp_path_factory.mktemp("owner") / "one"
+    server = start_server(tiny_policy, log) if LONG else fork_server_of(fork_server, tiny_policy, log)
+    with started(*server, log) as url:
+        yield url
 
 
 @pytest.fixture
-def server(servers):
-    succeeds("detach", "--url", servers[0])
-    return servers[0]
+def server(one_server):
+    succeeds("detach", "--url", one_server)
+    return one_server
+
+
+@pytest.fixture
+def two_ranks(tmp_path, tiny_policy, fork_server):
+    cores = sorted(os.sched_getaffinity(0))
+    binding, log = f"{cores[0]}|{cores[-1]}", tmp_path / "two"
+    server = fork_server_of(fork_server, tiny_policy, log, "--tp-size=2", SGLANG_CPU_OMP_THREADS_BIND=binding)
+    with started(*server, log) as url:
+        yield url
 
 
 class Traffic:
@@ -247,10 +254,11 @@ def test_what_is_sent_to_a_scheduler_by_mistake_does_not_end_it(server):
 
 
 @pytest.mark.live
-def test_serving_of_two_ranks_is_refused_with_the_reason_and_serves_on(servers, page):
-    with Traffic(servers[1]) as traffic:
+@pytest.mark.long
+def test_serving_of_two_ranks_is_refused_with_the_reason_and_serves_on(two_ranks, page):
+    with Traffic(two_ranks) as traffic:
         traffic.goes_on()
-        why = fails("attach", "--url", servers[1], "--page", page.path)
+        why = fails("attach", "--url", two_ranks, "--page", page.path)
         assert "serving runs with --tp-size 2: one page speaks for one device" in why
         assert not page.alive(Party.SERVING)
         assert "--tp-size 2" in succeeds("attach"), "the page says who could not have it"
