@@ -115,7 +115,7 @@ def stopped_run(tmp_path_factory):
     when all were back."""
     ledger = tmp_path_factory.mktemp("live") / "ledger"
     process = start(ledger, "--steps", "50")
-    lines = []
+    lines, interrupted = [], False
     watchdog = threading.Timer(480, process.kill)
     watchdog.start()
     try:
@@ -125,7 +125,9 @@ def stopped_run(tmp_path_factory):
                 kill_lent_engine(ledger)
                 kill(ledger, "ray::ControllerActor", "ray::HostActor")
             step = re.search(r"step (\d+)/50:", line)
-            if step is not None and int(step[1]) >= STEPS_SEEN and len(lent_engines(ledger)) >= 3:
+            if step is None or interrupted or int(step[1]) < STEPS_SEEN:
+                continue
+            if interrupted := len(lent_engines(ledger)) >= 3:
                 process.send_signal(signal.SIGINT)
         code = process.wait()
     except BaseException:
