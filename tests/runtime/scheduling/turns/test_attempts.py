@@ -176,9 +176,10 @@ async def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
     monkeypatch.setattr(workers, "LOST_NS", 300_000_000)
     hung, other = FakeEngine(pause_s=3600), FakeEngine()
     async with serve(hung) as url, serve(other) as other_url, play() as run:
-        await run.beat(run.report(url, "hung"))
         turn = run.begin(2)
-        await asyncio.sleep(0.1)
+        while not hung.requests:
+            await run.beat(run.report(url, "hung"))
+            await asyncio.sleep(0.02)
         while not turn.done():
             await run.beat(run.report(other_url, "other"))
             await asyncio.sleep(0.05)
