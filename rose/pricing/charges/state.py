@@ -20,7 +20,9 @@ import sql
 from rose.event_columns import COMMON_COLUMNS, columns
 from rose.event_fields import INSTANT_US_MAX
 from rose.events import BUCKETS
-from rose.ledger import catalog, database, layout, rows, sources, verified
+from rose.ledger import catalog, database, layout, rows, sources
+from rose.ledger.checks import registry
+from rose.ledger.growth import rolled
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark
 from rose.pricing import query
@@ -30,7 +32,7 @@ from rose.pricing.query import records
 STATE = layout.PRICING
 KEPT_EVENTS = 100_000
 _IN_MEMORY, _ANSWERS = 4, 64  # Small ledgers that a process keeps: pages and the API ask for many figures of one state.
-_NOT_SUMMED = ("heads", "locks", verified.FOLDER, layout.CATALOG)
+_SUMMED = ("live", "compacted", "archived", rolled.FOLDER, registry.FILE)
 _SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
 _PORTIONS = 16  # Additions to the same hours before their portions are summed up.
 _VIEWS = tuple(sql.paths("views")[view] for view in ("run", "device", "tenure"))
@@ -115,7 +117,7 @@ def _in_memory(root: Path, small: bool) -> Iterator[tuple[duckdb.DuckDBPyConnect
 def _content(root: Path) -> bytes:
     """Return a digest of every file that the sums are made of; nothing if one was moved meanwhile."""
     digest = hashlib.sha256()
-    listed = (path for path in root.rglob("*") if path.relative_to(root).parts[0] not in _NOT_SUMMED)
+    listed = (path for name in _SUMMED for path in (root / name, *(root / name).rglob("*")))
     try:
         for path in sorted(path for path in listed if path.is_file()):
             content = path.read_bytes()

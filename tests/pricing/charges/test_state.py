@@ -58,7 +58,11 @@ def test_memory_answers_for_the_same_events_and_prices_only(
     root = write_ledger(sample_made[:-20], root=tmp_path / "ledger")
     before = charges.price(root, BOOK)
     copy = shutil.copytree(root, tmp_path / "copy")
+    (copy / "logs").mkdir()
+    (copy / "logs" / "fleet.log").write_text("no event")
+    kept = list(state._memory)
     assert charges.price(copy, BOOK).frame.equals(before.frame)
+    assert list(state._memory) == kept
     write_ledger(sample_made[-20:], root=root)
     after = charges.price(root, BOOK)
     assert not after.frame.equals(before.frame)
