@@ -30,6 +30,15 @@ _BYTES_PER_GB = 10**9
 _IN_64_BITS = ("cost_nano", "ns", "tokens", "bytes")  # Amounts of `Charges.frame` that are added up in 64 bits.
 _BOUND = 2**63
 
+_STAYS = """SELECT run_id, device_id, hardware_id, pool, device_class, t0_ns, t1_ns
+    FROM in_period JOIN stay USING (unit) WHERE asked ORDER BY run_id, device_id, t0_ns"""
+#: A run without a team is of the team that the price book tags the device with.
+_TAG = """UPDATE stay SET
+    tagged_team = tagged.team,
+    team = CASE WHEN stay.team = 'unallocated' THEN tagged.team ELSE stay.team END,
+    device_team = CASE WHEN device_team = 'unallocated' THEN tagged.team ELSE device_team END
+    FROM tagged WHERE stay.unit = tagged.unit"""
+
 _DEVICE = ("run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment")
 _USE = ("lease_id", "kind", "bucket", "team", "policy_version", "task", "fate", "cause", "route")
 DIMENSIONS: tuple[str, ...] = ("hour", *_DEVICE, *_USE)
@@ -146,7 +155,7 @@ def _price(
     _run(connection, "15_stays")
     chosen = _provenance(connection, provenance, asked, run_id)
     _tag_devices(connection, book)
-    stays = [Stay(*row) for row in connection.execute(sql.read("charges/23_asked_stays.sql")).fetchall()]
+    stays = [Stay(*row) for row in connection.execute(_STAYS).fetchall()]
     _refuse_faults(root, connection)
     _refuse_two_classes(connection)
     try:
@@ -263,7 +272,7 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
     ]
     connection.execute("CREATE OR REPLACE TEMP TABLE tagged (unit BIGINT, team VARCHAR)")
     query.insert(connection, "tagged", tagged)
-    _run(connection, "22_tagged")
+    connection.execute(_TAG)
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
