@@ -316,7 +316,9 @@ def price_book(ledger: Path, run: Run | None = None, period: Period | None = Non
         with catalog.connect(ledger) as connection:
             return choice.own_books(connection, run_id, from_ns, to_ns)
 
-    own = kept(own_books, ledger, "own books", run_id, from_ns, to_ns)
+    def own() -> choice.Own:
+        return kept(own_books, ledger, "own books", run_id, from_ns, to_ns)
+
     try:
         return choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns, own=own)
     except choice.NoPriceBookError:

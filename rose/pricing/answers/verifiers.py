@@ -87,7 +87,7 @@ class Comparison:
     """Verifiers in the order of their Brier scores, and which one makes a correct answer cheapest, if known."""
 
     verifiers: tuple[Verifier, ...]
-    shared: int  #: Probes that all of them saw; only these are scored, unless there is none.
+    shared: int  #: Probes that every verifier saw. If there are any, only these are scored.
     cheapest: str | None
     says: str
 
@@ -108,7 +108,9 @@ def score(probes: Sequence[Probe]) -> Scores:
         reported = fsum(probe.probability for probe in members) / len(members)
         true = sum(probe.correct for probe in members) / len(members)
         bins[number] = (len(members), reported, true)
-        off = ((probe.probability - reported, probe.correct - true) for probe in members)  # What the means leave out.
+        off = (
+            (probe.probability - reported, probe.correct - true) for probe in members
+        )  # Distances from the bin's means.
         within += fsum(p * p - 2 * p * y for p, y in off)
     return Scores(
         probes=size,

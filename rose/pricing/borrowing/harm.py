@@ -34,7 +34,7 @@ _INTERFERENCE = "interference_usd_per_device_hour"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harm:
-    """The measured harm of a run. If `confounded` says why there is none, the rest is empty."""
+    """The measured harm of a run. Where `confounded` gives a reason, nothing was measured."""
 
     confounded: str | None = None
     windows: int = 0

@@ -109,8 +109,9 @@ def saved(
     borrowed_usd: Fraction,
     borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """Return the ways with what borrowing saved against each, and its interval, or why there is none. `borrowed_usd` is
-    the amortized cost of the borrowed tokens, `borrowed_loaded_usd` the fully loaded one."""
+    """Return each way with the dollars that borrowing saved against it and their interval, or with the reason why they
+    are not known. `borrowed_usd` is the amortized cost of the borrowed tokens, `borrowed_loaded_usd` the fully loaded
+    one."""
     drawn = resample(groups) if groups.rows else None
     units, charged = 0 if drawn is None else drawn.units, borrow.charged_estimate
 

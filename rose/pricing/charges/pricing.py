@@ -149,7 +149,7 @@ def _price(
     run_id: str | None,
     provenance: str | None,
 ) -> Charges:
-    """Return the charges of a ledger that was not verified yet."""
+    """Return the charges, as `price` does, without verification: `verified` is False."""
     asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
     set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
     _run(connection, "15_stays")

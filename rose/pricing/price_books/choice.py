@@ -5,6 +5,7 @@ must be named, and come after every real book."""
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from rose.ledger import catalog, layout
@@ -44,12 +45,12 @@ def choose(
     from_ns: int | None = None,
     to_ns: int | None = None,
     provenance: str | None = None,
-    own: Own | None = None,
+    own: Callable[[], Own] | None = None,
 ) -> PriceBook:
     """Return the price book for a run, or for every run of a provenance with a device in [from_ns, to_ns), UTC. `own`
-    saves a call of `own_books`. `chosen` of the book names the rule. Raises NoPriceBookError if no rule names one,
-    NothingChargedError if there is no run either, PricingError for runs with different ones, PriceBookError for one
-    that cannot be used, and LedgerError."""
+    returns the books that the runs name; without it they are read from the ledger. `chosen` of the book names the rule.
+    Raises NoPriceBookError if no rule names one, NothingChargedError if there is no run either, PricingError for runs
+    with different ones, PriceBookError for one that cannot be used, and LedgerError."""
     if isinstance(named, PriceBook):
         return named
     if named is not None:
@@ -57,22 +58,24 @@ def choose(
     root = layout.check(root)
     if (book := _adopted(root)) is not None:
         return book
-    if own is None:
+    if own is not None:
+        named_by_runs = own()
+    else:
         with catalog.connect(root) as connection:
-            own = own_books(connection, run_id, from_ns, to_ns, provenance)
-    if len(own) == 1:
-        ((name, (runs, sha256s)),) = own.items()
+            named_by_runs = own_books(connection, run_id, from_ns, to_ns, provenance)
+    if len(named_by_runs) == 1:
+        ((name, (runs, sha256s)),) = named_by_runs.items()
         if name is not None and not pricebook.is_example(name):
             return chosen(_load_own(name, runs, sha256s), RUNS_OWN)
     if (book := _configured()) is not None:
         return book
-    if any(name is not None and not pricebook.is_example(name) for name in own):
-        listed = "; ".join(f"{', '.join(runs)}: {name or 'none'}" for name, (runs, _) in own.items())
+    if any(name is not None and not pricebook.is_example(name) for name in named_by_runs):
+        listed = "; ".join(f"{', '.join(runs)}: {name or 'none'}" for name, (runs, _) in named_by_runs.items())
         raise PricingError(f"the runs name different price books ({listed}), and one bill has one. {WAYS}")
-    if len(own) == 1 and None not in own:
-        ((example, _),) = own.items()
+    if len(named_by_runs) == 1 and None not in named_by_runs:
+        ((example, _),) = named_by_runs.items()
         return chosen(pricebook.load(str(example)), RUNS_OWN)
-    if not own and run_id is None and from_ns is not None and to_ns is not None:
+    if not named_by_runs and run_id is None and from_ns is not None and to_ns is not None:
         raise NothingChargedError(f"no run lies in {Period(from_ns, to_ns).label}, so nothing is charged")
     of_run = "" if run_id is None else f" for run {run_id}"
     raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")

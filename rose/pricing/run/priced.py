@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -74,7 +75,7 @@ def priced(
         run_id = newest_run(connection, needs) if run_id is None else run_id
         preconditions.refuse_archived(root, connection, run_id)
         run = run_facts(connection, run_id)
-        book = choice.choose(root, price_book, run_id=run_id, own=choice.own_books(connection, run_id))
+        book = choice.choose(root, price_book, run_id=run_id, own=partial(choice.own_books, connection, run_id))
         charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
         snapshot_pinned(connection, run_id)
         allocation = allocate(charged)

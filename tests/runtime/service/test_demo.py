@@ -121,13 +121,13 @@ def stopped_run(tmp_path_factory):
     try:
         for line in process.stdout:
             lines.append(line)
-            if "step 1/50:" in line:
+            step = re.search(r"step (\d+)/50:", line)
+            steps = int(step[1]) if step else 0
+            if steps == 1:
                 kill_lent_engine(ledger)
                 kill(ledger, "ray::ControllerActor", "ray::HostActor")
-            step = re.search(r"step (\d+)/50:", line)
-            if step is None or interrupted or int(step[1]) < STEPS_SEEN:
-                continue
-            if interrupted := len(lent_engines(ledger)) >= 3:
+            if steps >= STEPS_SEEN and not interrupted and len(lent_engines(ledger)) >= 3:
+                interrupted = True
                 process.send_signal(signal.SIGINT)
         code = process.wait()
     except BaseException:

@@ -199,7 +199,7 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
         if at > end:  # Eight are no longer than what lies beyond.
             return -1
         for i in range(begin, min(begin + 8, values.size)):
-            if i & 1 == 0 or k > _PAIRED:  # What the last look saw may hold this code too.
+            if i & 1 == 0 or k > _PAIRED:  # Else the word of the last look holds this code too.
                 word = _look(data, at)
             quotient = zeros_below(~word)
             if quotient < _ESCAPE:

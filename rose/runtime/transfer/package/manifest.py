@@ -77,7 +77,7 @@ class Chunk:
 class TensorInfo:
     name: str
     dtype: str
-    shape: tuple[int, ...]  # Of the whole published tensor.
+    shape: tuple[int, ...]  # The whole published tensor's, not that of a rank's part.
 
     @property
     def elements(self) -> int:

@@ -28,8 +28,8 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 BLOCK_BYTES = 256 << 10  # Received, hashed and written at a time; a broken transfer loses no more than this.
 _OBJECT_BLOCK_BYTES = 4 << 20  # Asked of an object store at a time: each is a request of its own.
-_ANSWER_BYTES_MAX = 1 << 20  # Of an answer to a request for a pin: few packages lead to a version.
-PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # What a pin may be called.
+_ANSWER_BYTES_MAX = 1 << 20  # The largest answer to a request for a pin: few packages lead to a version.
+PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # The names that a pin may have.
 
 
 class GoneError(TransferError):
