@@ -8,7 +8,6 @@ Anyone who may write to the folder may replace the file. So `connect` compares a
 define, and makes it anew where they differ. A macro or a type in a catalog hides DuckDB's own of that name, so
 everything beside the views counts as a difference."""
 
-import ctypes
 import errno
 import functools
 import hashlib
@@ -17,7 +16,6 @@ import os
 import re
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -89,8 +87,7 @@ def connect(root: Path | str) -> Connection:
     Later events show in later queries, except those of an epoch begun later. Open a connection for each piece of work,
     and keep none for longer than a compaction's grace period. Raises LedgerError."""
     root = layout.check(root)
-    # In memory, so that connections of one process share no settings. Python variables never become tables.
-    connection = database.connect(config={"python_enable_replacements": False})
+    connection = database.empty()
     try:
         if not _attach_current(connection, root):
             _attach_new(connection, root)
@@ -202,7 +199,7 @@ def faults(root: Path) -> tuple[list[str], list[str]]:
     if _in_place(root, selects) is not None or not path.exists():
         return [], []
     try:
-        with database.connect() as connection:
+        with database.empty() as connection:
             connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
             listed = "SELECT view_name, sql FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
             definitions = dict(connection.execute(listed).fetchall())
@@ -280,8 +277,8 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
         return _made(fill, _template())
     except OSError:
         # There is no room, or a source cannot be read: then this fails too, and names it.
-        with database.connect() as reader:
-            _make(reader, own)
+        with database.empty() as reader:
+            _make(reader, own, "TEMP VIEW")
         raise
 
 
@@ -335,7 +332,7 @@ def kept(name: str, source: str, made_of: str, make: Callable[[], bytes]) -> byt
 
 def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> bytes:
     """Return the bytes of a catalog that `fill` made, from `start` if given. Raises OSError for any error."""
-    with _building() as path, _builder.connection() as connection:
+    with _building() as path, database.empty() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
             connection.execute(f"{attach} (STORAGE_VERSION {quoted(STORAGE_VERSION)})")
@@ -349,39 +346,6 @@ def _made(fill: Callable[[Connection], None], start: bytes | None = None) -> byt
         connection.execute("USE memory")
         connection.execute("DETACH ledger")
         return path.read_bytes()
-
-
-class _Builder:
-    """One DuckDB for all catalogs of this process, since starting one takes half as long as making a catalog."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._open: Connection | None = None
-
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """Yield the connection to one thread at a time. After an error the next caller gets a new one."""
-        with self._mutex:
-            # A fork would lose threads, and files are replaced under their names.
-            connection = self._open or database.connect(config={"threads": 1, "enable_external_file_cache": False})
-            self._open = None
-            try:
-                yield connection
-            except BaseException:
-                connection.close()
-                raise
-            self._open = connection
-
-    def forked(self) -> None:
-        """Begin anew in a child: its lock may never be freed, and its DuckDB is the parent's to close."""
-        if self._open is not None:
-            # Closing it here ends the child by SIGSEGV.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._open))
-        self.__init__()  # type: ignore[misc]
-
-
-_builder = _Builder()
-os.register_at_fork(after_in_child=_builder.forked)
 
 
 @contextmanager

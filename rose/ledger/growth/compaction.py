@@ -166,8 +166,7 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
     temporary = path.with_name(f".{path.name}.tmp")
     rows = sources.stored(root, [part.pattern for part in batch]) + " ORDER BY kind, seq"
     try:
-        with database.connect() as connection:
-            connection.execute("SET threads = 1")
+        with database.empty() as connection, database.one_thread(connection):
             # No filter: a forged one would hide rows from readers, and nothing here reads by one.
             options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"
             connection.execute(f"COPY ({rows}) TO {catalog.quoted(str(temporary))} ({options})")

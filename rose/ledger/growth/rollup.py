@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rose.events import Ledger
-from rose.ledger import catalog, layout, segments, sources
+from rose.ledger import catalog, database, layout, segments, sources
 from rose.ledger.checks.expected import ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ID_FOLDER, ROLLUPS, Coverage
@@ -102,8 +102,7 @@ def _write(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        with catalog.connect(root) as connection:
-            connection.execute("SET threads = 1")
+        with catalog.connect(root) as connection, database.one_thread(connection):
             catalog.limit(connection, root, (before, ends), "unrolled_retry")
             sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
             known = {} if before is None else before.ids

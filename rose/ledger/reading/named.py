@@ -10,6 +10,7 @@ import functools
 import re
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -150,6 +151,8 @@ def run(
             raise LedgerError(f"{query.name} failed: {error}\n`rose ledger verify` names what is damaged") from error
         finally:
             timer.cancel()
+            with suppress(duckdb.Error):
+                connection.execute("RESET memory_limit")
     columns, column_types = [item[0] for item in description], [str(item[1]) for item in description]
     return Result(columns, column_types, rows[:limit], truncated=len(rows) > limit)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import duckdb
 
-from rose.ledger import layout, segments, sources
+from rose.ledger import database, layout, segments, sources
 
 #: A smaller segment is read once, because opening it for each view takes longer than reading it.
 _SMALL_BYTES = 256 * 1024
@@ -26,12 +26,8 @@ def pin(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
             for name in segments.segment_names(root / part.folder):
                 size = (root / part.folder / name).stat().st_size
                 (small if size < _SMALL_BYTES else large).append(f"{part.folder}/{name}")
-    # Several threads would each hold rows of many files, to keep their order.
-    connection.execute("SET threads = 1")
-    try:
+    with database.one_thread(connection):
         connection.execute(f"CREATE OR REPLACE TEMP TABLE small_event AS {sources.events(root, small)}")
-    finally:
-        connection.execute("RESET threads")
     connection.execute(
         "CREATE OR REPLACE TEMP VIEW stored_event AS "
         f"FROM small_event UNION ALL BY NAME ({sources.events(root, large)})"

@@ -141,7 +141,7 @@ def _python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
         return []
     # By position, since names may differ only in case.
     table = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
-    with database.connect() as connection:
+    with database.empty() as connection:
         return connection.from_arrow(table).fetchall()
 
 

@@ -221,7 +221,7 @@ def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
     class and UTC day are spread over its work in proportion to cost, by largest remainder; a device without work gives
     them to its pool's purpose. `unaccounted` stays a row of its own. `loaded_nano` sums to the frame's `cost_nano` for
     each device and day."""
-    with database.connect() as connection:
+    with database.empty() as connection:
         connection.register("charge", frame)
         loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
     return loaded
