@@ -1,6 +1,6 @@
 -- The hardware that each unit is of, and its number, that of the first unit which is of it. Where the ledger does not
 -- say, it is that of the run's device alone.
-CREATE OR REPLACE VIEW hardware AS
+CREATE OR REPLACE TABLE hardware AS
 WITH recorded AS (
     -- All tenures of a unit are of one hardware.
     SELECT unit, any_value(hardware_id) AS hardware_id

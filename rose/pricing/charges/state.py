@@ -35,7 +35,7 @@ _IN_MEMORY, _ANSWERS = 4, 64  # Small ledgers that a process keeps: pages and th
 _SUMMED = ("live", "compacted", "archived", rolled.FOLDER, registry.FILE)
 _SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
 _PORTIONS = 16  # Additions to the same hours before their portions are summed up.
-_VIEWS = tuple(sql.paths("views")[view] for view in ("run", "device", "tenure"))
+_VIEWS = tuple(sql.paths("views")[view] for view in ("run", "tenure"))
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
 _IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"  # Other times are invalid; sql/sums/30_added.sql checks numbers.
@@ -184,19 +184,18 @@ def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> li
 
 def _create(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(sql.read("sums/10_state.sql"))
-    # The ledger's own views define runs and devices, over these events.
     connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
-    for view in _VIEWS:
-        connection.execute(sql.read(view))
-    connection.execute(sql.read("sums/15_hardware.sql"))
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums; without `first` in the open transaction. Returns False if earlier additions must be
     undone: another record of an event_id counts now, or a known device was in another pool or class for a time."""
 
+    # Many small files are read once, large ones column by column.
+    made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
+
     def run(name: str) -> None:
-        connection.execute(sql.read(f"sums/{name}.sql"))
+        connection.execute(sql.read(f"sums/{name}.sql").replace("TEMP VIEW of_unit", f"TEMP {made} of_unit"))
 
     def drop(*names: str) -> None:
         for name in names:
@@ -205,8 +204,6 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
     def count(text: str) -> int:
         return int(connection.execute(text).fetchall()[0][0] or 0)
 
-    # Many small files are read once, large ones column by column.
-    made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
     connection.execute(f"CREATE TEMP {made} added AS FROM ({added.select}) WHERE {_IN_TIME}")
     connection.execute(f"CREATE OR REPLACE TEMP VIEW writer_order AS {added.writer_order}")
     if first:
@@ -221,10 +218,13 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
     kinds = ", ".join(map(catalog.quoted, _KINDS))
     connection.execute(f"CREATE OR REPLACE TEMP VIEW new_event AS SELECT * FROM added{without} WHERE kind IN ({kinds})")
     connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
+    for view in _VIEWS:  # The ledger's own views define runs and tenures, over these events.
+        connection.execute(sql.read(view).replace("CREATE OR REPLACE VIEW", "CREATE OR REPLACE TABLE"))
     run("25_spells")
     if count("SELECT count(*) FROM resplit"):
         return False
     run("30_added")
+    run("35_hardware")
     if not first:
         connection.execute("SET VARIABLE sign = -1")
         run("40_fates")
