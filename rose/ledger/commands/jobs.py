@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from rose.clock import utc_us
+from rose.ledger import layout
 from rose.ledger.commands import common
-from rose.ledger.upkeep.jobs import Job, Settings, due_us, history, run_job
+from rose.ledger.upkeep.jobs import Job, Settings, due_us, history, made_us, run_job
 from rose.terminal import echo
 
 #: Makes the jobs of some settings. The command line knows jobs that the ledger does not.
@@ -91,12 +92,16 @@ def _list(planned: Planned, root: Path, as_json: bool) -> None:
     last = history(root)
     # With all settings, so that jobs which need some are listed, too.
     jobs = planned(Settings(archive_to="", archive_after_days=0, reports=Path(), alerts=Path()))
+    made = made_us(layout.check(root))
     rows: list[dict[str, Any]] = [
-        {"job": job.name, "every_s": job.every_s, "last": None, "due_us": None} for job in jobs
+        {
+            "job": job.name,
+            "every_s": job.every_s,
+            "last": dataclasses.asdict(last[job.name]) if job.name in last else None,
+            "due_us": due_us(job, last.get(job.name), made),
+        }
+        for job in jobs
     ]
-    for job, row in zip(jobs, rows, strict=True):
-        if job.name in last:
-            row |= {"last": dataclasses.asdict(last[job.name]), "due_us": due_us(job, last[job.name])}
     if as_json:
         common.print_json(rows)
         return
@@ -105,11 +110,11 @@ def _list(planned: Planned, root: Path, as_json: bool) -> None:
 
 def _cells(row: dict[str, Any]) -> list[Any]:
     every, last = f"{row['every_s'] / 60:g} min", row["last"]
+    due = "now" if row["due_us"] <= utc_us() else common.time_text(row["due_us"])
     if last is None:
-        return [row["job"], every, "never", None, None, None, None]
+        return [row["job"], every, "never", None, None, None, due]
     result = "ok" if last["ok"] else "failed"
     outcome = textwrap.shorten(last["error"] or last["result_json"] or "", _SAID_CHARACTERS_MAX, placeholder=" ...")
-    due = "now" if row["due_us"] <= utc_us() else common.time_text(row["due_us"])
     return [row["job"], every, common.time_text(last["ended_us"]), result, last["missed"], outcome, due]
 
 

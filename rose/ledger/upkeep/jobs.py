@@ -221,13 +221,18 @@ def history(root: Path | str) -> dict[str, Last]:
     return {row["job"]: Last(**row) for row in rows}
 
 
-def due_us(job: Job, last: Last | None) -> int:
-    """Return when a job is to run next, UTC microseconds since the Unix epoch; it may be in the past."""
+def due_us(job: Job, last: Last | None, made_us: int) -> int:
+    """Return when a job is to run next, UTC microseconds since the Unix epoch; it may be in the past. The ledger was
+    made at `made_us`: a new one gives a job that never ran nothing to do."""
     now_us = utc_us()
+    since_us = made_us if last is None else last.succeeded_us
     # A clock that was put back makes the success later than now.
-    if last is None or last.succeeded_us is None or last.succeeded_us > now_us:
-        return now_us
-    return last.succeeded_us + int(job.every_s * 1e6)
+    return now_us if since_us is None or since_us > now_us else since_us + int(job.every_s * 1e6)
+
+
+def made_us(root: Path) -> int:
+    """Return when the ledger at `root` was made, UTC microseconds since the Unix epoch. Raises OSError."""
+    return (root / layout.MARKER).stat().st_mtime_ns // 1000
 
 
 def _explained(error: BaseException) -> str:

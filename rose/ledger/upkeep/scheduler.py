@@ -44,13 +44,14 @@ class Scheduler:
         self._looking = threading.Thread(target=self._look, name="upkeep-clock", daemon=True)
 
     def start(self) -> None:
-        """Begin. A job first runs one interval after its last success, and at once if that has passed."""
+        """Begin. A job first runs one interval after its last success, or after the ledger was made if it never ran,
+        and at once if that has passed."""
         history: dict[str, jobs.Last] = {}
         with suppress(LedgerError):
             history = jobs.history(self._root)
-        now_us = utc_us()
+        made_us = jobs.made_us(self._root)
         for job in self._jobs:
-            first_us = max(now_us, jobs.due_us(job, history.get(job.name)))
+            due_us = jobs.due_us(job, history.get(job.name), made_us)
             self._scheduler.add_job(
                 self._run,
                 "interval",
@@ -58,7 +59,7 @@ class Scheduler:
                 seconds=job.every_s,
                 id=job.name,
                 name=job.name,
-                next_run_time=datetime.fromtimestamp(first_us / 1e6, UTC),
+                next_run_time=datetime.fromtimestamp(max(utc_us(), due_us) / 1e6, UTC),
                 misfire_grace_time=None,
                 coalesce=True,
                 max_instances=1,

@@ -65,7 +65,7 @@ def test_a_run_that_fails_is_an_event_too_and_is_not_raised(root):
 def test_missed_runs_are_counted_and_caught_up_by_one(root):
     succeeded(root, "j", minutes_ago=36)
     job = Job("j", told, 300)
-    assert jobs.due_us(job, history(root)["j"]) < utc_us() - 30 * MINUTE_US
+    assert jobs.due_us(job, history(root)["j"], made_us=0) < utc_us() - 30 * MINUTE_US
     assert run_job(root, job, only_if_due=True).missed == 6
     assert rows(root, "SELECT missed FROM job ORDER BY event_time") == [(0,), (6,)]
     done = run_job(root, job, only_if_due=True)
@@ -73,8 +73,18 @@ def test_missed_runs_are_counted_and_caught_up_by_one(root):
     # By hand it runs all the same, and a clock that was put back does not stop it for good.
     assert run_job(root, job).missed == 0
     succeeded(root, "j", minutes_ago=-60)
-    assert jobs.due_us(job, history(root)["j"]) <= utc_us()
+    assert jobs.due_us(job, history(root)["j"], made_us=0) <= utc_us()
     assert run_job(root, job, only_if_due=True).status == "ok"
+
+
+def test_a_job_that_never_ran_waits_an_interval_from_when_the_ledger_was_made(root):
+    job = Job("j", told, 300)
+    made_us = jobs.made_us(root)
+    assert abs(made_us - utc_us()) < 30 * MINUTE_US
+    assert jobs.due_us(job, None, made_us) == made_us + 5 * MINUTE_US
+    assert jobs.due_us(job, None, utc_us() + MINUTE_US) <= utc_us(), "made later than now: a clock was put back"
+    run_job(root, Job("j", refuse, 300))
+    assert jobs.due_us(job, history(root)["j"], made_us) <= utc_us(), "what failed is tried again"
 
 
 _HOLDER = """
