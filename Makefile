@@ -13,17 +13,11 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its cost report
 	@$(BIN)/rose demo
 
-SIDE_BY_SIDE := --numprocesses auto --dist loadfile
-# Only files with such tests are imported.
-LIVE = $(shell grep -rl "mark\.live" --include="test_*.py" tests) -m live
-
 test: $(READY)  ## the test suite, a short live deployment among it
-	@$(PYTEST) tests -m "not live" $(SIDE_BY_SIDE)
-	@$(PYTEST) $(LIVE) --numprocesses 2 --dist loadfile
+	@$(PYTEST) tests --numprocesses auto --dist loadfile
 
 test-long: $(READY)  ## all tests over all of their cases: hours
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live" --timeout 3600 $(SIDE_BY_SIDE)
-	@ROSE_TESTS_LONG=1 $(PYTEST) $(LIVE) --timeout 3600
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests --timeout 3600 --numprocesses auto --dist loadfile
 
 check: $(READY)  ## formatting, lint, types, and who may import whom
 	@$(BIN)/ruff format --check .

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
 import hypothesis
 import psutil
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.long_form import LONG, usual
 
@@ -62,6 +64,19 @@ def commands_made_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_each() -> Iterator[None]:
+    """Workers take all cores already: a second thread of DuckDB takes a twentieth of its time for nothing."""
+    connect = duckdb.connect
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            duckdb,
+            "connect",
+            lambda *where, config=None, **more: connect(*where, config={"threads": 1} | (config or {}), **more),
+        )
+        yield
+
+
 #: Streamlit's AppTest puts the page that it draws in its place, and processes that start later would run that page.
 MAIN = sys.modules["__main__"]
 
@@ -97,13 +112,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+#: Files of one worker: its engines are forked from one process, which takes 20 s of a core to start.
+ENGINES = (
+    "runtime/engines/test_sglang.py",
+    "runtime/engines/test_forkserver.py",
+    "runtime/engines/test_remapped.py",
+    "runtime/coserving/attach/test_commands.py",
+    "runtime/coserving/agent/test_succession.py",
+)
+
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
+#: The demo is long over before other real engines and hosts start, which would keep it waiting and at work.
 LONGEST_FIRST = (
     "runtime/service/test_demo.py",
-    "runtime/service/test_two_hosts.py",
-    "runtime/service/test_one_host.py",
-    "runtime/coserving/attach/test_commands.py",
-    "runtime/engines/test_remapped.py",
     "dashboard/test_screens.py",
     "sql/test_queries.py",
     "pricing/spend/test_cost.py",
@@ -113,12 +134,16 @@ LONGEST_FIRST = (
     "dashboard/test_states.py",
     "test_docs.py",
     "pricing/reconcile/test_reconcile.py",
+    "pricing/export/test_focus.py",
+    "pricing/test_identities_of_portions.py",
+    "runtime/service/test_two_hosts.py",
+    *ENGINES,
+    "runtime/service/test_one_host.py",
     "pricing/borrowing/test_marginal.py",
     "runtime/service/test_owner.py",
     "ledger/growth/test_archive.py",
     "runtime/service/test_up.py",
     "runtime/coserving/agent/test_agent.py",
-    "runtime/coserving/agent/test_succession.py",
     "runtime/service/test_host.py",
     "pricing/audit/test_explain.py",
     "ledger/commands/test_commands.py",
@@ -127,6 +152,19 @@ LONGEST_FIRST = (
     "examples/test_plain_loop.py",
     "test_hostile_requests.py",
 )
+
+
+class Scheduling(LoadFileScheduling):
+    """Each worker takes a file after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "engines" if file.removeprefix(f"{TESTS.name}/") in ENGINES else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
 
 #: Folders whose tests wait for processes more than they compute.
 WAITING = ("runtime/", "client/")

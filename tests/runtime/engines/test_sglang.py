@@ -293,6 +293,7 @@ def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(lent, se
     serving.close()
 
 
+@pytest.mark.long
 def test_a_budget_that_turns_outgrow_never_hangs_them(lent):
     """Eight turns want 340 slots each, and 700 may be held: all end, and never more is held."""
     page, engine = lent

@@ -24,7 +24,7 @@ from rose.runtime.service.places import HostPlan
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 STEPS_SEEN = 2
-#: `rose demo` with steps of 48 trajectories, where it has 224.
+#: `rose demo` with steps of 32 trajectories, where it has 224.
 PROGRAM = """
 from rose import cli, config_example
 
@@ -33,7 +33,7 @@ whole = config_example.demo
 
 def smaller(*arguments, **options):
     fleet = whole(*arguments, **options)
-    training = fleet.training.model_copy(update={"groups_per_step": 6})
+    training = fleet.training.model_copy(update={"groups_per_step": 4})
     return fleet.model_copy(update={"training": training})
 
 
@@ -110,7 +110,20 @@ def kill(ledger, *texts):
 
 
 @pytest.fixture(scope="module")
-def stopped_run(tmp_path_factory):
+def without_token():
+    """Return what the demo's Ray answered to whoever has no token of it, once `stopped_run` was made."""
+    return []
+
+
+def ask_without_token(lines):
+    (address,) = re.findall(r"joining Ray at (\S+)", "".join(lines))
+    program = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/tmp"}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory, without_token):
     """Return (ledger, output, exit code) of a run whose parts were killed after step 1, interrupted after a later step
     when all were back."""
     ledger = tmp_path_factory.mktemp("live") / "ledger"
@@ -124,6 +137,7 @@ def stopped_run(tmp_path_factory):
             step = re.search(r"step (\d+)/50:", line)
             steps = int(step[1]) if step else 0
             if steps == 1:
+                without_token.append(ask_without_token(lines))
                 kill_lent_engine(ledger)
                 kill(ledger, "ray::ControllerActor", "ray::HostActor")
             if steps >= STEPS_SEEN and not interrupted and len(lent_engines(ledger)) >= 3:
@@ -161,6 +175,12 @@ def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(stopped_
         assert rows(ledger, nothing) == []
     assert lent_engines(ledger) == [("started",), ("died",), ("started",)]
     assert rows(ledger, "select count(*) = count(distinct step) from step") == [(True,)]
+
+
+def test_whoever_has_no_token_of_its_ray_runs_nothing_there(stopped_run, without_token):
+    (done,) = without_token
+    assert done.returncode != 0
+    assert "token" in done.stderr.lower()
 
 
 def test_its_ledger_is_whole(stopped_run):
