@@ -135,7 +135,7 @@ LONGEST_FIRST = (
     "test_docs.py",
     "pricing/reconcile/test_reconcile.py",
     "pricing/export/test_focus.py",
-    "pricing/test_identities_of_portions.py",
+    "pricing/identities/test_portions.py",
     "runtime/service/test_two_hosts.py",
     *ENGINES,
     "runtime/service/test_one_host.py",

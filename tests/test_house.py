@@ -92,7 +92,7 @@ def test_no_file_is_too_long_to_read():
 
 
 FILES_MAX = 14
-FULL = {"benchmarks/results", "tests/pricing"}
+FULL = {"benchmarks/results"}
 
 
 def test_no_folder_is_too_full_to_look_through():
