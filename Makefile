@@ -17,7 +17,8 @@ test: $(READY)  ## the test suite, a short live deployment among it
 	@$(PYTEST) tests --numprocesses auto --dist loadfile
 
 test-long: $(READY)  ## all tests over all of their cases: hours
-	@ROSE_TESTS_LONG=1 $(PYTEST) tests --timeout 3600 --numprocesses auto --dist loadfile
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m "not live" --timeout 3600 --numprocesses auto --dist loadfile
+	@ROSE_TESTS_LONG=1 $(PYTEST) tests -m live --timeout 3600
 
 check: $(READY)  ## formatting, lint, types, and who may import whom
 	@$(BIN)/ruff format --check .
