@@ -92,13 +92,13 @@ def _list(planned: Planned, root: Path, as_json: bool) -> None:
     last = history(root)
     # With all settings, so that jobs which need some are listed, too.
     jobs = planned(Settings(archive_to="", archive_after_days=0, reports=Path(), alerts=Path()))
-    made = made_us(layout.check(root))
+    ledger_made_us = made_us(layout.check(root))
     rows: list[dict[str, Any]] = [
         {
             "job": job.name,
             "every_s": job.every_s,
             "last": dataclasses.asdict(last[job.name]) if job.name in last else None,
-            "due_us": due_us(job, last.get(job.name), made),
+            "due_us": due_us(job, last.get(job.name), ledger_made_us),
         }
         for job in jobs
     ]
