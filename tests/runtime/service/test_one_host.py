@@ -52,15 +52,11 @@ def test_who_starts_it_may_be_killed_in_the_middle(host):
     assert starting.wait(10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert "ready http://127.0.0.1:30100" in host.call(*UP)
     assert len(running(host, "raylet/raylet")) == len(running(host, "ray::HostActor")) == 1
+    assert {device["device_id"] for device in status(host)["devices"]} == {"s1", "r2"}
 
 
 @pytest.fixture(scope="module")
-def up(host) -> None:
-    host.call(*UP)
-
-
-@pytest.fixture(scope="module")
-def opened(host, up) -> str:
+def opened(host) -> str:
     return json.loads(host.python(TRAINER, TOKEN, URL))
 
 
