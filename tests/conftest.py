@@ -122,7 +122,7 @@ ENGINES = (
 )
 
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
-#: The demo is long over before other real engines and hosts start, which would keep it waiting and at work.
+#: The demo comes before other real engines and hosts: beside them it takes twice as long, and trains all the while.
 LONGEST_FIRST = (
     "runtime/service/test_demo.py",
     "dashboard/test_screens.py",
@@ -155,7 +155,7 @@ LONGEST_FIRST = (
 
 
 class Scheduling(LoadFileScheduling):
-    """Each worker takes a file after the other."""
+    """Each worker takes one file after another; those of ENGINES count as one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)

@@ -52,12 +52,17 @@ def snapshot_pinned(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     connection.execute("DROP TABLE IF EXISTS temp.event")
     connection.execute(f"ALTER {made} temp.own_event RENAME TO event")
     for view in _VIEWS:
-        begin = f"CREATE OR REPLACE VIEW {view} AS"
-        text = sql.view(view)
-        assert begin in text
-        connection.execute(text.replace(begin, f"CREATE OR REPLACE TEMP TABLE {view} AS"))
+        connection.execute(view_as("TEMP TABLE", view))
     connection.execute(f"DROP {made} temp.event")
     pinned.unpin(connection)
+
+
+def view_as(kind: str, view: str) -> str:
+    """Return the statement that makes a view of the ledger a table of this kind, over what `event` is there."""
+    begin = f"CREATE OR REPLACE VIEW {view} AS"
+    text = sql.view(view)
+    assert begin in text
+    return text.replace(begin, f"CREATE OR REPLACE {kind} {view} AS")
 
 
 def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:

@@ -35,7 +35,7 @@ _IN_MEMORY, _ANSWERS = 4, 64  # Small ledgers that a process keeps: pages and th
 _SUMMED = ("live", "compacted", "archived", rolled.FOLDER, registry.FILE)
 _SMALL_EVENTS = 2000  # Opening a file with fewer events takes longer than reading it.
 _PORTIONS = 16  # Additions to the same hours before their portions are summed up.
-_VIEWS = tuple(sql.paths("views")[view] for view in ("run", "tenure"))
+_VIEWS = ("run", "tenure")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
 _IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"  # Other times are invalid; sql/sums/30_added.sql checks numbers.
@@ -219,7 +219,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
     connection.execute(f"CREATE OR REPLACE TEMP VIEW new_event AS SELECT * FROM added{without} WHERE kind IN ({kinds})")
     connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
     for view in _VIEWS:  # The ledger's own views define runs and tenures, over these events.
-        connection.execute(sql.read(view).replace("CREATE OR REPLACE VIEW", "CREATE OR REPLACE TABLE"))
+        connection.execute(query.view_as("TABLE", view))
     run("25_spells")
     if count("SELECT count(*) FROM resplit"):
         return False
@@ -304,5 +304,5 @@ def _version() -> str:
         for file in files(sql).joinpath(folder).iterdir()
         if file.name.endswith(".sql")
     )
-    texts = [sql.read(name) for name in (*scripts, *_VIEWS)]
+    texts = [*map(sql.read, scripts), *map(sql.view, _VIEWS)]
     return hashlib.sha256("\n".join([*texts, _IN_TIME, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]

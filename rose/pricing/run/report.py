@@ -280,7 +280,7 @@ def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
 
     samples = {name: min(row["ttft_samples"], row["tpot_samples"]) for name, row in by_name.items() if row["requests"]}
     few = ", ".join(name for name, count in samples.items() if count < P99_SAMPLES)
-    of_few = f"Fewer than {P99_SAMPLES} times of first tokens, or of later ones ({few}): p99 is the largest measured."
+    warning = f"Fewer than {P99_SAMPLES} values of TTFT or TPOT ({few}): p99 is the largest value measured."
     facts = run.run
     return report_table(
         run.stamp,
@@ -289,7 +289,7 @@ def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
         (cells("lent"), cells("not lent")),
         view=f"trace {facts.trace}, {_scales(facts)}" if facts.trace else "no trace",
         footer=(cells("all"), ("budget", None, None, None, budget("ttft"), None, budget("tpot"))),
-        notes=notes(of_few if few else ""),
+        notes=notes(warning if few else ""),
     )
 
 
