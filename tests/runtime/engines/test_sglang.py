@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from contextlib import contextmanager
 
 import pytest
 import torch
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.asking import question
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.sync import EngineSync, Target
@@ -24,7 +26,7 @@ from rose.runtime.transfer.layout.shards import ModelShape
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime import loads
-from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.conftest import ENVIRONMENT, until
 
 pytestmark = pytest.mark.live
 
@@ -160,15 +162,21 @@ def cached(engine, prompt, **more):
 
 
 @contextmanager
-def generating(page, engine, tokens, prompt):
-    """A request in the middle of its tokens; its answer is there after the block."""
-    began = page.drain(Party.ROLLOUT, 0)[1]
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, prompt)))
-    thread.start()
-    while page.drain(Party.ROLLOUT, 0)[1] < began + 3:  # steps
-        time.sleep(0.01)
+def generating(page, engine, prompt):
+    """A request in the middle of its tokens, most of what its context holds; after the block it is ended, and its
+    answer there."""
+    request = f"generating-{uuid.uuid4().hex}"
+    spans_before = page.drain(Party.ROLLOUT, 0)[1]
+
+    def steps():
+        return page.drain(Party.ROLLOUT, 0)[1] - spans_before
+
+    thread, answers = answering(engine, 1900, prompt=prompt, rid=request)
+    until(lambda: steps() >= 3)
     yield answers
+    steps_before = steps()
+    until(lambda: steps() >= steps_before + 3)
+    engine.post("/generate", question("end", request), timeout_s=60)
     thread.join(60)
 
 
@@ -186,18 +194,18 @@ def publish_steps(folder, policy, count, **more):
     return store
 
 
-def check_a_sync_under_a_request(page, engine, sync, url, tokens):
+def check_a_sync_under_a_request(page, engine, sync, url):
     """Sync from version 1 to 2 while a request runs: it continues, and no old prefix matches after."""
     prompt, other, stale = list(range(1, 41)), [91, 92, 93], {"extra_key": "v1"}
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 39
-    with generating(page, engine, tokens, other) as answers:
+    with generating(page, engine, other) as answers:
         event = sync.bring(Target("", 2, url))
     assert event.ok, event.reason
     assert event.base_version == 1
     first, second = answers[0]["meta_info"]["weight_versions"]
     assert (first["version"], second["version"]) == ("1", "2")
-    assert 0 == first["start"] < first["end"] == second["start"] < second["end"] == tokens
+    assert 0 == first["start"] < first["end"] == second["start"] < second["end"] == len(answers[0]["output_ids"])
     # Neither what version 1 computed, nor what it and version 2 computed together, whatever key a client sends.
     assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
     assert cached(engine, [*other, *answers[0]["output_ids"]]) == 0
@@ -359,7 +367,7 @@ def test_a_request_goes_on_across_a_sync_and_a_drift_is_undone(lent, tiny_policy
     sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0")
     with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
         assert sync.bring(Target("", 1, server.url)).ok
-        check_a_sync_under_a_request(page, engine, sync, server.url, 300)
+        check_a_sync_under_a_request(page, engine, sync, server.url)
         check_a_drift(engine, sync)
 
 
@@ -379,7 +387,7 @@ def test_two_ranks_do_all_that_as_one(sharded, lent, tiny_policy, tmp_path):
         event = sync.bring(Target("", 1, server.url))
         assert (event.ok, event.base_version) == (True, 0), event.reason
         assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
-        check_a_sync_under_a_request(page, engine, sync, server.url, 120)
+        check_a_sync_under_a_request(page, engine, sync, server.url)
         check_a_drift(engine, sync)
         lend(lent[0], 14)
         alone = EngineSync(lent[1], lent[1].spec.plugin.staging, device_id="d0")
