@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from contextlib import contextmanager
 
 import pytest
@@ -163,20 +162,19 @@ def cached(engine, prompt, **more):
 
 @contextmanager
 def generating(page, engine, prompt):
-    """A request in the middle of its tokens, most of what its context holds; after the block it is ended, and its
-    answer there."""
-    request = f"generating-{uuid.uuid4().hex}"
+    """A request in the middle of its tokens, which fill most of its context. The block's end ends it and waits for its
+    answer."""
     spans_before = page.drain(Party.ROLLOUT, 0)[1]
 
     def steps():
         return page.drain(Party.ROLLOUT, 0)[1] - spans_before
 
-    thread, answers = answering(engine, 1900, prompt=prompt, rid=request)
+    thread, answers = answering(engine, 1900, prompt=prompt, rid="generating")
     until(lambda: steps() >= 3)
     yield answers
     steps_before = steps()
     until(lambda: steps() >= steps_before + 3)
-    engine.post("/generate", question("end", request), timeout_s=60)
+    engine.post("/generate", question("end", "generating"), timeout_s=60)
     thread.join(60)
 
 
