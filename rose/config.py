@@ -218,6 +218,16 @@ class CoservingConfig(Section):
     heartbeat_s: DayS = Field(default=0.5, gt=0, description="How often leases are renewed and loads are read.")
     compute_share: Share = Field(default=1.0, description="Largest share of a second that rollouts may have.")
     regret_share: Share = Field(default=0.05, description="How much longer lending may make a serving request take.")
+    stretch: float = Field(
+        default=1.25,
+        ge=1,
+        le=100,
+        description="Beside live requests: how many times what they take alone a request's tokens may take on average. "
+        "1 lends only while serving rests.",
+    )
+    slack_share: Share = Field(
+        default=1.0, description="Beside live requests: the share of what the latency budgets leave that is spent."
+    )
     holdout_share: float = Field(
         default=0.05,
         ge=0,

@@ -309,7 +309,7 @@ class Serving:
                 time.sleep(min(_IDLE_S, max(0.0, (next_ns - monotonic_ns()) / 1e9)))
                 continue
             arrived_ns = min(r.arrived_ns for r in batch.reqs) if batch.mode == "extend" else 0
-            plugin.begin()
+            plugin.begin(batch)
             scheduler.count(batch)
             begin_ns = monotonic_ns()
             self._stack.step()

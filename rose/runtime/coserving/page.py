@@ -44,6 +44,7 @@ class Span(IntEnum):
     #: The moment from which serving, at rest, wanted the device for a request. aux: ns since the server received the
     #: request; `latency_ns`: since it handed the request to its scheduler.
     ARRIVAL = 8
+    BESIDE = 9  # rollouts ran beside serving's steps, on credit (aux: their work in ns)
 
 
 class Field(IntEnum):
@@ -75,6 +76,14 @@ class Field(IntEnum):
     LOOKED_NS = 26  # rollout: when a step of its last looked at the page
     SWAPS = 27  # rollout: how often weights were swapped in since it started
     AWAY_SINCE_NS = 30  # rollout: since when its weights or its KV pool are not on the device; 0: they are
+    WORK_NS = 31  # rollout: what its work beside serving's steps would have taken alone, ever
+    WORK_OPENED_NS = 32  # rollout: the same when the open span began
+    LAYER_NS = 33  # rollout: what a layer of its next step takes alone; 0: unknown
+    CREDIT_NS = 34  # serving: up to where WORK_NS may grow beside its steps ...
+    CREDIT_UNTIL_NS = 35  # ... and until when
+    CREDIT_LIMIT = 36  # serving: what limited its last credit, or why it gave none (a `Hold`)
+    FACTOR_PPM = 37  # serving: how many times rollouts' work its steps take longer beside it
+    DELAYED_NS = 38  # serving: how much longer its steps beside such work took than predicted, ever
 
 
 class Block(IntEnum):
@@ -113,10 +122,10 @@ class CutRecord:
     bytes_returned: int
 
 
-MAGIC = 0x524F5345_0004
+MAGIC = 0x524F5345_0005
 RING_SPANS = 8192
 _BLOCK_WORDS = 32
-_WORDS = 32
+_WORDS = 40
 _WORDS_PER_SPAN = 6
 _BLOCKS = 3
 _RING_AT = _WORDS + _BLOCKS * _BLOCK_WORDS
@@ -127,7 +136,7 @@ _UNKNOWN = -(1 << 63)
 _READ_TRIES = 16
 _CHECK_MASK = 0x7FFF_FFFF_FFFF_FFFF
 #: A new writer counts on from these: the ring's reader does, and so does what rollouts took from requests in flight.
-_KEPT = (Field.HEAD, Field.WORKED_NS)
+_KEPT = (Field.HEAD, Field.WORKED_NS, Field.WORK_NS)
 _PAGE_USER = "ROSE_PAGE_USER"  # environment variable: the user whose pages this process takes beside its own user's
 
 
@@ -257,6 +266,7 @@ class ArbiterPage:
         return None
 
     def open_span(self, party: Party, kind: Span, start_ns: int) -> None:
+        self.set(party, Field.WORK_OPENED_NS, self.get(party, Field.WORK_NS))
         self.set(party, Field.OPEN_KIND, kind)
         self.set(party, Field.OPEN_SINCE_NS, start_ns)
 
@@ -264,7 +274,8 @@ class ArbiterPage:
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
         if start_ns == 0:
             return None
-        record = SpanRecord(Span(self.get(party, Field.OPEN_KIND)), start_ns, end_ns, aux, latency_ns)
+        kind = Span(self.get(party, Field.OPEN_KIND))
+        record = SpanRecord(kind, start_ns, end_ns, self._work_ns(party) if kind is Span.BESIDE else aux, latency_ns)
         self.write_span(party, record)
         self._sections[party][Field.OPEN_SINCE_NS] = 0
         return record
@@ -303,7 +314,10 @@ class ArbiterPage:
         kind = Span(self.get(party, Field.OPEN_KIND))
         if kind is Span.ROLLOUT:
             now_ns = self._rollout_until(start_ns, now_ns)
-        return SpanRecord(kind, start_ns, now_ns)
+        return SpanRecord(kind, start_ns, now_ns, self._work_ns(party) if kind is Span.BESIDE else 0)
+
+    def _work_ns(self, party: Party) -> int:
+        return max(0, self.get(party, Field.WORK_NS) - self.get(party, Field.WORK_OPENED_NS))
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
         """Return until when a rollout step that began at `start_ns` and has not ended can have had the device.
@@ -347,6 +361,13 @@ class ArbiterPage:
     def serving_wants(self) -> int:
         """Return since when serving wants the device for itself, else 0. One load: every layer calls it."""
         return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
+
+    def credit_ns(self, now_ns: int) -> int:
+        """Return how much work rollouts may still begin beside serving's steps."""
+        serving = self._sections[Party.SERVING]
+        if now_ns >= serving[Field.CREDIT_UNTIL_NS]:
+            return 0
+        return int(serving[Field.CREDIT_NS] - self._sections[Party.ROLLOUT][Field.WORK_NS])
 
     def serving_works(self) -> bool:
         return not self.get(Party.SERVING, Field.BROKEN) and self.alive(Party.SERVING)

@@ -83,7 +83,7 @@ def _ingest_requests(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -
 
 def _run_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     plugin = _plugin_of(scheduler)
-    plugin.begin()
+    plugin.begin(batch)
     try:
         return original(scheduler, batch, *args, **kwargs)
     except StepAbandonedError as why:

@@ -45,6 +45,23 @@ def place(
             _weigh_session(process.pid, _LEAST_SESSION_NICE if shared else _LESS_SESSION_NICE)
 
 
+def leave_idle_class() -> list[int]:
+    """Move this process's threads from SCHED_IDLE to the usual class; return those that were in it."""
+    threads = []
+    for thread in _threads(os.getpid()):
+        with suppress(ProcessLookupError):
+            if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+                threads.append(thread)
+    return threads
+
+
+def enter_idle_class(threads: Iterable[int]) -> None:
+    for thread in threads:
+        with suppress(ProcessLookupError):
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+
 def go_first_when_memory_runs_out() -> None:
     """Have the kernel kill this process and its future children before any other."""
     # Fails where /proc is read-only.

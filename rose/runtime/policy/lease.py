@@ -43,7 +43,7 @@ class Level(IntEnum):
     """How much lateness has taken back. The step after the last one ends the lease."""
 
     FULL = 0
-    THROTTLED = 1  # Half the compute share and half the regret share.
+    THROTTLED = 1  # Half the shares of compute, regret and slack.
     SHRUNK = 2  # And half the KV budget.
 
 
@@ -214,8 +214,8 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
         step=facts.step,
         kv_budget_bytes=budget,
         kv_budget_full_bytes=full,
-        compute_share=_share(rules.compute_share, level),
-        regret_share=_share(rules.regret_share, level),
+        compute_share=share_at(rules.compute_share, level),
+        regret_share=share_at(rules.regret_share, level),
         frozen=frozen,
         level=level,
         cuts_taken=facts.cut.count,
@@ -226,7 +226,8 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
     return Change("grant", None, state)
 
 
-def _share(share: float, level: Level) -> float:
+def share_at(share: float, level: Level) -> float:
+    """Return what lateness leaves of a share."""
     return share / 2 if level >= Level.THROTTLED else share
 
 
@@ -296,8 +297,8 @@ def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
     return replace(
         state,
         level=level,
-        compute_share=_share(rules.compute_share, level),
-        regret_share=_share(rules.regret_share, level),
+        compute_share=share_at(rules.compute_share, level),
+        regret_share=share_at(rules.regret_share, level),
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 PROBE_AFTER_NS = 2_000_000_000
+CREDIT_LAYERS = 2  # A step begins on credit where so many of its layers fit.
 REGRET_SPENT_SHARE = 0.5  # Part of the regret share beside a request. The rest covers cold caches and late yields.
 
 
@@ -35,6 +36,11 @@ class Hold(IntEnum):
     UNKNOWN_TIMES = 9
     NO_SERVING = 10
     POLICY = 11
+    # Why nothing may run beside serving's steps, where slack and times are not it.
+    STRETCH = 12
+    SERVING_MEMORY = 13
+    INTERFERENCE = 14
+    CONTROL = 15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +82,9 @@ class LeaseTerms:
     regret_share: float = 0.0
     frozen: bool = False
     policy: int = 0
+    #: Beside live requests: how often a token's time alone it may take, and the share of slack to spend.
+    stretch: float = 1.0
+    slack_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +99,9 @@ class StepFacts:
     worked_ns: int  # Rollouts' device time in all.
     held_ns: int
     now_ns: int
+    credit_ns: int = 0  # Work that may run beside serving's steps.
+    layer_ns: int = 0  # Of the step; 0: unknown.
+    credit_limit: Hold = Hold.NONE  # What serving said of its last credit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,7 @@ class Decision:
     admitted: bool
     hold: Hold = Hold.NONE
     slack_ns: int = 0  # Smallest slack after the step, nanoseconds, if the decision was about slack.
+    on_credit: bool = False  # It begins beside serving's step.
 
 
 def prefill_slack_ns(load: ServingLoad, budgets: Budgets, now_ns: int) -> int | None:
@@ -130,12 +143,14 @@ def admit(facts: StepFacts) -> Decision:
         return Decision(False, Hold.NO_LEASE)
     if load is None or budgets is None:
         return Decision(False, Hold.NO_SERVING)
-    if load.wanted:
-        return Decision(False, Hold.SERVING_STEP)
+    if load.wanted and facts.credit_ns < max(1, CREDIT_LAYERS * facts.layer_ns):
+        return Decision(False, facts.credit_limit or Hold.SERVING_STEP)
     if facts.kv_tokens > lease.kv_budget_tokens:
         return Decision(False, Hold.KV_BUDGET)
     if facts.busy_share > lease.compute_share:
         return Decision(False, Hold.COMPUTE_SHARE)
+    if load.wanted:
+        return Decision(True, on_credit=True)
     alone = load.waiting == 0 and load.running == 0
     if not alone and _unknown(load):
         return Decision(False, Hold.UNKNOWN_TIMES)

@@ -76,7 +76,7 @@ class Loop:
         self.plugin.received()
         batch = self._next()
         if batch is not None:
-            self.plugin.begin()
+            self.plugin.begin(batch)
             scheduler.forward_ct += 1
             batch.forward_iter = scheduler.forward_ct
             self.work()

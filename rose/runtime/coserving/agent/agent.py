@@ -304,6 +304,8 @@ class DeviceAgent:
                 kv_bytes_per_token=spec.rollout_kv_bytes_per_token,
                 id_prefix=spec.run_id,
                 policy_number=NAMES.index(coserving.policy),
+                stretch=coserving.stretch,
+                slack_share=coserving.slack_share,
                 record=record,
                 take_back=self._take_back,
                 ledger_failure=ledger_failure,

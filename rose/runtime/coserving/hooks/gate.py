@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.beside import BesideServing
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
@@ -89,6 +90,7 @@ def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], 
 #: How long to sleep between looks at the page: far less than a layer takes.
 POLL_CPU_S = 0.0005
 POLL_GPU_S = 0.00005
+POLL_CREDIT_S = 0.002
 #: Without a lease or serving, nothing changes within a step's time.
 POLL_UNLENT_S = 0.002
 _SHARE_WINDOW_NS = 1_000_000_000
@@ -96,6 +98,7 @@ STALL_NS = 5_000_000_000  # requests held for this long continue elsewhere, if p
 #: Shorter absences are noise, not a core that was taken away.
 _TAKEN_MIN_NS = 500_000
 CHUNK_TOKENS_MIN = 32
+CREDIT_LAYERS_OF_CHUNK = 4
 
 
 class RolloutGate:
@@ -126,6 +129,8 @@ class RolloutGate:
         self._policy: Policy = numbered(-1)
         self._lease = LeaseTerms()
         self._mark_ns = self._mark_cpu_ns = 0
+        self._beside = BesideServing(page, on_cores=run_ahead is None)
+        self._begins_beside = False
         #: When the GPU's queue was first full in the running step; None if it was not, or was emptied since.
         self._full_ns: int | None = None
 
@@ -133,6 +138,7 @@ class RolloutGate:
         """Return when the next step may run, or there is none to run.
         `serve_control` is called while waiting, so that aborts and weight updates are not held up with the step."""
         held_since_ns = 0
+        self._begins_beside = False
         try:
             while True:
                 now = monotonic_ns()
@@ -145,25 +151,31 @@ class RolloutGate:
                     return
                 decision = self._decide(now, now - held_since_ns if held_since_ns else 0)
                 if decision.admitted:
+                    self._begins_beside = decision.on_credit
                     return
                 if decision.hold is Hold.NO_LEASE or (held_since_ns and now - held_since_ns > STALL_NS):
                     self._view.end([*self._view.waiting, *self._view.running])
                     continue
                 held_since_ns = held_since_ns or now
                 self._hold(decision.hold, now)
-                time.sleep(POLL_UNLENT_S if decision.hold is Hold.NO_SERVING else self._poll_s)
+                self._wait(POLL_UNLENT_S if decision.hold is Hold.NO_SERVING else self._poll_s)
                 serve_control()
         finally:
             if held_since_ns:
                 self._page.close_span(Party.ROLLOUT, monotonic_ns(), aux=self._page.get(Party.ROLLOUT, Field.LAST_HOLD))
+            if not self._begins_beside:
+                self._beside.enter_idle_class()
             self._telemetry.say()
 
     def _decide(self, now_ns: int, held_ns: int) -> Decision:
         load = self._page.serving_load() if self._page.serving_works() else None
-        chunk_tokens = self._chunk(load)
+        credit_ns = self._page.credit_ns(now_ns)
+        chunk_tokens = self._chunk(load, credit_ns)
         step_ns, prefill = self._telemetry.step_ns(chunk_tokens, layers=self._policy.yields)
         preempt_ns = self._preempt_ns(step_ns)
         self._page.set(Party.ROLLOUT, Field.PREEMPT_NS, preempt_ns or 0)
+        layer_ns = (step_ns or 0) // self._layers
+        self._beside.expect(layer_ns)
         running = len(self._view.running)
         return self._policy.admit(
             StepFacts(
@@ -178,11 +190,14 @@ class RolloutGate:
                 worked_ns=self._page.rollout_worked_ns(now_ns),
                 held_ns=held_ns,
                 now_ns=now_ns,
+                credit_ns=credit_ns,
+                layer_ns=layer_ns,
+                credit_limit=Hold(self._page.get(Party.SERVING, Field.CREDIT_LIMIT)),
             )
         )
 
     def _preempt_ns(self, step_ns: int | None) -> int | None:
-        preemptible = os.sched_getscheduler(0) == os.SCHED_IDLE
+        preemptible = self._beside.raised or os.sched_getscheduler(0) == os.SCHED_IDLE
         if preemptible != bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)):
             self._page.set(Party.ROLLOUT, Field.PREEMPTIBLE, int(preemptible))
             self._on_preemptible()
@@ -192,9 +207,15 @@ class RolloutGate:
             return step_ns
         return step_ns * min(self._layers, self._ahead) // self._layers
 
-    def _chunk(self, load: ServingLoad | None) -> int:
-        """Return the largest prefill whose layer is short beside what serving may be made to wait."""
+    def _chunk(self, load: ServingLoad | None, credit_ns: int) -> int:
+        """Return the largest prefill whose layer is short beside what serving may be made to wait, or, beside serving's
+        step, of which several layers fit its credit."""
         chunk = self._chunk_tokens
+        if load is not None and load.wanted and self._lease.slack_share > 0:
+            fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK)
+            chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits or 0))
+            self._set_chunk_tokens(chunk)
+            return chunk
         if self._policy.yields and load is not None and load.usual_prefill_ns is not None:
             wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
             fits = self._telemetry.prefill_tokens_within(wait_ns * self._layers // self._ahead)
@@ -220,6 +241,8 @@ class RolloutGate:
 
     def step_begins(self) -> None:
         self._full_ns, self._telemetry.layers_ns = None, 0
+        self._telemetry.kind = Span.BESIDE if self._begins_beside else Span.ROLLOUT
+        self._beside.count()
         self._mark(monotonic_ns(), time.thread_time_ns())
 
     def step_ended(self, began_ns: int) -> None:
@@ -239,34 +262,86 @@ class RolloutGate:
             # On a GPU a whole step is queued at once, and what comes beside it later is not seen here.
             self._telemetry.disturbed |= bool(wanted) or self._run_ahead is not None
             return
-        if wanted and self._run_ahead is not None:
+        if not wanted:
+            self._go_on(after_wish_ns)
+        elif not self._on_credit(after_wish_ns):
+            self._give_way(wanted, after_wish_ns, layers_left)
+
+    def _go_on(self, after_wish_ns: int | None) -> None:
+        """Let the step run on while serving rests."""
+        now = monotonic_ns()
+        if self._beside.running:
+            self._switch(Span.ROLLOUT, now)
+        elif after_wish_ns is not None:  # Serving had the device meanwhile, and is done.
+            self._telemetry.worked(self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), now, latency_ns=after_wish_ns)
+            self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, now)
+        self._beside.enter_idle_class()
+
+    def _give_way(self, wanted_ns: int, after_wish_ns: int | None, layers_left: int) -> None:
+        """Return once serving rests, or gives credit for a layer."""
+        page = self._page
+        if self._run_ahead is not None:
             self._run_ahead.drain()
             self._full_ns = None
-        elif wanted:  # The core may have been taken since the clocks were read, and with it the time for the wish.
+        else:  # The core may have been taken since the clocks were read, and with it the time for the wish.
             again_ns = self._note_taken(layers_left)
             after_wish_ns = again_ns if after_wish_ns is None else after_wish_ns
-        began, opened = monotonic_ns(), self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
-        if not wanted:
-            if after_wish_ns is not None:  # Serving had the device meanwhile, and is done: this step goes on.
-                self._telemetry.worked(opened, began, latency_ns=after_wish_ns)
-                self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, began)
-            return
-        # A step whose core was taken and given back since the wish was off the device in between.
-        latency_ns = max(0, began - wanted) if opened < wanted else 0
-        # A GPU's kernels run on while this thread waits: there it is all of the time.
-        computed_ns = after_wish_ns or 0 if self._run_ahead is None else latency_ns
-        self._telemetry.worked(opened, began, latency_ns=computed_ns)
-        self._page.open_span(Party.ROLLOUT, Span.YIELD, began)
+        began, opened, latency_ns = monotonic_ns(), page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), 0
+        if self._beside.running:
+            self._switch(Span.YIELD, began)
+        else:
+            # A step whose core was taken and given back since the wish was off the device in between.
+            latency_ns = max(0, began - wanted_ns) if opened < wanted_ns else 0
+            # A GPU's kernels run on while this thread waits: there it is all of the time.
+            computed_ns = after_wish_ns or 0 if self._run_ahead is None else latency_ns
+            self._telemetry.worked(opened, began, latency_ns=computed_ns)
+            page.open_span(Party.ROLLOUT, Span.YIELD, began)
+        on_credit = False
         try:
-            while self._page.serving_wants():
+            while page.serving_wants() and not (on_credit := self._beside.fits()):
                 self._check_worth(began)
-                time.sleep(self._poll_s)
+                self._wait(self._poll_s)
         finally:
             ended, cpu = monotonic_ns(), time.thread_time_ns()
-            self._page.close_span(Party.ROLLOUT, ended, aux=layers_left, latency_ns=latency_ns)
+            page.close_span(Party.ROLLOUT, ended, aux=layers_left, latency_ns=latency_ns)
             self._telemetry.waited_ns += ended - began
-        self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, ended)
+        page.open_span(Party.ROLLOUT, Span.BESIDE if on_credit else Span.ROLLOUT, ended)
         self._mark(ended, cpu)
+        if on_credit:
+            self._begin_beside()
+        else:
+            self._beside.enter_idle_class()
+
+    def _on_credit(self, after_wish_ns: int | None) -> bool:
+        """Return whether the next layer runs beside serving's step; its work is then counted."""
+        if not self._beside.fits():
+            return False
+        if not self._beside.running:
+            now, opened = monotonic_ns(), self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+            self._telemetry.worked(opened, now, latency_ns=after_wish_ns or 0)
+            self._page.open_span(Party.ROLLOUT, Span.BESIDE, now)
+        self._begin_beside()
+        return True
+
+    def _begin_beside(self) -> None:
+        # On cores the step's own clock tells what it takes alone; on a GPU a first guess is better than none.
+        self._telemetry.disturbed |= self._run_ahead is not None and self._beside.layer_known
+        self._full_ns = None
+        self._beside.begin_layer()
+
+    def _switch(self, kind: Span, now_ns: int) -> None:
+        self._page.close_span(Party.ROLLOUT, now_ns)
+        self._page.open_span(Party.ROLLOUT, kind, now_ns)
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep, between looks at the page. In the kernel's idle class this thread would not see a credit before
+        serving rests, so where it may get one it waits in the usual class, and looks less often."""
+        preemptible = self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
+        if preemptible and self._lease.slack_share > 0 and self._page.serving_wants():
+            self._beside.leave_idle_class()
+            seconds = POLL_CREDIT_S
+        time.sleep(seconds)
+        self._beside.count()
 
     def _time_layers(self, layers_left: int) -> None:
         """Time the layers alone: once the queue of a GPU is full, each look comes one layer after the previous look.
@@ -296,9 +371,14 @@ class RolloutGate:
         """Record time for which the operating system took the core as a yield, from serving's first wish on.
         A step does not see that happen: the thread's clock stands still meanwhile. Returns how long the step still
         computed after a wish that came since the last look; None if none came."""
+        self._beside.count()
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
+        if self._beside.raised:
+            self._telemetry.waited_ns += taken
+            self._mark(now, cpu)
+            return None
         opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         wanted = page.get(Party.SERVING, Field.FIRST_WANTED_NS)
         after_wish_ns = None

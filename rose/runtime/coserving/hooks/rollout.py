@@ -126,7 +126,7 @@ class RolloutPlugin:
                 return refused
         return self.weights.ask(verb, version)
 
-    def begin(self) -> None:
+    def begin(self, _batch: Any) -> None:
         number = self.view.steps + 1
         self._began[number] = monotonic_ns()
         if self.gate is not None:

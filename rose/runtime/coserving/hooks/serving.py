@@ -66,10 +66,10 @@ class ServingPlugin:
     def received(self) -> None:
         self._guarded(self._received)
 
-    def begin(self) -> None:
+    def begin(self, batch: Any) -> None:
         telemetry = self._telemetry
         if telemetry is not None:
-            self._guarded(lambda: telemetry.begin(int(self._scheduler.forward_ct) + 1))
+            self._guarded(lambda: telemetry.begins(int(self._scheduler.forward_ct) + 1, batch))
 
     def end(self, batch: Any) -> None:
         telemetry = self._telemetry

@@ -3,13 +3,15 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.coserving.kv.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.policy.slack import ServingLoad, late_by, room_ns
+from rose.runtime.policy.credit import CONTROL_EVERY, CreditFacts, Interference, LiveRequest, grant, room_in_memory
+from rose.runtime.policy.kv import under_pressure
+from rose.runtime.policy.slack import Hold, LeaseTerms, ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes
 
 _LAST_TOKEN = "_rose_last_token_ns"
@@ -24,7 +26,7 @@ class EngineTelemetry:
     SGLang that schedules ahead begins a step before the previous one ends, and then hands over a copy of its batch."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
-        self._view, self._page, self._party, self._kind = view, page, party, kind
+        self._view, self._page, self._party, self.kind = view, page, party, kind
         #: By a step's number: when it began, and what others had taken by then (rollouts' time, or waits), ns.
         self._begun: dict[int, tuple[int, int]] = {}
         self._previous_end_ns = self._previous_excluded_ns = 0
@@ -41,14 +43,10 @@ class EngineTelemetry:
     def _excluded_ns(self, now_ns: int) -> int:
         raise NotImplementedError
 
-    def _beside(self, length_ns: int, excluded_ns: int) -> bool:
-        """Return whether others took so much of a step of this length that it teaches nothing."""
-        return False
-
     def begin(self, number: int) -> None:
         now = monotonic_ns()
         if not self._begun:
-            self._page.open_span(self._party, self._kind, now)
+            self._page.open_span(self._party, self.kind, now)
         self._begun[number] = now, self._excluded_ns(now)
 
     def end(self, number: int, batch: Any) -> None:
@@ -68,9 +66,12 @@ class EngineTelemetry:
         excluded_now_ns = self._excluded_ns(now)
         excluded_ns = excluded_now_ns - max(excluded_before_ns, self._previous_excluded_ns)
         self._previous_end_ns, self._previous_excluded_ns = now, excluded_now_ns
-        if not self.disturbed and not self._beside(length_ns, excluded_ns):
-            self._learn(batch, max(1, length_ns - excluded_ns))
+        self._measured(batch, length_ns, excluded_ns)
         self.disturbed = False
+
+    def _measured(self, batch: Any, length_ns: int, excluded_ns: int) -> None:
+        if not self.disturbed:
+            self._learn(batch, max(1, length_ns - excluded_ns))
 
     def forget(self, number: int) -> None:
         self._begun.pop(number, None)
@@ -105,6 +106,21 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
     return times
 
 
+class _FirstToken(NamedTuple):
+    """When a request's first token came, and what rollouts had taken by then: while serving rested, beside its steps,
+    and by how much they had delayed those."""
+
+    at_ns: int
+    worked_ns: int
+    work_ns: int
+    delayed_ns: int
+
+
+def _live(request: Any, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
+    first: _FirstToken = getattr(request, _FIRST_TOKEN)
+    return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns)
+
+
 class ServingTelemetry(EngineTelemetry):
     """Measures since when serving wants the device, how long it needs, and what lending cost each request."""
 
@@ -118,23 +134,95 @@ class ServingTelemetry(EngineTelemetry):
         self._lent = False
         self._busy = False
         self._claim = KvClaim(page)
+        self._interference = Interference()
+        self._decodes = 0
+        self._delayed_ns = 0
+        self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # when the last step ended
+        self._clean = True  # whether no work ran beside it
+        self._next: Any = None  # the batch launched last
 
     def _excluded_ns(self, now_ns: int) -> int:
         return self._page.rollout_worked_ns(now_ns)
 
-    def _beside(self, length_ns: int, excluded_ns: int) -> bool:
+    def _measured(self, batch: Any, length_ns: int, excluded_ns: int) -> None:
+        page, now = self._page, monotonic_ns()
+        work = page.get(Party.ROLLOUT, Field.WORK_NS)
+        beside, self._work_ns = max(0, work - self._work_ns), work
+        clean, self._clean = beside == 0 and (self._clean or not batch.forward_mode.is_decode()), beside == 0
         # Rollouts that give way are soon gone. Others, or a kernel's compilation, run beside the step.
-        return 2 * excluded_ns >= length_ns
+        if 2 * excluded_ns >= length_ns:
+            return
+        if clean:
+            self._learn(batch, max(1, length_ns - excluded_ns))
+        elif beside and batch.forward_mode.is_decode() and self.times.decode.fitted:
+            alone_ns = self._decode_ns(batch.reqs)
+            assert alone_ns is not None, "it is fitted"
+            delay_ns = length_ns - excluded_ns - alone_ns
+            self._interference = self._interference.observe(beside, delay_ns, self.times.decode.spread_ns, now)
+            self._delayed_ns += delay_ns
+            page.set(Party.SERVING, Field.DELAYED_NS, self._delayed_ns)
+            page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference.factor * 1e6))
+
+    def _decode_ns(self, requests: Sequence[Any]) -> int | None:
+        return self.times.decode_ns(len(requests), sum(context_tokens(request) for request in requests))
+
+    def _grant(self, batch: Any) -> None:
+        """Say how much work rollouts may do beside a step that begins on the device now."""
+        page, now = self._page, monotonic_ns()
+        lease = page.lease()
+        if lease.expires_ns <= now or lease.slack_share <= 0:
+            return
+        live = [request for request in batch.reqs if not request.finished()]
+        ready = batch.forward_mode.is_decode() and all(hasattr(request, _FIRST_TOKEN) for request in live)
+        worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
+        self._decodes += 1
+        credit = grant(
+            CreditFacts(
+                lease=lease,
+                budgets=page.budgets(),
+                live=[_live(request, now, worked, work) for request in live] if ready else [],
+                waiting=bool(self._view.waiting),
+                oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in live), default=now),
+                decode_ns=self._decode_ns(batch.reqs) if self.times.decode.fitted else None,
+                spread_ns=self.times.decode.spread_ns,
+                largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
+                layer_ns=page.get(Party.ROLLOUT, Field.LAYER_NS),
+                room_in_memory=self._room_in_memory(lease),
+                others=False,
+                control=self._decodes % CONTROL_EVERY < 2,
+                interference=self._interference,
+                now_ns=now,
+            )
+        )
+        self._say_credit(work + credit.work_ns if credit.work_ns else 0, credit.until_ns, credit.limit)
+
+    def _room_in_memory(self, lease: LeaseTerms) -> bool:
+        memory, view = self._page.memory(), self._view
+        if memory is None or under_pressure(memory):
+            return False
+        return room_in_memory(used=view.kv_tokens_used(), total=view.kv_tokens_total, stretch=lease.stretch)
+
+    def _say_credit(self, credit_ns: int, until_ns: int, limit: Hold) -> None:
+        page = self._page
+        page.set(Party.SERVING, Field.CREDIT_UNTIL_NS, until_ns)
+        page.set(Party.SERVING, Field.CREDIT_NS, credit_ns)
+        page.set(Party.SERVING, Field.CREDIT_LIMIT, limit)
+
+    def _withdraw(self) -> None:
+        if self._page.get(Party.SERVING, Field.CREDIT_NS):
+            self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
         """Want the device for requests that are about to be taken in, before they are unpacked."""
         if self._lent and self._view.knocked:
+            self._withdraw()
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
         """Want the device from the arrival of requests on, not only from their first step."""
         now = monotonic_ns()
         if self._view.waiting:
+            self._withdraw()
             self._want(now)
             new = [request for request in self._view.waiting if not hasattr(request, _WORKED)]
             for request in new:
@@ -147,8 +235,12 @@ class ServingTelemetry(EngineTelemetry):
             self._want(monotonic_ns())
             self._claim.wait()
 
-    def begin(self, number: int) -> None:
+    def begins(self, number: int, batch: Any) -> None:
+        """Note a step that is launched. Where SGLang schedules ahead the device begins it when the one before ends."""
         self._want(monotonic_ns())
+        if not self._begun:
+            self._grant(batch)
+        self._next = batch
         super().begin(number)
 
     def _note_arrival(self, request: Any) -> None:
@@ -163,6 +255,8 @@ class ServingTelemetry(EngineTelemetry):
         for request in batch.reqs:
             self._note_token(request, now)
         self.say(batch.reqs)
+        if self._begun:
+            self._grant(self._next)
 
     def _want(self, now_ns: int) -> None:
         page = self._page
@@ -188,7 +282,8 @@ class ServingTelemetry(EngineTelemetry):
             return  # In the middle of a chunked prefill.
         worked = self._page.rollout_worked_ns(now_ns)
         if not hasattr(request, _FIRST_TOKEN):
-            setattr(request, _FIRST_TOKEN, (now_ns, worked))
+            work = self._page.get(Party.ROLLOUT, Field.WORK_NS)
+            setattr(request, _FIRST_TOKEN, _FirstToken(now_ns, worked, work, self._delayed_ns))
         setattr(request, _LAST_TOKEN, now_ns)
         if request.finished() and not getattr(request, "_rose_counted", False):
             request._rose_counted = True
@@ -199,16 +294,13 @@ class ServingTelemetry(EngineTelemetry):
         self._counts["finished"] += 1
         if budgets is None:
             return
-        first_ns, worked_at_first = getattr(request, _FIRST_TOKEN)
-        arrived, worked_at_arrival = arrived_ns(request), getattr(request, _WORKED, worked_at_first)
-        late = late_by(
-            took_ns=first_ns - arrived, lent_ns=worked_at_first - worked_at_arrival, budget_ns=budgets.ttft_ns
-        )
+        first: _FirstToken = getattr(request, _FIRST_TOKEN)
+        lent_ns = first.worked_ns - getattr(request, _WORKED, first.worked_ns)
+        late = late_by(took_ns=first.at_ns - arrived_ns(request), lent_ns=lent_ns, budget_ns=budgets.ttft_ns)
         gaps = len(request.output_ids) - 1
         if gaps > 0:
-            late = late or late_by(
-                took_ns=now_ns - first_ns, lent_ns=worked_ns - worked_at_first, budget_ns=budgets.tpot_ns * gaps
-            )
+            lent_ns = worked_ns - first.worked_ns + self._delayed_ns - first.delayed_ns
+            late = late or late_by(took_ns=now_ns - first.at_ns, lent_ns=lent_ns, budget_ns=budgets.tpot_ns * gaps)
         if late is not None:
             self._counts[late] += 1
 
@@ -329,8 +421,11 @@ class RolloutTelemetry(EngineTelemetry):
 
     def _close(self, now_ns: int, requests: int) -> None:
         opened = self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
-        if opened and self._page.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT:
+        kind = self._page.get(Party.ROLLOUT, Field.OPEN_KIND)
+        if opened and kind == Span.ROLLOUT:
             self.worked(opened, now_ns, latency_ns=self.after_wish_ns, aux=requests)
+        elif opened and kind == Span.BESIDE:
+            self._page.close_span(Party.ROLLOUT, now_ns)
 
     def say(self) -> None:
         while self._synced:

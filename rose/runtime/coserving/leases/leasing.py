@@ -8,7 +8,7 @@ from rose.clock import Anchor, monotonic_ns
 from rose.events import Lease, Preemption, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.policy.lease import Change, EngineCut, LeaseFacts, LeaseState, next_change, noted, released
+from rose.runtime.policy.lease import Change, EngineCut, LeaseFacts, LeaseState, next_change, noted, released, share_at
 from rose.runtime.policy.slack import LeaseTerms
 
 LeaseAction = Literal[
@@ -76,6 +76,8 @@ class Leasing:
         kv_bytes_per_token: int,
         id_prefix: str,
         policy_number: int,
+        stretch: float = 1.0,
+        slack_share: float = 0.0,
         record: Record,
         take_back: Callable[[str], int],
         ledger_failure: Callable[[], str | None] = lambda: None,
@@ -86,6 +88,7 @@ class Leasing:
         self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
         self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
         self._policy_number, self._record, self._take_back = policy_number, record, take_back
+        self._stretch, self._slack_share = stretch, slack_share
         self._ledger_failure, self._run = ledger_failure, run
         #: Why the last change could not be recorded; what cannot be recorded is not lent.
         self.failure: str | None = None
@@ -182,6 +185,8 @@ class Leasing:
                 regret_share=self.state.regret_share,
                 frozen=self.state.frozen,
                 policy=self._policy_number,
+                stretch=self._stretch,
+                slack_share=share_at(self._slack_share, self.state.level),
             )
         )
 

@@ -12,7 +12,7 @@ from rose.runtime.coserving.kv import memory
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.coserving.lending import MEMORY, cut_record, lease
-from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
+from tests.runtime.coserving.made_scheduler import Batch, Loop, Request, Scheduler
 
 SHARED = replace(MEMORY, device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10)
 LEASE_NS = 60_000_000_000
@@ -285,7 +285,7 @@ def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
 
 def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(page):
     plugin = attached(page)
-    plugin.begin()
+    plugin.begin(Batch([], "decode"))
     assert page.open(Party.SERVING, monotonic_ns()) is not None
     plugin.attach(DETACH)
     assert page.open(Party.SERVING, monotonic_ns()) is None

@@ -1,0 +1,156 @@
+"""How much rollout work may run beside serving's live requests. *Work* is a rollout's time alone on the device.
+
+A device that two engines share delays serving's step by `factor` times the work in it. At the start of each decode step
+serving grants work = min(slack_share * slack, room) / factor. Slack is what the step may take longer by before a live
+request misses its TPOT budget, or the largest prompt that may come now its TTFT budget. Room keeps a request's tokens
+within `stretch` times what they take alone: the smallest (stretch - 1) * alone - factor * work since its first token.
+
+The factor is fitted by least squares with forgetting to how much longer than predicted the steps beside work took.
+Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
+
+from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
+from rose.runtime.policy.steptime import LinearFit
+
+FACTOR_GUESSED = 1.5
+FACTOR_MIN = 1.15
+STRETCH_MAX = 2.3
+LEARNED_STEPS = 32
+CONTROL_EVERY = 32  # Of so many decode steps two get no credit: the second tells what a step takes alone.
+LAYERS_TO_STOP = 2  # A step stops within the layer that runs and the one queued behind it.
+_OVERRUN_SPREADS = 3.0
+_OVERRUNS_MAX = 3  # More delay than predicted in so many of the last ten steps halves the credit, then stops it.
+_OVERRUNS_SEEN = (1 << 10) - 1
+_CLEAN_STEPS = 100  # So many steps without such a halving restore it.
+_PAUSE_NS = 1_000_000_000
+_PAUSE_NS_MAX = 60_000_000_000
+_SCALE = (1e-6,)
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """What is known of the factor, and what follows from steps that took longer than it explains."""
+
+    fit: LinearFit = field(default_factory=lambda: LinearFit.prior(_SCALE))
+    overruns: int = 0  # One bit a step, the newest lowest.
+    clean: int = 0
+    halved: bool = False
+    paused_until_ns: int = 0
+    pause_ns: int = _PAUSE_NS
+
+    @property
+    def factor(self) -> float:
+        if self.fit.count < LEARNED_STEPS:
+            return FACTOR_GUESSED
+        mean, worked = self.fit.weights[0] * _SCALE[0], sqrt(self.fit.gram[0][0]) / _SCALE[0]
+        return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
+
+    def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
+        """Learn from a step that took `delay_ns` longer than predicted beside `work_ns` > 0. `spread_ns`: the usual
+        error of such predictions."""
+        overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns
+        overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
+        known = replace(self, fit=self.fit.observe((work_ns,), delay_ns), overruns=overruns, clean=self.clean + 1)
+        if overruns.bit_count() >= _OVERRUNS_MAX:
+            known = replace(known, overruns=0, clean=0, halved=True)
+            if self.halved:
+                pause_ns = min(2 * self.pause_ns, _PAUSE_NS_MAX)
+                known = replace(known, paused_until_ns=now_ns + self.pause_ns, pause_ns=pause_ns)
+        elif known.clean >= _CLEAN_STEPS:
+            known = replace(known, clean=0, halved=False, pause_ns=_PAUSE_NS)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRequest:
+    """Nanoseconds since a request's first token, and of them: what rollouts took while serving rested (`lent_ns`), and
+    the work beside serving's steps."""
+
+    elapsed_ns: int
+    lent_ns: int
+    work_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreditFacts:
+    """What is known as a decode step of serving begins. Times are nanoseconds, moments monotonic; None is unknown."""
+
+    lease: LeaseTerms
+    budgets: Budgets | None
+    live: Sequence[LiveRequest]  # The requests of the step.
+    waiting: bool
+    oldest_token_ns: int  # When the request that waits longest for a token got its last one.
+    decode_ns: int | None
+    spread_ns: float  # The usual error of `decode_ns`.
+    largest_prefill_ns: int | None
+    layer_ns: int  # Of the rollouts' next step.
+    room_in_memory: bool
+    others: bool  # Whether a third process computes on the device.
+    control: bool  # Whether this step is to tell what it takes alone.
+    interference: Interference
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Work that may begin before `until_ns`, or why there is none; else what limits it."""
+
+    work_ns: int
+    until_ns: int
+    limit: Hold
+
+
+def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
+    """Return whether serving's pool holds the requests that live at once when each takes longer: as many times more as
+    its tokens take longer (Little's law), and a device shared by two stretches no step further than STRETCH_MAX."""
+    return used * min(stretch, STRETCH_MAX) <= total
+
+
+def grant(facts: CreditFacts) -> Credit:
+    refused = _refused(facts)
+    if refused is not None:
+        return Credit(0, 0, refused)
+    budgets, alone_ns, prompt_alone_ns = facts.budgets, facts.decode_ns, facts.largest_prefill_ns
+    assert budgets is not None, "refused otherwise"
+    assert alone_ns is not None, "refused otherwise"
+    assert prompt_alone_ns is not None, "refused otherwise"
+    margin_ns = round(_OVERRUN_SPREADS * facts.spread_ns) + LAYERS_TO_STOP * facts.layer_ns
+    token_ns = facts.oldest_token_ns + budgets.tpot_ns - facts.now_ns - alone_ns - margin_ns
+    prompt_ns = budgets.ttft_ns - prompt_alone_ns - alone_ns - margin_ns
+    factor = facts.interference.factor
+    share = facts.lease.slack_share / (2 if facts.interference.halved else 1)
+    delay_ns, limit = min(
+        (share * token_ns, Hold.DECODE_SLACK),
+        (share * prompt_ns, Hold.NEXT_REQUEST),
+        (min(_room_ns(one, alone_ns, facts.lease.stretch, factor) for one in facts.live), Hold.STRETCH),
+    )
+    work_ns = max(0, int(delay_ns / factor))
+    return Credit(work_ns, facts.now_ns + round(2 * (alone_ns + factor * work_ns)) if work_ns else 0, limit)
+
+
+def _refused(facts: CreditFacts) -> Hold | None:
+    lease = facts.lease
+    if lease.expires_ns <= facts.now_ns:
+        return Hold.NO_LEASE
+    if lease.stretch <= 1 or lease.slack_share <= 0 or facts.waiting or not facts.live:
+        return Hold.SERVING_STEP
+    if facts.budgets is None or facts.decode_ns is None or facts.largest_prefill_ns is None:
+        return Hold.UNKNOWN_TIMES
+    if not facts.room_in_memory:
+        return Hold.SERVING_MEMORY
+    if facts.others or facts.now_ns < facts.interference.paused_until_ns:
+        return Hold.INTERFERENCE
+    return Hold.CONTROL if facts.control else None
+
+
+def _room_ns(request: LiveRequest, step_ns: int, stretch: float, factor: float) -> float:
+    """Return the delay that a request may still take with the step that begins."""
+    delayed_ns = factor * request.work_ns
+    alone_ns = max(0.0, request.elapsed_ns - request.lent_ns - delayed_ns) + step_ns
+    return (stretch - 1) * alone_ns - delayed_ns

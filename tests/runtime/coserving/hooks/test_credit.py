@@ -1,0 +1,194 @@
+"""Credit as serving gives it and rollouts spend it, each on one side of a page."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks import beside, gate
+from rose.runtime.coserving.hooks.serving import ServingPlugin
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.policy.credit import CONTROL_EVERY, LEARNED_STEPS
+from rose.runtime.policy.slack import Budgets, Hold
+from tests.runtime.coserving.hooks.test_gate import LOAD, asks, device, spans  # noqa: F401
+from tests.runtime.coserving.lending import MEMORY, lease
+from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
+
+MS = 1_000_000
+STEP_NS = 10 * MS
+
+
+class Serving:
+    """A serving engine whose steps take 10 ms alone, and `factor` times the work done beside them longer."""
+
+    def __init__(self, folder, clock, *, overlap, factor=1.3, requests=2, new_tokens=1000, **terms):
+        self.page = ArbiterPage.create(folder / "page")
+        self.page.set_terms(Budgets(1000 * MS, 100 * MS), 64, replace(MEMORY, device_bytes=1 << 20))
+        self.page.set_lease(lease(100, **{"stretch": 1.5, "slack_share": 1.0, **terms}))
+        self.rollout = ArbiterPage.attach(self.page.path, Party.ROLLOUT)
+        self.scheduler = Scheduler(max_total_num_tokens=1 << 20)
+        self.plugin = ServingPlugin(self.scheduler, self.page.path, None)
+        self.plugin.received()
+        self.loop = Loop(self.scheduler, self.plugin, overlap=overlap, work=self._work)
+        self.clock, self.factor, self.spent = clock, factor, []
+        # Several prefills, so that their time is known.
+        for number in range(8):
+            self.scheduler.waiting_queue = [Request(f"first {number}", new_tokens=8)]
+            self.turns(12)
+        self.scheduler.waiting_queue = [Request(f"r{number}", new_tokens=new_tokens) for number in range(requests)]
+        self.turns(8)
+
+    def _work(self):
+        """Rollouts spend all of what they are given, at once."""
+        work_ns = max(0, self.page.credit_ns(self.clock.now_ns))
+        self.spent.append(work_ns)
+        self.rollout.set(Party.ROLLOUT, Field.WORK_NS, self.rollout.get(Party.ROLLOUT, Field.WORK_NS) + work_ns)
+        self.clock.now_ns += STEP_NS + int(self.factor * work_ns)
+
+    def turns(self, count):
+        for _ in range(count):
+            self.loop.turn()
+
+    def say(self, field):
+        return self.page.get(Party.SERVING, field)
+
+
+@pytest.fixture
+def clock(clock, monkeypatch):
+    monkeypatch.setattr(beside, "monotonic_ns", lambda: clock.now_ns)
+    monkeypatch.setattr("rose.runtime.coserving.hooks.scheduler.monotonic_ns", lambda: clock.now_ns)
+    return clock
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_serving_that_never_rests_gives_what_its_requests_may_take_longer(tmp_path, clock, overlap):
+    serving = Serving(tmp_path, clock, overlap=overlap)
+    before, began_ns, serving.spent = serving.say(Field.STEPS), clock.now_ns, []
+    serving.turns(400)
+    assert len(serving.spent) == 400
+    took_ns = clock.now_ns - began_ns
+    assert 1.25 < took_ns / (400 * STEP_NS) < 1.51, "the requests' tokens take at most half as long again"
+    assert serving.say(Field.FACTOR_PPM) / 1e6 == pytest.approx(1.3, rel=0.1)
+    assert serving.say(Field.DELAYED_NS) == pytest.approx(1.3 * sum(serving.spent), rel=0.1)
+    learned = serving.say(Field.STEPS) - before
+    assert 400 // CONTROL_EVERY - 2 <= learned <= 400 // CONTROL_EVERY + 2, "one step in so many tells what it takes"
+    load = serving.page.serving_load()
+    assert load.wanted
+    assert load.decode_ns == pytest.approx(STEP_NS, rel=0.02)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("terms", [{"stretch": 1.0}, {"slack_share": 0.0}, {"seconds": -1.0}])
+def test_nothing_is_given_where_nothing_may_be(tmp_path, clock, overlap, terms):
+    serving = Serving(tmp_path, clock, overlap=overlap, **terms)
+    serving.turns(100)
+    assert not any(serving.spent)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_request_that_waits_ends_the_credit_and_its_prefill_gets_none(tmp_path, clock, overlap):
+    serving = Serving(tmp_path, clock, overlap=overlap)
+    serving.turns(LEARNED_STEPS)
+    serving.scheduler.waiting_queue = [Request("late", new_tokens=1000)]
+    serving.plugin.received()
+    assert serving.page.credit_ns(clock.now_ns) <= 0
+    serving.spent = []
+    serving.turns(1)
+    assert serving.spent == [0]
+    assert serving.say(Field.CREDIT_LIMIT) == Hold.SERVING_STEP
+    serving.turns(10)
+    assert any(serving.spent[-5:])
+
+
+def test_memory_that_serving_may_need_ends_the_credit(tmp_path, clock):
+    serving = Serving(tmp_path, clock, overlap=True)
+    serving.turns(10)
+    serving.scheduler.held = int(serving.scheduler.max_total_num_tokens / 1.4)
+    serving.turns(2)
+    serving.spent = []
+    serving.turns(CONTROL_EVERY)
+    assert not any(serving.spent)
+    assert serving.say(Field.CREDIT_LIMIT) == Hold.SERVING_MEMORY
+
+
+def give(device, work_ns, *, for_ns=10_000 * MS):  # noqa: F811
+    serving = device.serving
+    serving.set(Party.SERVING, Field.CREDIT_UNTIL_NS, monotonic_ns() + for_ns)
+    serving.set(Party.SERVING, Field.CREDIT_NS, device.page.get(Party.ROLLOUT, Field.WORK_NS) + work_ns)
+
+
+@pytest.fixture
+def busy(device):  # noqa: F811
+    """A lent device whose serving is in a step, and rollouts whose layers take 2 ms."""
+    device.page.set_lease(lease(4000, stretch=1.25, slack_share=1.0))
+    device.serving.set_load(replace(LOAD, wanted=True))
+    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
+    for _ in range(8):
+        device.telemetry.times = device.telemetry.times.observe_decode(2, 20, 8 * MS)
+    return device
+
+
+def begins(device):  # noqa: F811
+    device.gate.step_begins()
+    device.telemetry.begin(1)
+
+
+def work_of(device):  # noqa: F811
+    return device.page.get(Party.ROLLOUT, Field.WORK_NS)
+
+
+def test_a_step_runs_beside_serving_while_its_credit_lasts_and_its_work_is_counted(busy):
+    give(busy, 100 * MS)
+    asks(busy)
+    begins(busy)
+    for left in (4, 3, 2, 1):
+        busy.gate.between_layers(left)
+    assert 2 * MS <= work_of(busy) <= 4 * MS, "a layer before it begins; its thread's clock corrects it after"
+    busy.gate.step_ended(monotonic_ns())
+    busy.telemetry.end(1, SimpleNamespace(reqs=[], forward_mode=busy.scheduler.running_batch.forward_mode))
+    (span,) = spans(busy, Span.BESIDE)
+    assert 0 < span.aux <= work_of(busy)
+    assert spans(busy, Span.ROLLOUT) == spans(busy, Span.YIELD) == []
+    assert busy.page.get(Party.ROLLOUT, Field.WORKED_NS) == 0, "serving counts that as time it could not use"
+
+
+def test_a_step_waits_for_the_next_credit_and_goes_on_in_it(busy, monkeypatch):
+    give(busy, 100 * MS)
+    asks(busy)
+    begins(busy)
+    busy.gate.between_layers(4)
+    give(busy, 0)
+    looks = []
+
+    def sleep(seconds):
+        looks.append(seconds)
+        if len(looks) == 3:
+            give(busy, 100 * MS)
+
+    monkeypatch.setattr(gate.time, "sleep", sleep)
+    busy.gate.between_layers(3)
+    assert len(looks) == 3
+    assert busy.page.open(Party.ROLLOUT, monotonic_ns()).kind is Span.BESIDE
+    busy.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
+    busy.gate.between_layers(2)
+    assert busy.page.open(Party.ROLLOUT, monotonic_ns()).kind is Span.ROLLOUT
+    assert [len(spans(busy, kind)) for kind in (Span.BESIDE, Span.YIELD)] == [2, 1]
+
+
+@pytest.mark.parametrize("how", ["spent", "out of date", "none"])
+def test_no_step_begins_without_a_credit(busy, how):
+    if how != "none":
+        give(busy, 100 * MS if how == "out of date" else 3 * MS, for_ns=-1 if how == "out of date" else 10_000 * MS)
+    busy.serving.set(Party.SERVING, Field.CREDIT_LIMIT, Hold.STRETCH)
+    asked = []
+
+    def control():
+        asked.append(1)
+        if len(asked) == 2:
+            give(busy, 4 * MS)
+
+    asks(busy, control)
+    assert len(asked) == 2
+    (held,) = spans(busy, Span.HELD)
+    assert Hold(held.aux) is Hold.STRETCH, "the ledger says what limits lending beside serving"

@@ -1,0 +1,195 @@
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.runtime.policy import slack
+from rose.runtime.policy.credit import (
+    FACTOR_GUESSED,
+    FACTOR_MIN,
+    LEARNED_STEPS,
+    CreditFacts,
+    Interference,
+    LiveRequest,
+    grant,
+)
+from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
+from tests.runtime.policy.test_slack import FACTS as STEP
+
+MS = 1_000_000
+NOW = 5_000 * MS
+LEASE = LeaseTerms(number=1, expires_ns=NOW + 3_000 * MS, stretch=1.25, slack_share=1.0)
+FACTS = CreditFacts(
+    lease=LEASE,
+    budgets=Budgets(ttft_ns=500 * MS, tpot_ns=50 * MS),
+    live=[LiveRequest(elapsed_ns=1_000 * MS, lent_ns=0, work_ns=0)],
+    waiting=False,
+    oldest_token_ns=NOW,
+    decode_ns=8 * MS,
+    spread_ns=0.0,
+    largest_prefill_ns=100 * MS,
+    layer_ns=0,
+    room_in_memory=True,
+    others=False,
+    control=False,
+    interference=Interference(),
+    now_ns=NOW,
+)
+
+_requests = st.builds(
+    LiveRequest,
+    elapsed_ns=st.integers(0, 10_000 * MS),
+    lent_ns=st.integers(0, 100 * MS),
+    work_ns=st.integers(0, 2_000 * MS),
+)
+_facts = st.builds(
+    lambda stretch, share, **others: replace(FACTS, lease=replace(LEASE, stretch=stretch, slack_share=share), **others),
+    stretch=st.floats(1, 20),
+    share=st.floats(0, 1),
+    live=st.lists(_requests, max_size=4),
+    oldest_token_ns=st.integers(NOW - 100 * MS, NOW),
+    decode_ns=st.none() | st.integers(1, 100 * MS),
+    spread_ns=st.floats(0, 5 * MS),
+    largest_prefill_ns=st.none() | st.integers(0, 600 * MS),
+    layer_ns=st.integers(0, 5 * MS),
+    waiting=st.booleans(),
+    room_in_memory=st.booleans(),
+    others=st.booleans(),
+    control=st.booleans(),
+    interference=st.builds(Interference, halved=st.booleans(), paused_until_ns=st.sampled_from([0, NOW + 1])),
+)
+
+
+@given(_facts)
+def test_a_credit_never_delays_a_step_by_more_than_its_slack_or_a_request_by_more_than_its_stretch(facts):
+    credit = grant(facts)
+    assert (credit.work_ns == 0) == (credit.until_ns == 0)
+    if not credit.work_ns:
+        return
+    delay_ns = facts.interference.factor * credit.work_ns
+    assert facts.now_ns + facts.decode_ns + delay_ns <= facts.oldest_token_ns + facts.budgets.tpot_ns
+    assert facts.decode_ns + delay_ns + facts.largest_prefill_ns <= facts.budgets.ttft_ns
+    for one in facts.live:
+        delayed_ns = facts.interference.factor * one.work_ns
+        alone_ns = max(0, one.elapsed_ns - one.lent_ns - delayed_ns) + facts.decode_ns
+        assert delayed_ns + delay_ns <= (facts.lease.stretch - 1) * alone_ns + 1
+
+
+@given(_facts, st.floats(1, 20), st.floats(0, 1))
+def test_more_of_either_knob_never_gives_less(facts, stretch, share):
+    more = replace(
+        facts.lease, stretch=max(stretch, facts.lease.stretch), slack_share=max(share, facts.lease.slack_share)
+    )
+    assert grant(replace(facts, lease=more)).work_ns >= grant(facts).work_ns
+
+
+@given(_facts)
+def test_no_stretch_or_no_share_is_the_rule_without_credit(facts):
+    for lease in (replace(facts.lease, stretch=1.0), replace(facts.lease, slack_share=0.0)):
+        assert grant(replace(facts, lease=lease)).work_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({"lease": LeaseTerms()}, Hold.NO_LEASE),
+        ({"lease": replace(LEASE, expires_ns=NOW)}, Hold.NO_LEASE),
+        ({"live": []}, Hold.SERVING_STEP),
+        ({"waiting": True}, Hold.SERVING_STEP),
+        ({"budgets": None}, Hold.UNKNOWN_TIMES),
+        ({"decode_ns": None}, Hold.UNKNOWN_TIMES),
+        ({"largest_prefill_ns": None}, Hold.UNKNOWN_TIMES),
+        ({"room_in_memory": False}, Hold.SERVING_MEMORY),
+        ({"others": True}, Hold.INTERFERENCE),
+        ({"interference": Interference(paused_until_ns=NOW + 1)}, Hold.INTERFERENCE),
+        ({"control": True}, Hold.CONTROL),
+        ({"oldest_token_ns": NOW - 45 * MS}, Hold.DECODE_SLACK),
+        ({"largest_prefill_ns": 500 * MS}, Hold.NEXT_REQUEST),
+        ({"live": [LiveRequest(1_000 * MS, 0, 200 * MS), *FACTS.live]}, Hold.STRETCH),
+    ],
+)
+def test_a_credit_is_refused_where_it_could_harm_and_says_why(changes, limit):
+    credit = grant(replace(FACTS, **changes))
+    assert (credit.work_ns, credit.until_ns, credit.limit) == (0, 0, limit)
+
+
+def test_a_credit_is_what_the_tightest_limit_pays_for():
+    assert grant(FACTS).work_ns == int(42 * MS / FACTOR_GUESSED)
+    assert grant(replace(FACTS, interference=Interference(halved=True))).work_ns == int(21 * MS / FACTOR_GUESSED)
+    young = [*FACTS.live, LiveRequest(40 * MS, 0, 0)]
+    assert grant(replace(FACTS, live=young)).work_ns == int(0.25 * 48 * MS / FACTOR_GUESSED)
+    assert grant(replace(FACTS, live=young)).limit is Hold.STRETCH
+    assert grant(replace(FACTS, layer_ns=2 * MS, spread_ns=1 * MS)).work_ns == int(35 * MS / FACTOR_GUESSED)
+
+
+BUSY = replace(STEP, load=replace(STEP.load, wanted=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "admitted", "hold"),
+    [
+        ({}, False, Hold.SERVING_STEP),
+        ({"credit_limit": Hold.STRETCH}, False, Hold.STRETCH),
+        ({"credit_ns": 1}, True, Hold.NONE),  # A layer of unknown time: only its first run can tell.
+        ({"credit_ns": 4 * MS, "layer_ns": 2 * MS}, True, Hold.NONE),
+        ({"credit_ns": 4 * MS - 1, "layer_ns": 2 * MS}, False, Hold.SERVING_STEP),
+        ({"credit_ns": MS, "lease": LeaseTerms()}, False, Hold.NO_LEASE),
+        ({"credit_ns": MS, "load": None}, False, Hold.NO_SERVING),
+        ({"credit_ns": MS, "kv_tokens": 1001}, False, Hold.KV_BUDGET),
+        ({"credit_ns": MS, "busy_share": 1.1}, False, Hold.COMPUTE_SHARE),
+    ],
+)
+def test_a_step_begins_beside_serving_only_on_credit(changes, admitted, hold):
+    decision = slack.admit(replace(BUSY, **changes))
+    assert (decision.admitted, decision.hold, decision.on_credit) == (admitted, hold, admitted)
+
+
+def test_a_step_while_serving_rests_is_on_no_credit():
+    decision = slack.admit(replace(STEP, credit_ns=MS))
+    assert decision.admitted
+    assert not decision.on_credit
+
+
+def learned(factor, steps, *, noise_ms=0.2, known=None, seed=0, outlier_every=0):
+    known = known or Interference()
+    draw = random.Random(seed)
+    for step in range(steps):
+        work_ns = draw.randint(1, 8) * MS
+        delay_ns = factor * work_ns + draw.gauss(0, noise_ms) * MS
+        if outlier_every and step % outlier_every == outlier_every - 1:
+            delay_ns += 40 * MS
+        known = known.observe(work_ns, int(delay_ns), noise_ms * MS, NOW + step)
+    return known
+
+
+@pytest.mark.parametrize("factor", [1.2, 1.5, 2.0])
+@pytest.mark.parametrize("outlier_every", [0, 20])
+def test_the_factor_is_learned_within_a_tenth(factor, outlier_every):
+    assert learned(factor, 200, outlier_every=outlier_every).factor == pytest.approx(factor, rel=0.1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1.2, 2.0), (2.0, 1.2)])
+def test_the_factor_follows_a_device_that_changes(before, after):
+    assert learned(after, 200, known=learned(before, 200)).factor == pytest.approx(after, rel=0.1)
+
+
+def test_the_factor_is_a_guess_at_first_and_never_below_what_time_slices_cost():
+    assert learned(1.2, LEARNED_STEPS - 1).factor == FACTOR_GUESSED
+    assert learned(0.3, 100).factor == FACTOR_MIN
+
+
+def test_a_third_competitor_halves_the_credit_then_stops_it_for_longer_and_longer():
+    known, paused = learned(1.2, 100), []
+    now_ns = NOW
+    while len(paused) < 8:
+        now_ns = max(now_ns + 10 * MS, known.paused_until_ns)
+        known = known.observe(4 * MS, 30 * MS + len(paused) * 30 * MS, 0.2 * MS, now_ns)
+        if known.paused_until_ns > now_ns:
+            assert known.halved
+            paused.append((known.paused_until_ns - now_ns) // (1_000 * MS))
+    assert paused == [1, 2, 4, 8, 16, 32, 60, 60]
+    recovered = learned(1.2, 300, known=known)
+    assert not recovered.halved
+    assert recovered.pause_ns == Interference().pause_ns
