@@ -17,6 +17,7 @@ SELECT
     t0_ns, t1_ns, CASE WHEN (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t1_ns - t0_ns END AS ns,
     CASE WHEN t0_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t0_ns // 1000) END AS t0,
     CASE WHEN t1_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t1_ns // 1000) END AS t1,
-    serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns, overlap_ns
+    serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns, overlap_ns,
+    beside_ns, beside_work_ns, delayed_ns
 FROM event
 WHERE kind = 'device_slice' AND reckonable('device_slice');

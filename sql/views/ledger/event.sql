@@ -121,6 +121,9 @@
 -- headroom_ns: Time a rollout wanted and was refused for serving's sake, nanoseconds.
 -- idle_ns: Time nobody wanted, nanoseconds.
 -- overlap_ns: Time both engines worked at once; inside serving_ns and rollout_ns, half each. Nanoseconds.
+-- beside_ns: Time rollouts ran on credit, beside serving's steps, nanoseconds.
+-- beside_work_ns: Their work in it, inside rollout_ns: its time alone on the device, nanoseconds.
+-- delayed_ns: How much longer serving's steps beside it took than predicted, nanoseconds.
 -- rollout_run_id: The RL run whose rollout, sync, activation and headroom time it is; NULL where it is the run itself.
 -- train_run_id: The RL run whose train time it is; NULL where it is the run itself.
 -- groups: Groups of the step.

@@ -133,6 +133,8 @@ class Accountant:
         self._began_ns = began_ns
         #: Since when an engine of the agent's is being started, 0: none. It cannot write to the page yet.
         self._starting_since_ns = 0
+        self._delayed_seen = page.get(Party.SERVING, Field.PID), page.get(Party.SERVING, Field.DELAYED_NS)
+        self._delayed_untold_ns = 0
         self._lock = threading.Lock()
         self._pending: list[SpanRecord] = []
         self._seen_open: set[tuple[Span, int]] = set()  # spans counted up to the last slice's end while in progress
@@ -212,6 +214,9 @@ class Accountant:
             t0_ns=self._anchor.utc_ns(part.t0_ns),
             t1_ns=self._anchor.utc_ns(part.t1_ns),
             overlap_ns=part.overlap_ns,
+            beside_ns=part.beside_ns,
+            beside_work_ns=part.beside_work_ns,
+            delayed_ns=self._delayed_ns(),
             serving_ns=by_bucket["serving"],
             rollout_ns=by_bucket["rollout"],
             train_ns=by_bucket["train"],
@@ -224,6 +229,17 @@ class Accountant:
         )
         self._record(event)
         return event
+
+    def _delayed_ns(self) -> int:
+        """Return by how much more serving was delayed since the last slice. A step that was faster than predicted makes
+        up for another; what is below 0 waits for the next slice."""
+        engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
+        new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
+        self._delayed_seen = engine, delayed_ns
+        self._delayed_untold_ns += new_ns
+        told_ns = max(0, self._delayed_untold_ns)
+        self._delayed_untold_ns -= told_ns
+        return told_ns
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
         """Return the (lease, step) in force at a time; `last`: or else the last one before it."""

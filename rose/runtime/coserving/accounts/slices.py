@@ -1,7 +1,8 @@
 """Device time by bucket: every nanosecond of an interval goes to exactly one of seven buckets.
-The published rule: an instant in which k parties work is split equally among them (half each for two engines); an
-instant in which none works is `headroom` if a rollout had work and was held, else `idle`. Integer nanoseconds that do
-not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact."""
+The published rule: of time in which rollouts ran beside serving's steps on credit, they have their work, spread evenly
+over it, and serving the rest. Any other instant in which k parties work is split equally among them (half each for two
+engines); an instant in which none works is `headroom` if a rollout had work and was held, else `idle`. Integer
+nanoseconds that do not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,37 +49,49 @@ _ORDER = {bucket: index for index, bucket in enumerate(BUCKETS)}
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Nanoseconds of [t0_ns, t1_ns) by bucket; `overlap_ns` of them had two parties at work."""
+    """Nanoseconds of [t0_ns, t1_ns) by bucket; in `overlap_ns` of them two parties worked and had half each; in
+    `beside_ns` rollouts ran on credit, of which `beside_work_ns` are in their bucket."""
 
     t0_ns: int
     t1_ns: int
     by_bucket: dict[str, int]
     overlap_ns: int
+    beside_ns: int = 0
+    beside_work_ns: int = 0
 
 
 def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
     """Return the slice of the spans, clipped to [t0_ns, t1_ns). Spans of one party may touch but not overlap."""
     if t1_ns < t0_ns:
         raise ValueError(f"a slice cannot end ({t1_ns}) before it begins ({t0_ns})")
-    edges: list[tuple[int, int, Span]] = []
+    edges: list[tuple[int, int, SpanRecord]] = []
     for span in spans:
         start, end = max(span.start_ns, t0_ns), min(span.end_ns, t1_ns)
         if start < end:
-            edges.append((start, 1, span.kind))
-            edges.append((end, -1, span.kind))
+            edges.append((start, 1, span))
+            edges.append((end, -1, span))
     edges.sort(key=lambda edge: edge[0])
 
     totals = dict.fromkeys(BUCKETS, 0)
     active: dict[Span, int] = dict.fromkeys(Span, 0)
-    overlap_ns = 0
+    on_credit: list[SpanRecord] = []
+    overlap_ns = beside_ns = beside_work_ns = 0
     previous = t0_ns
-    for at, change, kind in edges:
+    for at, change, span in [*edges, (t1_ns, 0, SpanRecord(Span.HELD, t1_ns, t1_ns))]:
         if at > previous:
-            overlap_ns += _credit(totals, active, at - previous)
+            length_ns = at - previous
+            if on_credit:
+                work_ns = min(length_ns, *(length_ns * one.aux // (one.end_ns - one.start_ns) for one in on_credit))
+                beside_ns, beside_work_ns = beside_ns + length_ns, beside_work_ns + work_ns
+                totals["rollout"] += work_ns
+                _credit(totals, active, length_ns - work_ns)
+            else:
+                overlap_ns += _credit(totals, active, length_ns)
             previous = at
-        active[kind] += change
-    _credit(totals, active, t1_ns - previous)
-    return Slice(t0_ns, t1_ns, totals, overlap_ns)
+        active[span.kind] += change
+        if span.kind is Span.BESIDE:
+            on_credit = [*on_credit, span] if change > 0 else [one for one in on_credit if one is not span]
+    return Slice(t0_ns, t1_ns, totals, overlap_ns, beside_ns, beside_work_ns)
 
 
 def _credit(totals: dict[str, int], active: dict[Span, int], length_ns: int) -> int:

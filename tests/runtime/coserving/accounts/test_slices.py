@@ -9,10 +9,11 @@ from rose.runtime.coserving.page import Span, SpanRecord
 
 spans = st.lists(
     st.builds(
-        lambda kind, start, length: SpanRecord(kind, start, start + length, 0),
+        lambda kind, start, length, aux: SpanRecord(kind, start, start + length, aux),
         st.sampled_from(Span),
         st.integers(0, 1000),
         st.integers(0, 300),
+        st.integers(0, 400),
     ),
     max_size=30,
 )
@@ -40,7 +41,24 @@ def test_buckets_sum_to_the_interval_exactly(records, t0, length):
     part = slice_time(records, t0, t0 + length)
     assert sum(part.by_bucket.values()) == length
     assert all(value >= 0 for value in part.by_bucket.values())
-    assert 0 <= part.overlap_ns <= length
+    assert 0 <= part.overlap_ns + part.beside_ns <= length
+    assert 0 <= part.beside_work_ns <= min(part.beside_ns, part.by_bucket["rollout"])
+
+
+def test_rollouts_beside_serving_have_their_work_and_serving_the_rest():
+    beside = SpanRecord(Span.BESIDE, 20, 60, 10)
+    part = slice_time([SpanRecord(Span.SERVING, 0, 80), beside, SpanRecord(Span.ROLLOUT, 90, 100)], 0, 100)
+    assert {name: length for name, length in part.by_bucket.items() if length} == {
+        "serving": 70,
+        "rollout": 20,
+        "idle": 10,
+    }
+    assert (part.overlap_ns, part.beside_ns, part.beside_work_ns) == (0, 40, 10)
+    half = slice_time([SpanRecord(Span.SERVING, 0, 80), beside], 0, 40)
+    assert (half.by_bucket["rollout"], half.beside_ns) == (5, 20)
+    # More work than time is a layer that was counted before it ended.
+    full = slice_time([SpanRecord(Span.SERVING, 0, 80), SpanRecord(Span.BESIDE, 20, 60, 50)], 0, 80)
+    assert (full.by_bucket["rollout"], full.by_bucket["serving"]) == (40, 40)
 
 
 @given(spans, st.lists(st.integers(0, 1300), min_size=1, max_size=5))
