@@ -8,9 +8,19 @@ from pathlib import Path
 from benchmarks.coserve import account, claims, overhead, pressure
 from benchmarks.shared import arguments, at_least_one, measured
 from rose.accept.coserve import traffic
-from rose.accept.coserve.host import Cores, Gpu, Host, Models, opened
-from rose.accept.coserve.keeper import POLICIES, ROSE, SOLO
-from rose.accept.coserve.rounds import LATENCIES, Round, Scene, budgets_of, order, over_budget, quantile, values_ms
+from rose.accept.coserve.host import Cores, Gpu, Models, opened
+from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, ROSE_SLACK, SOLO
+from rose.accept.coserve.rounds import (
+    LATENCIES,
+    Round,
+    Scene,
+    budgets_of,
+    mean_live,
+    order,
+    over_budget,
+    quantile,
+    values_ms,
+)
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
 from rose.runtime.policy.slack import Budgets
@@ -23,6 +33,10 @@ from rose.terminal import echo
 _BUSY_LOW, _BUSY_HIGH, _BUSY_WANTED = 0.35, 0.50, 0.42
 _REQUESTS_PER_S, _GPU_REQUESTS_PER_S = 1.3, 4.7
 _CALIBRATIONS_MAX = 3
+#: Loads by their mean of live requests, of so many prompt and output tokens each; `light` is the trace's.
+LIGHT = "light"
+_LIVE = {"steady": 2, "heavy": 5}
+_LIVE_TOKENS, _GPU_LIVE_TOKENS = (48, 32), (512, 256)
 #: A latency budget is this many times the 99th percentile of serving alone.
 _BUDGET_FACTOR = 3
 _WARM_UP_S = 4.0
@@ -60,8 +74,22 @@ def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
     with opened(folder, cores, gpu, models) as host, Worker("serving") as serving, Worker("rollout") as rollout:
         with phase("engines: serving, rollout"):
             host.start(["serving", "rollout"])
-        _compare(report, given, host, trace, (serving, rollout))
-        if report.quick:
+        scene = Scene(
+            host=host,
+            serving=serving,
+            rollout=rollout,
+            turns=_TURNS,
+            budgets=_UNLIMITED,
+            max_prompt_tokens=int(trace.prompt_tokens.max()),
+        )
+        policies = [SOLO, IDLE, ROSE, ROSE_SLACK] if report.quick else list(POLICIES)
+        with phase("warm-up"):
+            for index, name in enumerate(policies):
+                warm_up = traffic.window(trace, 0, _WARM_UP_S, _REQUESTS_PER_S)
+                scene.play(name, -1, warm_up, _WARM_UP_S, seed=_SEEDS_PER_ROUND * 100_000 + index)
+        for load in given.load:
+            _compare(report, given, scene, trace, load, policies)
+        if report.quick or LIGHT not in given.load:
             return
         # A GPU's pool keeps its size: there are no pages to give back.
         if gpu is None:
@@ -70,56 +98,56 @@ def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
 
 
 def _compare(
-    report: Report, given: argparse.Namespace, host: Host, trace: Trace, workers: tuple[Worker, Worker]
+    report: Report, given: argparse.Namespace, scene: Scene, trace: Trace, load: str, policies: list[str]
 ) -> None:
-    policies = [SOLO, ROSE] if report.quick else list(POLICIES)
-    tokens_max = traffic.CORE_TOKENS_MAX if given.gpu is None else _GPU_TOKENS_MAX
-    scene = Scene(
-        host=host,
-        serving=workers[0],
-        rollout=workers[1],
-        turns=_TURNS,
-        budgets=_UNLIMITED,
-        max_prompt_tokens=min(int(trace.prompt_tokens.max()), tokens_max[0]),
-    )
-    with phase("warm-up"):
-        for index, name in enumerate(policies):
-            warm_up = traffic.window(trace, 0, _WARM_UP_S, _REQUESTS_PER_S)
-            scene.play(name, -1, warm_up, _WARM_UP_S, seed=_SEEDS_PER_ROUND * 100_000 + index)
-    with phase("calibration: serving alone"):
-        rate, budgets = _calibrate(report, given.gpu is not None, scene, trace)
+    if load != LIGHT:
+        policies = [name for name in policies if name != ROSE_LAYERS]
+    with phase(f"{load}: calibration, serving alone"):
+        rate, budgets = _calibrate(report, given.gpu is not None, scene, trace, load)
     scene = replace(scene, budgets=budgets)
     played: dict[str, list[Round]] = {name: [] for name in policies}
     try:
         for number in range(given.rounds):
-            arrivals = traffic.window(trace, number, given.seconds, rate)
+            arrivals = _arrivals(trace, load, given.gpu is not None, number, given.seconds, rate)
             for name in order(policies, number):
                 seed = number * _SEEDS_PER_ROUND + policies.index(name)
                 one = scene.play(name, number, arrivals, given.seconds, seed)
                 played[name].append(one)
-                echo(f"round {number + 1} of {given.rounds}, {_line(one, budgets)}", err=True)
+                echo(f"{load}, round {number + 1} of {given.rounds}, {_line(one, budgets)}", err=True)
     finally:
         # Rounds without a counterpart are left out: the last one may have been cut short.
         whole = {name: each[: min(map(len, played.values()))] for name, each in played.items()}
-        if whole[SOLO]:
-            claims.claim(report, whole, budgets, given.seconds, host.rollout_layers)
+        if whole[SOLO] and load == LIGHT:
+            claims.claim(report, whole, budgets, given.seconds, scene.host.rollout_layers)
+        elif whole[SOLO]:
+            claims.claim_beside(report, whole, budgets, load)
 
 
-def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace) -> tuple[float, Budgets]:
-    """Return a rate at which serving alone is busy for the wanted share, and the budgets that it then meets."""
+def _arrivals(trace: Trace, load: str, on_gpu: bool, number: int, seconds: float, rate: float) -> traffic.Arrivals:
+    if load == LIGHT:
+        return traffic.window(trace, number, seconds, rate)
+    return traffic.regular(load, seconds, rate, *(_GPU_LIVE_TOKENS if on_gpu else _LIVE_TOKENS))
+
+
+def _calibrate(report: Report, on_gpu: bool, scene: Scene, trace: Trace, load: str) -> tuple[float, Budgets]:
+    """Return a rate at which serving alone is busy for the wanted share, or has the wanted mean of live requests, and
+    the budgets that it then meets."""
     rate, detail = _GPU_REQUESTS_PER_S if on_gpu else _REQUESTS_PER_S, []
-    seconds = 5.0 if report.quick else 20.0 if on_gpu else 40.0
+    seconds = 5.0 if report.quick else 20.0 if on_gpu or load != LIGHT else 40.0
     for attempt in range(_CALIBRATIONS_MAX):
-        arrivals = traffic.window(trace, 0, seconds, rate)
+        arrivals = _arrivals(trace, load, on_gpu, 0, seconds, rate)
         one = scene.play(SOLO, -1, arrivals, seconds, _SEEDS_PER_ROUND * 200_000 + attempt)
         busy = one.device["serving_ns"] / one.device["length_ns"]
+        live = mean_live(one, arrivals)
         budgets = budgets_of(one, _BUDGET_FACTOR)
-        detail.append({"requests_per_s": rate, "busy_share": busy, "requests": len(one.requests)})
-        echo(f"{rate:.2f} requests/s: busy {busy:.0%}; {_line(one, budgets)}", err=True)
-        if _BUSY_LOW <= busy <= _BUSY_HIGH or report.quick:
+        detail.append({"requests_per_s": rate, "busy_share": busy, "live": live, "requests": len(one.requests)})
+        echo(f"{rate:.2f} requests/s: busy {busy:.0%}, {live:.1f} live; {_line(one, budgets)}", err=True)
+        factor = _BUSY_WANTED / busy if load == LIGHT else _LIVE[load] / live
+        low, high = _BUSY_WANTED / _BUSY_HIGH, _BUSY_WANTED / _BUSY_LOW
+        if low <= factor <= high or (report.quick and load == LIGHT):
             break
-        rate *= _BUSY_WANTED / busy
-    report.detail["calibration"] = detail
+        rate *= factor
+    report.detail[f"calibration, {load}"] = detail
     return detail[-1]["requests_per_s"], budgets
 
 
@@ -141,6 +169,14 @@ def _line(one: Round, budgets: Budgets) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__)
+    parser.add_argument(
+        "--load",
+        type=_loads,
+        default=[LIGHT, *_LIVE],
+        metavar="LOADS",
+        help=f"of {LIGHT} (the trace, serving busy for 42%%) and "
+        f"{' and '.join(f'{name} ({live} live requests)' for name, live in _LIVE.items())}; all if left out",
+    )
     parser.add_argument("--rounds", type=at_least_one, help="rounds of each policy; 5 if left out")
     parser.add_argument("--seconds", type=_length, help="length of a round; 60 if left out")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
@@ -162,6 +198,13 @@ def _arguments() -> argparse.Namespace:
     given.seconds = given.seconds or (5.0 if given.quick else 60.0)
     given.trace = given.trace or traffic.SAMPLE
     return given
+
+
+def _loads(text: str) -> list[str]:
+    known = [LIGHT, *_LIVE]
+    if unknown := sorted(set(text.split(",")) - set(known)):
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no load; the loads are {', '.join(known)}")
+    return text.split(",")
 
 
 def _length(text: str) -> float:

@@ -4,7 +4,7 @@ import statistics
 from typing import Any
 
 from benchmarks.coserve import account
-from rose.accept.coserve.keeper import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO
+from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE, ROSE_LAYERS, ROSE_SLACK, SHARE_ALL, SOLO
 from rose.accept.coserve.rounds import (
     LATENCIES,
     QUANTILES,
@@ -44,24 +44,58 @@ def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seco
     report.detail["harvest"] = {
         name: _harvest(rounds, name) for name, each in rounds.items() if POLICIES[name].lends and SOLO in rounds
     }
-    if ROSE in rounds and SOLO in rounds:
+    if IDLE in rounds and SOLO in rounds:
         _claim_latency(report, rounds, budgets)
-        report.claim("idle time harvested", statistics.median(_shares(rounds, ROSE)), "share", 0.80, "higher")
-    if ROSE in rounds and SHARE_ALL in rounds:
-        ratios = account.ratios(rounds, ROSE, SHARE_ALL, lambda one: one.tokens_per_s)
+        report.claim("idle time harvested", statistics.median(_shares(rounds, IDLE)), "share", 0.80, "higher")
+    if IDLE in rounds and SHARE_ALL in rounds:
+        ratios = account.ratios(rounds, IDLE, SHARE_ALL, lambda one: one.tokens_per_s)
         report.detail["tokens_to_share_all"] = account.summary(ratios)
-        report.claim("rollout tokens, rose / share_all", _median(ratios), "x", 0.85, "higher")
-    if ROSE in rounds:
+        report.claim("rollout tokens, idle / share_all", _median(ratios), "x", 0.85, "higher")
+    if IDLE in rounds:
         _claim_given(report, rounds, seconds, layers)
+
+
+def claim_beside(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, load: str) -> None:
+    """Make the claims about serving that is never empty, with what each policy gave serving and got for rollouts."""
+    report.detail[load] = {
+        "budgets_ms": {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6},
+        "rounds": [round_figures(one, budgets) for each in rounds.values() for one in each],
+        "frontier": {name: _frontier(rounds, name, budgets) for name in rounds},
+    }
+    over = {name: sum(over_budget(one, budgets) for one in each) for name, each in rounds.items()}
+    less = over[ROSE_SLACK] - over[SOLO]
+    report.claim(f"{load}: requests over budget, rose_slack less solo", less, "requests", 0, "lower")
+    stretch = _median(account.ratios(rounds, ROSE, SOLO, _mean_tpot_ms))
+    report.claim(f"{load}: mean TPOT, rose / solo", stretch, "x", 1.3, "lower")
+    if not report.quick:
+        tail = _median(_latency_ratios(rounds, ROSE, "TTFT", 0.99))
+        report.claim(f"{load}: TTFT p99, rose / solo", tail, "x", 1.05, "lower")
+    if SHARE_ALL in rounds:
+        tokens = account.ratios(rounds, ROSE_SLACK, SHARE_ALL, lambda one: one.tokens_per_s)
+        report.claim(f"{load}: rollout tokens, rose_slack / share_all", _median(tokens), "x", 0.5, "higher")
+
+
+def _frontier(rounds: dict[str, list[Round]], name: str, budgets: Budgets) -> dict[str, object]:
+    return {
+        "rollout_tokens_per_s": statistics.median(one.tokens_per_s for one in rounds[name]),
+        "mean_tpot_to_solo": account.summary(account.ratios(rounds, name, SOLO, _mean_tpot_ms)),
+        "ttft_p99_to_solo": account.summary(_latency_ratios(rounds, name, "TTFT", 0.99)),
+        "over_budget": sum(over_budget(one, budgets) for one in rounds[name]),
+        "requests": sum(len(one.requests) for one in rounds[name]),
+    }
+
+
+def _mean_tpot_ms(one: Round) -> float:
+    return statistics.fmean(values_ms([one], LATENCIES["TPOT"]))
 
 
 def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budgets) -> None:
     for what, share, target, tail in _RATIOS:
         if not (tail and report.quick):
-            ratios = _latency_ratios(rounds, ROSE, what, share)
-            report.claim(f"{what} p{share * 100:g}, rose / solo", _median(ratios), "x", target, "lower")
-    over = {name: sum(over_budget(one, budgets) for one in rounds[name]) for name in (ROSE, SOLO)}
-    report.claim("requests over budget, rose less solo", over[ROSE] - over[SOLO], "requests", 0, "lower")
+            ratios = _latency_ratios(rounds, IDLE, what, share)
+            report.claim(f"{what} p{share * 100:g}, idle / solo", _median(ratios), "x", target, "lower")
+    over = {name: sum(over_budget(one, budgets) for one in rounds[name]) for name in (IDLE, SOLO)}
+    report.claim("requests over budget, idle less solo", over[IDLE] - over[SOLO], "requests", 0, "lower")
 
 
 def _claim_given(report: Report, rounds: dict[str, list[Round]], seconds: float, layers: int) -> None:
@@ -76,7 +110,7 @@ def _claim_given(report: Report, rounds: dict[str, list[Round]], seconds: float,
     detail = report.detail["given_way"] = {
         name: _given(rounds[name], layers) for name in rounds if POLICIES[name].lends and POLICIES[name].decides == ROSE
     }
-    figure = detail[ROSE]
+    figure = detail[IDLE]
     if not figure["requests"]:
         figure["reason"] = (
             "not measured: no request met a rollout step; the figure is the length of a round, which it cannot exceed"

@@ -50,6 +50,7 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
         log=folder / "engine.log",
         cores=sorted(os.sched_getaffinity(0)),
         token_ids_only=True,
+        environment={"SGLANG_RUST_SERVER": "0"},  # Its server takes no update from disk, which is compared.
     )
     engine = EngineProcess(spec)
     try:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.coserve import __main__ as coserve
 from benchmarks.coserve import account, claims
 from rose.accept.coserve import traffic
-from rose.accept.coserve.keeper import POLICIES, ROSE, ROSE_LAYERS, SHARE_ALL, SOLO, Keeper
+from rose.accept.coserve.keeper import IDLE, POLICIES, ROSE_LAYERS, SHARE_ALL, SOLO, Keeper
 from rose.accept.coserve.rounds import Round, Served
 from rose.accept.report import ROOT, Report
 from rose.clock import monotonic_ns
@@ -53,7 +53,7 @@ def one_round(
 RECORDS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.sampled_from(Span)), max_size=20)
 
 
-@given(serving=RECORDS, rollout=RECORDS, policy=st.sampled_from([ROSE, ROSE_LAYERS, SHARE_ALL]))
+@given(serving=RECORDS, rollout=RECORDS, policy=st.sampled_from([IDLE, ROSE_LAYERS, SHARE_ALL]))
 def test_causes_and_buckets_add_up_whatever_the_spans(
     serving: list[tuple[int, int, Span]], rollout: list[tuple[int, int, Span]], policy: str
 ) -> None:
@@ -78,7 +78,7 @@ def played() -> dict[str, list[Round]]:
     rose = [*solo, SpanRecord(Span.ROLLOUT, 450, 1000)]
     return {
         SOLO: [one_round(SOLO, number, [10, 20, 30 + number], solo) for number in range(3)],
-        ROSE: [one_round(ROSE, number, [11, 22, 300], rose, tokens=90) for number in range(3)],
+        IDLE: [one_round(IDLE, number, [11, 22, 300], rose, tokens=90) for number in range(3)],
         SHARE_ALL: [one_round(SHARE_ALL, number, [40, 80, 90], rose, tokens=100) for number in range(3)],
     }
 
@@ -87,16 +87,16 @@ def test_what_is_claimed_of_rounds() -> None:
     report = Report("coserve", quick=False)
     claims.claim(report, played(), BUDGETS, 60.0, 4)
     claimed = {claim.name: claim for claim in report.claims}
-    assert claimed["TTFT p50, rose / solo"].value == pytest.approx(1.1)
-    assert claimed["TTFT p99, rose / solo"].value > 5
-    assert claimed["requests over budget, rose less solo"].value == 3
+    assert claimed["TTFT p50, idle / solo"].value == pytest.approx(1.1)
+    assert claimed["TTFT p99, idle / solo"].value > 5
+    assert claimed["requests over budget, idle less solo"].value == 3
     assert claimed["idle time harvested"].value == pytest.approx(550 / 600)
-    assert claimed["rollout tokens, rose / share_all"].value == pytest.approx(0.9)
+    assert claimed["rollout tokens, idle / share_all"].value == pytest.approx(0.9)
     # What was not measured does not hold.
     assert not claimed["serving arrival to rollouts off the device, p99"].holds
-    assert "not measured" in report.detail["given_way"][ROSE]["reason"]
-    lost = report.detail["harvest"][ROSE]["lost_s"]
-    assert sum(lost.values()) == pytest.approx(report.detail["harvest"][ROSE]["idle_alone_s"] - 3 * 550e-9, abs=1e-3)
+    assert "not measured" in report.detail["given_way"][IDLE]["reason"]
+    lost = report.detail["harvest"][IDLE]["lost_s"]
+    assert sum(lost.values()) == pytest.approx(report.detail["harvest"][IDLE]["idle_alone_s"] - 3 * 550e-9, abs=1e-3)
     assert len(report.detail["rounds"]) == 9
     json.dumps(report.to_json(), allow_nan=False)
 
@@ -127,7 +127,7 @@ def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tm
     page = ArbiterPage.create(tmp_path / "page")
     page.open_span(Party.SERVING, Span.SERVING, 1)
     page.close_span(Party.SERVING, 2)  # Of an earlier round.
-    keeper = Keeper(page, MEMORY, POLICIES[ROSE], BUDGETS, 64, 4096)
+    keeper = Keeper(page, MEMORY, POLICIES[IDLE], BUDGETS, 64, 4096)
     keeper.start()
     assert page.lease().expires_ns > monotonic_ns()
     assert page.budgets() == BUDGETS

@@ -28,6 +28,8 @@ class Policy:
     lends: bool = True
     decides: str = "rose"
     compute_share: float = 1.0
+    stretch: float = 1.0
+    slack_share: float = 0.0
     nice: int = 19
     scheduling: int = os.SCHED_OTHER
 
@@ -38,11 +40,23 @@ class Policy:
         return weight / (weight + _WEIGHT)
 
 
-SOLO, ROSE, ROSE_LAYERS, SHARE_ALL = "solo", "rose", "rose_layers", "share_all"
+SOLO, IDLE, ROSE, ROSE_SLACK = "solo", "idle", "rose", "rose_slack"
+ROSE_LAYERS, SHARE_ALL = "rose_layers", "share_all"
+_AS_LENT = Policy(about="", scheduling=os.SCHED_IDLE)  # As a lent engine runs on CPU cores.
 POLICIES = {
     SOLO: Policy(about="serving alone; the rollout engine is idle", lends=False),
-    ROSE: Policy(
-        about="slack, regret and the kernel's idle class, as a lent engine runs on CPU cores", scheduling=os.SCHED_IDLE
+    IDLE: replace(_AS_LENT, about="rollouts run while serving rests: slack, regret and the kernel's idle class"),
+    ROSE: replace(
+        _AS_LENT,
+        about="and beside serving's requests, whose tokens may take 1.25 times what they take alone",
+        stretch=CoservingConfig().stretch,
+        slack_share=CoservingConfig().slack_share,
+    ),
+    ROSE_SLACK: replace(
+        _AS_LENT,
+        about="and beside serving's requests, for all that their latency budgets leave",
+        stretch=100.0,
+        slack_share=1.0,
     ),
     ROSE_LAYERS: Policy(about="slack, regret and yields between layers alone, where no kernel takes a core away"),
     SHARE_ALL: Policy(about="no guard; the rollout engine runs like the serving one", decides="share_all", nice=0),
@@ -120,6 +134,8 @@ class Keeper:
             kv_budget_tokens=self.rollout_tokens,
             regret_share=CoservingConfig().regret_share,
             policy=NAMES.index(self.policy.decides),
+            stretch=self.policy.stretch,
+            slack_share=self.policy.slack_share,
         )
         self.page.set_lease(terms)
 

@@ -42,7 +42,8 @@ def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_sha
     part = slice_time(spans, t0_ns, t1_ns)
     buckets = part.by_bucket
     rollout = clipped(spans, Span.ROLLOUT, t0_ns, t1_ns)
-    rollout_ns = sum(end - start for start, end in rollout) - round(part.overlap_ns * (1 - core_share))
+    beside_ns = part.beside_work_ns
+    rollout_ns = sum(end - start for start, end in rollout) - round(part.overlap_ns * (1 - core_share)) + beside_ns
     return DeviceTime(
         length_ns=t1_ns - t0_ns,
         serving_ns=buckets["serving"] + buckets["rollout"] - rollout_ns,
@@ -202,6 +203,16 @@ def budgets_of(alone: Round, factor: float) -> Budgets:
     """Return the 99th percentiles of serving alone times `factor`."""
     worst_ms = [quantile(values_ms([alone], latency), 0.99) for latency in LATENCIES.values()]
     return Budgets(*(round(factor * 1e6 * value) for value in worst_ms))
+
+
+def mean_live(one: Round, arrivals: Arrivals) -> float:
+    """Return the mean number of requests in the server: arrivals a second times the mean time of one (Little's law)."""
+    took_ns = [
+        request.ttft_ns + (request.tpot_ns or 0) * (tokens - 1)
+        for request, tokens in zip(one.requests, arrivals.output_tokens, strict=True)
+        if request.ttft_ns is not None
+    ]
+    return sum(took_ns) / (one.t1_ns - one.t0_ns)
 
 
 def over_budget(one: Round, budgets: Budgets) -> int:

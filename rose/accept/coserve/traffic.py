@@ -60,6 +60,13 @@ def window(trace: Trace, number: int, seconds: float, requests_per_s: float) -> 
     )
 
 
+def regular(name: str, seconds: float, requests_per_s: float, prompt_tokens: int, output_tokens: int) -> Arrivals:
+    """Return equal requests at equal distances: as many live at any time."""
+    count = max(1, round(requests_per_s * seconds))
+    arrival_ns = tuple(round(number / requests_per_s * 1e9) for number in range(count))
+    return Arrivals(name, arrival_ns, (prompt_tokens,) * count, (output_tokens,) * count)
+
+
 def _with_bursts(at_s: npt.NDArray[np.float64], seconds: float) -> npt.NDArray[np.float64]:
     """Move times in [0, seconds), in order: a tenth of each minute gets three times the mean rate."""
     period_s = min(_BURST_PERIOD_S, seconds)

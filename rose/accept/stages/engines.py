@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from rose.accept.coserve import traffic
 from rose.accept.coserve.host import ROLLOUT, SERVING, Cores, Gpu, Host, Models, opened
-from rose.accept.coserve.keeper import ROSE, SOLO, Keeper
+from rose.accept.coserve.keeper import IDLE, SOLO, Keeper
 from rose.accept.coserve.rounds import (
     LATENCIES,
     Round,
@@ -219,9 +219,9 @@ class Parts:
     def play_rounds(self) -> None:
         """Play rounds of serving alone and beside rollouts while the later parts still fit."""
         lengths, report = self._lengths, self._report
-        played: dict[str, list[Round]] = {SOLO: [], ROSE: []}
+        played: dict[str, list[Round]] = {SOLO: [], IDLE: []}
         with Worker("rollout") as rollout:
-            self._play(rollout, ROSE, -1, 20, lengths.warm_up_s)  # In the first play both engines compile kernels.
+            self._play(rollout, IDLE, -1, 20, lengths.warm_up_s)  # In the first play both engines compile kernels.
             alone = self._play(rollout, SOLO, -1, 21, lengths.calibration_s)
             busy = alone.device["serving_ns"] / alone.device["length_ns"]
             self._budgets = budgets_of(alone, _BUDGET_FACTOR)
@@ -234,7 +234,7 @@ class Parts:
                     left_out = lengths.rounds_max - number
                     report.fact("rounds left out", f"{left_out} of {lengths.rounds_max}: too little time")
                     break
-                for policy in order((SOLO, ROSE), number):
+                for policy in order((SOLO, IDLE), number):
                     one = self._play(rollout, policy, number, number, lengths.round_s)
                     played[policy].append(one)
                     echo(json.dumps(round_figures(one, self._budgets)), err=True)
@@ -255,7 +255,7 @@ class Parts:
         self._report.fact("rollout engine beside a serving one, seconds", round(time.monotonic() - began_s, 1))
 
     def _play(self, rollout: Worker, policy: str, number: int, window: int, seconds: float) -> Round:
-        seed = 16 * window + (policy == ROSE)
+        seed = 16 * window + (policy == IDLE)
         return self._scene(rollout).play(policy, number, self._arrivals(window, seconds), seconds, seed)
 
     def _scene(self, rollout: Worker) -> Scene:
@@ -273,7 +273,7 @@ class Parts:
 
 
 def claim_rounds(report: StageReport, played: dict[str, list[Round]], budgets: Budgets) -> None:
-    solo, rose = played[SOLO], played[ROSE]
+    solo, rose = played[SOLO], played[IDLE]
     devices = [one.device for one in (*solo, *rose)]
     sums_ns = [part["serving_ns"] + part["rollout_ns"] + part["headroom_ns"] + part["idle_ns"] for part in devices]
     error_ns = max(abs(part["length_ns"] - sum_ns) for part, sum_ns in zip(devices, sums_ns, strict=True))
@@ -337,7 +337,7 @@ def kill_serving(scene: Scene, report: StageReport, arrivals: traffic.Arrivals) 
 @contextmanager
 def _killed(scene: Scene, name: str, arrivals: traffic.Arrivals) -> Iterator[tuple[Keeper, int]]:
     """Kill an engine under traffic and rollouts; yield the keeper and the time of the kill, monotonic ns."""
-    engines, keeper = scene.host.engines, scene.keeper(ROSE)
+    engines, keeper = scene.host.engines, scene.keeper(IDLE)
     keeper.start()
     try:
         scene.rollout.tell(url=engines[ROLLOUT].url, turns=scene.turns, seed=_KILL_SEED)

@@ -14,7 +14,6 @@ ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA
 ARGUMENTS = (
     "--device=cpu",
     "--attention-backend=torch_native",
-    "--disable-overlap-schedule",
     "--sleep-on-idle",
     "--mem-fraction-static=0.1",
 )

@@ -258,6 +258,8 @@ class EngineProcess:
         ]
         if spec.gpu is None:
             arguments += [*cpu.ARGUMENTS, f"--dtype={cpu.dtype()}"]
+            if spec.plugin.role == "rollout":
+                arguments.append("--disable-overlap-schedule")
         else:
             arguments += [f"--base-gpu-id={spec.gpu}", *gpu.arguments()]
         if spec.token_ids_only:

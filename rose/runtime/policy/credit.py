@@ -24,6 +24,7 @@ STRETCH_MAX = 2.3
 LEARNED_STEPS = 32
 CONTROL_EVERY = 32  # Of so many decode steps two get no credit: the second tells what a step takes alone.
 LAYERS_TO_STOP = 2  # A step stops within the layer that runs and the one queued behind it.
+SLICE_NS = 6_000_000  # A process may keep a device for so long after it should have stopped (a core; a GPU: 2 ms).
 _OVERRUN_SPREADS = 3.0
 _OVERRUNS_MAX = 3  # More delay than predicted in so many of the last ten steps halves the credit, then stops it.
 _OVERRUNS_SEEN = (1 << 10) - 1
@@ -54,9 +55,10 @@ class Interference:
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
         """Learn from a step that took `delay_ns` longer than predicted beside `work_ns` > 0. `spread_ns`: the usual
         error of such predictions."""
-        overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns
+        fit = self.fit.observe((work_ns,), delay_ns)
+        overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
-        known = replace(self, fit=self.fit.observe((work_ns,), delay_ns), overruns=overruns, clean=self.clean + 1)
+        known = replace(self, fit=fit, overruns=overruns, clean=self.clean + 1)
         if overruns.bit_count() >= _OVERRUNS_MAX:
             known = replace(known, overruns=0, clean=0, halved=True)
             if self.halved:
@@ -138,7 +140,7 @@ def _refused(facts: CreditFacts) -> Hold | None:
     lease = facts.lease
     if lease.expires_ns <= facts.now_ns:
         return Hold.NO_LEASE
-    if lease.stretch <= 1 or lease.slack_share <= 0 or facts.waiting or not facts.live:
+    if not lease.gives_credit or facts.waiting or not facts.live:
         return Hold.SERVING_STEP
     if facts.budgets is None or facts.decode_ns is None or facts.largest_prefill_ns is None:
         return Hold.UNKNOWN_TIMES

@@ -86,6 +86,10 @@ class LeaseTerms:
     stretch: float = 1.0
     slack_share: float = 0.0
 
+    @property
+    def gives_credit(self) -> bool:
+        return self.stretch > 1 and self.slack_share > 0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFacts:

@@ -8,6 +8,9 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.engines import placement
 
+_LOOK_S = 0.004
+_LOOKS = 5
+
 
 class BesideServing:
     """One rollout engine's layers beside serving. `on_cores`: not on a GPU."""
@@ -57,6 +60,15 @@ class BesideServing:
         if self.raised or (self.running and (self._on_cores or not self._layer_ns)):
             self._add(now_ns - self._seen_ns - self._counted_ns)
         self._seen_ns, self._counted_ns = now_ns, 0
+
+    def wait(self) -> None:
+        """Return soon, and at once when serving rests or gives credit for a layer. Each look takes serving's core."""
+        self.leave_idle_class()
+        for _ in range(_LOOKS):
+            time.sleep(_LOOK_S)
+            if self.fits() or not self._page.serving_wants():
+                break
+        self.count()
 
     def leave_idle_class(self) -> None:
         if self._raised is None and self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):

@@ -90,7 +90,6 @@ def before_each_layer(between_layers: Callable[[int], None]) -> Callable[[int], 
 #: How long to sleep between looks at the page: far less than a layer takes.
 POLL_CPU_S = 0.0005
 POLL_GPU_S = 0.00005
-POLL_CREDIT_S = 0.002
 #: Without a lease or serving, nothing changes within a step's time.
 POLL_UNLENT_S = 0.002
 _SHARE_WINDOW_NS = 1_000_000_000
@@ -211,7 +210,7 @@ class RolloutGate:
         """Return the largest prefill whose layer is short beside what serving may be made to wait, or, beside serving's
         step, of which several layers fit its credit."""
         chunk = self._chunk_tokens
-        if load is not None and load.wanted and self._lease.slack_share > 0:
+        if load is not None and load.wanted and self._lease.gives_credit:
             fits = self._telemetry.prefill_tokens_within(credit_ns * self._layers // CREDIT_LAYERS_OF_CHUNK)
             chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits or 0))
             self._set_chunk_tokens(chunk)
@@ -335,13 +334,12 @@ class RolloutGate:
 
     def _wait(self, seconds: float) -> None:
         """Sleep, between looks at the page. In the kernel's idle class this thread would not see a credit before
-        serving rests, so where it may get one it waits in the usual class, and looks less often."""
+        serving rests, so where it may get one it waits in the usual class."""
         preemptible = self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
-        if preemptible and self._lease.slack_share > 0 and self._page.serving_wants():
-            self._beside.leave_idle_class()
-            seconds = POLL_CREDIT_S
-        time.sleep(seconds)
-        self._beside.count()
+        if preemptible and self._lease.gives_credit and self._page.serving_wants():
+            self._beside.wait()
+        else:
+            time.sleep(seconds)
 
     def _time_layers(self, layers_left: int) -> None:
         """Time the layers alone: once the queue of a GPU is full, each look comes one layer after the previous look.

@@ -170,7 +170,7 @@ class ServingTelemetry(EngineTelemetry):
         """Say how much work rollouts may do beside a step that begins on the device now."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
-        if lease.expires_ns <= now or lease.slack_share <= 0:
+        if lease.expires_ns <= now or not lease.gives_credit:
             return
         live = [request for request in batch.reqs if not request.finished()]
         ready = batch.forward_mode.is_decode() and all(hasattr(request, _FIRST_TOKEN) for request in live)

@@ -1,0 +1,124 @@
+"""Two real engines on one core: serving, with SGLang's overlapped loop and never without a request, and rollouts."""
+
+import dataclasses
+import os
+import threading
+import time
+
+import pytest
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.hooks.settings import PluginSettings
+from rose.runtime.coserving.page import Field, Party, Span
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.policy.policies import NAMES
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.conftest import until
+from tests.runtime.engines.test_sglang import FOREVER_NS, MEMORY, generate, make_spec
+
+pytestmark = pytest.mark.live
+
+BUDGETS = Budgets(ttft_ns=4_000_000_000, tpot_ns=400_000_000)
+LIVE = 3
+
+
+def lend(page, number, **terms):
+    usual = {"compute_share": 1.0, "kv_budget_tokens": 1 << 30, "regret_share": 0.05, "policy": NAMES.index("rose")}
+    page.set_lease(LeaseTerms(number=number, expires_ns=monotonic_ns() + FOREVER_NS, **usual, **terms))
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory, tiny_policy, fork_server):
+    """(page, serving, rollouts), ready; both compute on one core."""
+    folder = tmp_path_factory.mktemp("busy")
+    cores = sorted(os.sched_getaffinity(0))
+    page, rollout_spec = make_spec(
+        folder, tiny_policy, fork_server=fork_server.path, host_cores=[cores[-1]], idle_class=True
+    )
+    page.set_terms(BUDGETS, 64, dataclasses.replace(MEMORY, device_bytes=1 << 20))
+    serving_spec = dataclasses.replace(
+        rollout_spec,
+        engine_id="serving",
+        port=free_port(),
+        idle_class=False,
+        plugin=PluginSettings("serving", page.path, rollout_spec.plugin.staging, False),
+        log=folder / "serving.log",
+    )
+    serving, rollouts = EngineProcess(serving_spec), EngineProcess(rollout_spec)
+    lend(page, 1)
+    serving.launch()
+    rollouts.launch()
+    for engine in (serving, rollouts):
+        engine.wait_ready()
+        engine.settle()
+    yield page, serving, rollouts
+    rollouts.stop()
+    serving.stop()
+
+
+class Loop(threading.Thread):
+    """Asks one engine for requests, one after another, until it is told to stop."""
+
+    def __init__(self, engine, tokens, prompt):
+        super().__init__(daemon=True)
+        self.engine, self.tokens, self.prompt = engine, tokens, prompt
+        self.stopping = False
+        self.failure = None
+        self.start()
+
+    def run(self):
+        try:
+            while not self.stopping:
+                generate(self.engine, self.tokens, self.prompt)
+        except Exception as error:
+            self.failure = error
+
+
+@pytest.fixture
+def busy(engines):
+    """Serving's users and one of the rollouts', who never stop asking."""
+    page, serving, rollouts = engines
+    for _ in range(8):
+        generate(serving, 8)
+    loops = [Loop(serving, 150 + 40 * number, (number, 2, 3)) for number in range(LIVE)]
+    until(lambda: page.get(Party.SERVING, Field.RUNNING) == LIVE)
+    loops.append(Loop(rollouts, 200, (7, 8, 9)))
+    yield page
+    for loop in loops:
+        loop.stopping = True
+    lend(page, 9, stretch=100.0, slack_share=1.0)
+    for loop in loops:
+        loop.join(60)
+    assert [loop.failure for loop in loops] == [None] * len(loops)
+
+
+def steps_in(page, seconds):
+    before = page.get(Party.ROLLOUT, Field.STEPS)
+    time.sleep(seconds)
+    return page.get(Party.ROLLOUT, Field.STEPS) - before
+
+
+def test_rollouts_run_beside_requests_that_never_end_within_what_those_may_take(busy):
+    page = busy
+    lend(page, 2, stretch=1.0)
+    assert steps_in(page, 3) <= 2, "without credit nothing is lent but the moment between two requests"
+    for number, stretch in ((3, 1.25), (4, 100.0)):
+        lend(page, number, stretch=stretch, slack_share=1.0)
+        tail = page.drain(Party.ROLLOUT, 0)[1]
+        before = {field: page.get(Party.ROLLOUT, field) for field in (Field.WORK_NS, Field.WORKED_NS)}
+        steps = steps_in(page, 4)
+        spans, _, _ = page.drain(Party.ROLLOUT, tail)
+        assert steps > 5
+        assert any(span.kind is Span.BESIDE for span in spans)
+        print(
+            stretch,
+            steps,
+            {f.name: page.get(Party.ROLLOUT, f) - v for f, v in before.items()},
+            page.get(Party.SERVING, Field.FACTOR_PPM),
+            page.get(Party.SERVING, Field.DELAYED_NS),
+            page.serving_load(),
+        )
+    load = page.serving_load()
+    assert load.finished > 8
+    assert load.late_by_lending == 0
