@@ -29,7 +29,7 @@ MADE: dict[str, str] = {
     "Structs as types.": "SELECT NULL::" + "STRUCT(a " * 9_000 + "INT" + ")" * 9_000,
     "CASE in CASE.": "SELECT " + "CASE WHEN true THEN " * 4_000 + "1" + " END" * 4_000,
     "Lambdas in lambdas.": "SELECT " + "list_transform([1], lambda x: " * 3_000 + "1" + ")" * 3_000,
-    "Unions of unions.": "SELECT 1" + " UNION ALL SELECT 1" * 5_000,
+    "Unions of unions.": "FROM event" + " UNION ALL FROM event" * 4_500,
     "Unions in brackets.": "(" * 4_000 + "SELECT 1" + ") UNION SELECT 2" * 4_000,
     "Joins of joins.": "SELECT count(*) FROM range(10) " + ", range(10)" * 8_000,
     "Joins with conditions.": "SELECT count(*) FROM range(9) t0"
