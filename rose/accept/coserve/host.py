@@ -141,7 +141,9 @@ class Host:
             model_name=models.SMOLLM2 if serves else "untrained policy",
             port=free_port(),
             max_total_tokens=self.serving_tokens if serves else self.rollout_tokens,
-            plugin=PluginSettings("serving" if serves else "rollout", self.page.path, staging, gated=not serves),
+            plugin=PluginSettings(
+                "serving" if serves else "rollout", self.page.path, staging, not serves, self.cores.host
+            ),
             log=self.folder / f"{name}.log",
             cores=self.cores.device,
             token_ids_only=not serves,

@@ -1,6 +1,7 @@
 """Cores, scheduling class and OOM rank of a running engine's threads."""
 
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,9 @@ import psutil
 
 #: Title of SGLang's computing processes; others serve HTTP and text.
 _SCHEDULER_TITLE = "sglang::scheduler"
-_SERVER_THREADS = ("tokio-", "api-runtime", "to-scheduler", "from-scheduler", "detokenizer", "tracing-")
+#: Name of a scheduler's thread that watches for serving's credit.
+WATCHER = "rose-watcher"
+_SERVER_THREADS = (WATCHER, "tokio-", "api-runtime", "to-scheduler", "from-scheduler", "detokenizer", "tracing-")
 #: New threads start meanwhile: repeat until nothing changes, at most so often.
 _PASSES_MAX = 10
 _LEAST_SESSION_NICE = 19
@@ -46,14 +49,14 @@ def place(
 
 
 def leave_idle_class() -> list[int]:
-    """Move this process's threads from SCHED_IDLE to the usual class; return those that were in it."""
+    """Move this process's threads from SCHED_IDLE to the usual class; return those that were in it, this one last."""
     threads = []
     for thread in _threads(os.getpid()):
         with suppress(ProcessLookupError):
             if os.sched_getscheduler(thread) == os.SCHED_IDLE:
                 os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
                 threads.append(thread)
-    return threads
+    return sorted(threads, key=lambda thread: thread == threading.get_native_id())
 
 
 def enter_idle_class(threads: Iterable[int]) -> None:

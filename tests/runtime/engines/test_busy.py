@@ -36,6 +36,8 @@ def engines(tmp_path_factory, tiny_policy, fork_server):
     page, rollout_spec = make_spec(
         folder, tiny_policy, fork_server=fork_server.path, host_cores=[cores[-1]], idle_class=True
     )
+    plugin = dataclasses.replace(rollout_spec.plugin, host_cores=(cores[-1],))
+    rollout_spec = dataclasses.replace(rollout_spec, plugin=plugin)
     page.set_terms(BUDGETS, 64, dataclasses.replace(MEMORY, device_bytes=1 << 20))
     serving_spec = dataclasses.replace(
         rollout_spec,

@@ -1,28 +1,39 @@
 """Rollout layers that run beside serving's steps, within the credit that serving gives, and the count of their work.
-On cores a thread's own clock tells its work. There the kernel's idle class would leave nothing beside a serving that
-computes, so the engine leaves that class while serving works and it may have credit."""
+On cores a thread's own clock tells its work. There the kernel's idle class leaves nothing beside a serving that
+computes, so a thread on the host's cores takes the engine out of that class while it has credit."""
 
+import os
+import threading
 import time
+from collections.abc import Collection
+from pathlib import Path
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.engines import placement
 
-_LOOK_S = 0.004
-_LOOKS = 5
+_LOOK_S = 0.001
+_WAIT_S = 0.02
 
 
 class BesideServing:
-    """One rollout engine's layers beside serving. `on_cores`: not on a GPU."""
+    """One rollout engine's layers beside serving; made in the thread that computes them. `on_cores`: not on a GPU.
+    `host_cores`: where to look for credit from; without any on its own."""
 
-    def __init__(self, page: ArbiterPage, *, on_cores: bool) -> None:
-        self._page, self._on_cores = page, on_cores
+    def __init__(self, page: ArbiterPage, *, on_cores: bool, host_cores: Collection[int] = ()) -> None:
+        self._page, self._on_cores, self._host_cores = page, on_cores, host_cores
         #: What a layer of the next step takes alone; 0: unknown.
         self._layer_ns = 0
+        self._layers = 1  # for how many the computing thread needs credit
         self._counted_ns = 0  # of the layer that runs, before it began
-        self._seen_ns = 0  # this thread's clock on cores, else the wall's, at the last count
+        self._seen_ns = 0  # the computing thread's clock on cores, else the wall's, at the last count
+        self._computing = time.pthread_getcpuclockid(threading.get_ident())
         #: Threads that left the kernel's idle class; None: none had to.
         self._raised: list[int] | None = None
+        self._raised_at_ns = 0
+        self._lock = threading.Lock()
+        self._watching, self._woken = threading.Event(), threading.Event()
+        self._watcher: threading.Thread | None = None
 
     @property
     def raised(self) -> bool:
@@ -35,54 +46,94 @@ class BesideServing:
         opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         return bool(opened) and page.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.BESIDE
 
-    def expect(self, layer_ns: int) -> None:
-        self._layer_ns = layer_ns
-        self._page.set(Party.ROLLOUT, Field.LAYER_NS, layer_ns)
-
     @property
     def layer_known(self) -> bool:
         return self._layer_ns > 0
 
-    def fits(self) -> bool:
-        """Return whether serving's credit has room for a layer."""
-        return self._page.credit_ns(monotonic_ns()) >= max(1, self._layer_ns)
+    def expect(self, layer_ns: int) -> None:
+        self._layer_ns = layer_ns
+        self._page.set(Party.ROLLOUT, Field.LAYER_NS, layer_ns)
+
+    def fits(self, layers: int = 1) -> bool:
+        """Return whether serving's credit has room for so many layers."""
+        return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self._layer_ns)
 
     def begin_layer(self) -> None:
         """Count a layer before it begins, so that what serving reads is never less than what runs."""
-        self.leave_idle_class()
+        self._layers = 1
+        self._leave_idle_class()
         self._counted_ns = self._layer_ns
         self._add(self._layer_ns)
 
     def count(self) -> None:
         """Correct what was counted by what was computed since. On a GPU only the wall's clock tells, and is used for
         layers whose time alone is not known yet."""
-        now_ns = self._clock_ns()
-        if self.raised or (self.running and (self._on_cores or not self._layer_ns)):
-            self._add(now_ns - self._seen_ns - self._counted_ns)
-        self._seen_ns, self._counted_ns = now_ns, 0
+        with self._lock:
+            now_ns = self._clock_ns()
+            if self.raised or (self.running and (self._on_cores or not self._layer_ns)):
+                self._add(now_ns - self._seen_ns - self._counted_ns)
+            self._seen_ns, self._counted_ns = now_ns, 0
 
-    def wait(self) -> None:
-        """Return soon, and at once when serving rests or gives credit for a layer. Each look takes serving's core."""
-        self.leave_idle_class()
-        for _ in range(_LOOKS):
+    def taken_out_at(self, since_ns: int) -> int | None:
+        """Return when this engine was taken out of the idle class in the middle of a layer that runs since then."""
+        return self._raised_at_ns if self.raised and self._raised_at_ns > since_ns and not self.running else None
+
+    def watch(self, wanted: bool) -> None:
+        """Have the engine taken out of the kernel's idle class, or not, whenever serving works and gives it credit."""
+        if not wanted or not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
+            self._watching.clear()
+            return
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, daemon=True)
+            self._watcher.start()
+        self._watching.set()
+
+    @property
+    def watched(self) -> bool:
+        return self._watching.is_set()
+
+    def wait(self, layers: int = 1) -> None:
+        """Return soon, and at once when serving rests or gives credit for so many layers. A caller that waits with
+        credit waits for something else, and each look takes serving's core."""
+        if self.fits(layers):
+            time.sleep(_WAIT_S)
+            return
+        self._layers = layers
+        self._woken.clear()
+        if self._page.serving_wants():
+            self._woken.wait(_WAIT_S)
+
+    def _watch(self) -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(placement.WATCHER)
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        if self._host_cores:
+            os.sched_setaffinity(0, self._host_cores)
+        while True:
+            self._watching.wait()
+            if not self._page.serving_wants():
+                self._woken.set()
+            elif self.fits(self._layers):
+                self._leave_idle_class()
+                self._woken.set()
             time.sleep(_LOOK_S)
-            if self.fits() or not self._page.serving_wants():
-                break
-        self.count()
 
-    def leave_idle_class(self) -> None:
-        if self._raised is None and self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
-            self._raised = placement.leave_idle_class()
-            self._seen_ns = self._clock_ns()
+    def _leave_idle_class(self) -> None:
+        if self._raised is not None or not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
+            return
+        with self._lock:
+            if self._raised is None:
+                self._seen_ns, self._raised_at_ns = self._clock_ns(), monotonic_ns()
+                self._raised = placement.leave_idle_class()
 
     def enter_idle_class(self) -> None:
         if self._raised is not None:
             self.count()
-            placement.enter_idle_class(self._raised)
-            self._raised = None
+            with self._lock:
+                placement.enter_idle_class(self._raised)
+                self._raised = None
 
     def _clock_ns(self) -> int:
-        return time.thread_time_ns() if self._on_cores else monotonic_ns()
+        return time.clock_gettime_ns(self._computing) if self._on_cores else monotonic_ns()
 
     def _add(self, work_ns: int) -> None:
         page = self._page

@@ -4,7 +4,7 @@ A step is abandoned between two layers if its lease ended while serving had the 
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from rose.clock import monotonic_ns
@@ -14,7 +14,7 @@ from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.policy.policies import Policy, numbered
-from rose.runtime.policy.slack import Decision, Hold, LeaseTerms, ServingLoad, StepFacts
+from rose.runtime.policy.slack import CREDIT_LAYERS, Decision, Hold, LeaseTerms, ServingLoad, StepFacts
 
 LAYERS_AHEAD = 2  # one layer that runs and one behind it keep a GPU at work
 
@@ -116,6 +116,7 @@ class RolloutGate:
         layers: int,
         run_ahead: RunAhead | None,
         on_preemptible: Callable[[], None],
+        host_cores: Collection[int] = (),
     ) -> None:
         self._page, self._view, self._telemetry, self._guard = page, view, telemetry, guard
         self._chunk_tokens, self._set_chunk_tokens = chunk_tokens, set_chunk_tokens
@@ -128,7 +129,7 @@ class RolloutGate:
         self._policy: Policy = numbered(-1)
         self._lease = LeaseTerms()
         self._mark_ns = self._mark_cpu_ns = 0
-        self._beside = BesideServing(page, on_cores=run_ahead is None)
+        self._beside = BesideServing(page, on_cores=run_ahead is None, host_cores=host_cores)
         self._begins_beside = False
         #: When the GPU's queue was first full in the running step; None if it was not, or was emptied since.
         self._full_ns: int | None = None
@@ -147,7 +148,9 @@ class RolloutGate:
                 if not self._guard.enforce(self._lease, self._policy, now):
                     continue
                 if not self._view.has_work or engine_paused():
+                    self._beside.watch(False)
                     return
+                self._beside.watch(self._lease.gives_credit)
                 decision = self._decide(now, now - held_since_ns if held_since_ns else 0)
                 if decision.admitted:
                     self._begins_beside = decision.on_credit
@@ -157,7 +160,7 @@ class RolloutGate:
                     continue
                 held_since_ns = held_since_ns or now
                 self._hold(decision.hold, now)
-                self._wait(POLL_UNLENT_S if decision.hold is Hold.NO_SERVING else self._poll_s)
+                self._wait(POLL_UNLENT_S if decision.hold is Hold.NO_SERVING else self._poll_s, CREDIT_LAYERS)
                 serve_control()
         finally:
             if held_since_ns:
@@ -332,12 +335,10 @@ class RolloutGate:
         self._page.close_span(Party.ROLLOUT, now_ns)
         self._page.open_span(Party.ROLLOUT, kind, now_ns)
 
-    def _wait(self, seconds: float) -> None:
-        """Sleep, between looks at the page. In the kernel's idle class this thread would not see a credit before
-        serving rests, so where it may get one it waits in the usual class."""
-        preemptible = self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)
-        if preemptible and self._lease.gives_credit and self._page.serving_wants():
-            self._beside.wait()
+    def _wait(self, seconds: float, layers: int = 1) -> None:
+        """Sleep, between looks at the page, or until serving gives credit for so many layers."""
+        if self._beside.watched and self._page.serving_wants():
+            self._beside.wait(layers)
         else:
             time.sleep(seconds)
 
@@ -369,16 +370,19 @@ class RolloutGate:
         """Record time for which the operating system took the core as a yield, from serving's first wish on.
         A step does not see that happen: the thread's clock stands still meanwhile. Returns how long the step still
         computed after a wish that came since the last look; None if none came."""
-        self._beside.count()
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
+        opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        wanted = page.get(Party.SERVING, Field.FIRST_WANTED_NS)
         if self._beside.raised:
+            if (out_ns := self._beside.taken_out_at(self._mark_ns)) is not None and opened:
+                self._begins_in_layer(opened, max(wanted, self._mark_ns), out_ns, layers_left)
+            self._beside.count()
             self._telemetry.waited_ns += taken
             self._mark(now, cpu)
             return None
-        opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
-        wanted = page.get(Party.SERVING, Field.FIRST_WANTED_NS)
+        self._beside.count()
         after_wish_ns = None
         if wanted > self._mark_ns:
             after_wish_ns = max(0, now - wanted - (taken if self._run_ahead is None else 0))
@@ -391,6 +395,13 @@ class RolloutGate:
             after_wish_ns = None
         self._mark(now, cpu)
         return after_wish_ns
+
+    def _begins_in_layer(self, opened_ns: int, wanted_ns: int, out_ns: int, layers_left: int) -> None:
+        """Note that serving took the core in the middle of a layer, which went on beside it from `out_ns` on."""
+        began = min(wanted_ns, out_ns)
+        self._telemetry.worked(opened_ns, began)
+        self._page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, out_ns, layers_left))
+        self._page.open_span(Party.ROLLOUT, Span.BESIDE, out_ns)
 
 
 def layers_of(model: Any) -> Any:

@@ -65,6 +65,7 @@ class RolloutPlugin:
                 layers=layers,
                 run_ahead=None if str(scheduler.device) == "cpu" else RunAhead(),
                 on_preemptible=self._describe,
+                host_cores=settings.host_cores,
             )
             logger.info("ROSE gates this engine: %d layers yield to serving", layers)
         self.weights = WeightUpdater(

@@ -171,6 +171,7 @@ class ServingTelemetry(EngineTelemetry):
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         if lease.expires_ns <= now or not lease.gives_credit:
+            self._withdraw()
             return
         live = [request for request in batch.reqs if not request.finished()]
         ready = batch.forward_mode.is_decode() and all(hasattr(request, _FIRST_TOKEN) for request in live)
