@@ -69,6 +69,7 @@ class Field(IntEnum):
     STEPS = 18
     FIRST_WANTED_NS = 19  # serving: when it first wanted the device since a rollout step last looked
     PREEMPTIBLE = 20  # rollout: 1 if the operating system takes its core the moment that serving wakes
+    OTHERS = 21  # agent: processes that compute on the device beside the two engines
     BROKEN = 22  # an engine whose hooks failed: nothing it said is to be relied on
     KV_TOKENS_TO_COME = 23  # serving: slots that prompts which wait will take
     PRESSED_SINCE_NS = 24  # serving: since when it holds or waits for memory past the watermark; 0: it does not

@@ -108,6 +108,11 @@ class Credit:
     limit: Hold
 
 
+def share_of_busy(stretch: float, slack_share: float) -> float:
+    """Return the largest share of a device that work can have beside serving that is never empty."""
+    return 1 - 1 / min(stretch, STRETCH_MAX) if slack_share > 0 else 0.0
+
+
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
     """Return whether serving's pool holds the requests that live at once when each takes longer: as many times more as
     its tokens take longer (Little's law), and a device shared by two stretches no step further than STRETCH_MAX."""

@@ -52,9 +52,12 @@ class WorkerFacts:
             return self.pace_ns
         return max(self.pace_ns, now_ns - self.busy_since_ns)
 
-    def expected_ns(self, now_ns: int) -> float:
-        """Return the expected time of one more turn, longer if more run side by side than of late."""
-        return self.turn_ns(now_ns) * max(1.0, (self.in_flight + 1) / (self.pace_turns + 1))
+    def expected_ns(self, now_ns: int, unknown_ns: int = 0) -> float:
+        """Return the expected time of one more turn, longer if more run side by side than of late. `unknown_ns` stands
+        for a pace that nobody knows yet."""
+        return max(self.turn_ns(now_ns), 0 if self.pace_ns else unknown_ns) * max(
+            1.0, (self.in_flight + 1) / (self.pace_turns + 1)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +80,14 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts], now_ns: int) -> Place
     within the bound and a lease in force if needed, not avoided. A turn's length does not matter: it keeps its tokens
     when a lease ends. The choice is the holder of the turn's prefix, if it has slack ("prefix"); else a borrowed worker
     with slack ("lease"), because idle serving time is paid for anyway; else the quickest ("least_loaded"). The first
-    two must not be `SLOWER_MAX` times slower. Load stands for unknown paces. A worker without slack is chosen only if
-    none has any; without any worker the turn waits ("queue")."""
+    two must not be `SLOWER_MAX` times slower. An unknown pace counts as the slowest known; load decides where none is
+    known. A worker without slack is chosen only if none has any; without any worker the turn waits ("queue")."""
     eligible = [worker for worker in workers if _eligible(turn, worker, now_ns)]
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
         return Placement(None, "queue")
-    known = all(worker.pace_ns for worker in ready)
-    times = [worker.expected_ns(now_ns) if known else worker.load for worker in ready]
+    worst_ns = max((worker.turn_ns(now_ns) for worker in ready if worker.pace_ns), default=0)
+    times = [worker.expected_ns(now_ns, worst_ns) if worst_ns else worker.load for worker in ready]
     slowest = SLOWER_MAX * min(times)
     best: tuple[bool, float, str] | None = None
     for worker, time in zip(ready, times, strict=True):

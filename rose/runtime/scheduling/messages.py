@@ -22,6 +22,15 @@ class Report(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class BesideReport(Report):
+    """What a rollout engine got beside serving's live requests within the last second."""
+
+    share: float = Field(ge=0, le=1)  # Its work, as a share of the device.
+    stretch: float = Field(ge=1)  # How many times what they take alone serving's steps took.
+    stretch_max: float = Field(ge=1)  # What its owner allows.
+    held_by: Id | None = None  # Why it gets nothing now, a `Hold`; None: it may run, or serving rests.
+
+
 class EngineReport(Report):
     engine_id: Id
     device_id: Id
@@ -37,6 +46,7 @@ class EngineReport(Report):
     run_id: Id | None = None  # The run whose weights it holds; None: weights of no run.
     failed: Failure | None = None  # Why the last sync to its target failed.
     fault: Failure | None = None  # Why no turn can run on it, if the agent knows.
+    beside: BesideReport | None = None  # None: its device lends nothing beside serving's requests.
 
 
 class ClockReading(Report):

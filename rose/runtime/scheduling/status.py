@@ -146,6 +146,7 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
         "lease_id": worker.report.lease_id,
         "lease_left_s": _seconds(facts.lease_left_ns(now_ns)),
         "slack_ok": facts.slack_ok,
+        "beside": None if worker.report.beside is None else worker.report.beside.model_dump(),
     }
 
 

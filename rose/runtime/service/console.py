@@ -20,6 +20,8 @@ from rose.runtime.errors import DeploymentError
 from rose.runtime.service import local_ray, memory, places
 from rose.terminal import styled
 
+#: Serving and rollouts that share a device equally stretch no step further.
+_STRETCH_ANY = 2.3
 _TIMEOUT_S = 10.0
 _NO_TOKEN = 401
 
@@ -177,8 +179,19 @@ def _state(device: dict[str, Any]) -> RenderableType:
     if device["drained"]:
         return styled(device["not_lent"] or "drained", "yellow")
     if device["not_lent"] is None:
-        return styled("turns can run", "green")
+        busy = [text for engine in device["engines"] if (text := _beside(engine.get("beside"))) is not None]
+        return styled("; ".join(busy) or "turns can run", "green")
     return styled(device["not_lent"], "red" if device["fault"] else "dim")
+
+
+def _beside(beside: dict[str, Any] | None) -> str | None:
+    """Say what is lent beside serving's live requests, and what those take longer; None if nothing is."""
+    if beside is None or not (beside["share"] or beside["held_by"]):
+        return None
+    text = f"busy, lends {beside['share']:.0%} beside live requests, TPOT +{beside['stretch'] - 1:.0%}"
+    if beside["stretch_max"] < _STRETCH_ANY:
+        text += f" of allowed {beside['stretch_max'] - 1:.0%}"
+    return f"{text}; held now: {beside['held_by'].replace('_', ' ')}" if beside["held_by"] else text
 
 
 def _table(*columns: str, wide: Collection[str]) -> Table:

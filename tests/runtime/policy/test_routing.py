@@ -53,6 +53,17 @@ def test_an_engine_that_has_completed_nothing_for_longer_is_slower_now():
     assert replace(stuck, pace_ns=0).turn_ns(NOW_NS) == 0, "nobody knows yet"
 
 
+def test_an_unknown_pace_counts_as_the_slowest_known_and_hides_no_other():
+    slow, quick = (
+        replace(DEDICATED, engine_id=name, pace_ns=ns, pace_turns=7.0) for name, ns in (("a", 300), ("b", 100))
+    )
+    assert place(TURN, [slow, replace(quick, in_flight=6)]).engine_id == "b"
+    new = replace(DEDICATED, engine_id="new")
+    assert place(TURN, [slow, replace(quick, in_flight=6), new]).engine_id == "b", "new engines stop no comparison"
+    assert place(TURN, [slow, replace(new, pace_turns=7.0)]).engine_id in ("a", "new")
+    assert place(TURN, [replace(new, in_flight=3), replace(new, engine_id="other", in_flight=2)]).engine_id == "other"
+
+
 def test_a_device_without_slack_takes_turns_only_if_nothing_else_can():
     tight = replace(BORROWED, slack_ok=False)
     assert place(TURN, [tight, replace(DEDICATED, in_flight=7)]).engine_id == "dedicated"

@@ -32,13 +32,14 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRec
 from rose.runtime.coserving.weights.sync import Target, Via, straight
 from rose.runtime.coserving.weights.weight_keeper import WeightKeeper
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.policy.credit import share_of_busy
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
 from rose.runtime.policy.policies import NAMES, POLICIES
 from rose.runtime.policy.serving import ServingHistory
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.scheduling.client import ControlClient
-from rose.runtime.scheduling.messages import EngineReport, HostFacts
+from rose.runtime.scheduling.messages import BesideReport, EngineReport, HostFacts
 from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 
@@ -252,6 +253,10 @@ class StepTimeWatch:
 WATCH_S = 0.05
 SLICE_NS = 1_000_000_000
 STEP_TIME_NS = 60_000_000_000
+#: An engine that is held and worked for less of the last second gets on with nothing, but for a serving step's time.
+WORKED_SHARE_MIN = 0.02
+HELD_NS_MAX = 250_000_000
+ENGINES = 2  # That compute on a lent device.
 
 
 class DeviceAgent:
@@ -279,7 +284,9 @@ class DeviceAgent:
         self._stopping = threading.Event()
         self._failure: str | None = None
         self._history = ServingHistory()
-        self._serving_share = 0.0
+        #: Of the last second: shares of the device, and how many times their time alone serving's steps took.
+        self._serving_share = self._worked_share = self._beside_share = 0.0
+        self._stretch = 1.0
         coserving = spec.coserving
         policy = POLICIES[coserving.policy]
         self._rules = LeaseRules(
@@ -440,7 +447,9 @@ class DeviceAgent:
             load=load,
             history=self._history,
             memory=self._page.memory() or self._spec.memory(),
-            idle_share=1.0 - self._serving_share,
+            idle_share=max(
+                1.0 - self._serving_share, share_of_busy(self._spec.coserving.stretch, self._spec.coserving.slack_share)
+            ),
             # Weights come before the engine is wanted, beside serving: no part of a lease's cost.
             switch_ns=self._activation_ns,
             cut=self._leasing.engine_cut(),
@@ -478,8 +487,17 @@ class DeviceAgent:
             run_id=run_id or None,
             failed=self._weights.failed,
             fault=fault,
+            beside=self._beside_report(),
         )
         return [report]
+
+    def _beside_report(self) -> BesideReport | None:
+        lease = self._page.lease()
+        if not lease.gives_credit:
+            return None
+        limit = Hold(self._page.get(Party.SERVING, Field.CREDIT_LIMIT)).name.lower()
+        held_by = limit if self._page.serving_wants() and not self._page.credit_ns(monotonic_ns()) > 0 else None
+        return BesideReport(share=self._beside_share, stretch=self._stretch, stretch_max=lease.stretch, held_by=held_by)
 
     def _engine_memory(self) -> Literal["present", "moving", "away"]:
         opened = self._page.open(Party.ROLLOUT, monotonic_ns())
@@ -488,11 +506,14 @@ class DeviceAgent:
         return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
 
     def _has_slack(self) -> bool:
-        """Return whether a held rollout step waits for no more than serving's current step."""
-        held = self._page.open(Party.ROLLOUT, monotonic_ns())
-        if held is None or held.kind is not Span.HELD:
+        """Return whether a rollout engine gets on: not held, or not for long, or it worked within the last second."""
+        now_ns = monotonic_ns()
+        held = self._page.open(Party.ROLLOUT, now_ns)
+        if held is None or held.kind is not Span.HELD or self._worked_share >= WORKED_SHARE_MIN:
             return True
-        return self._page.get(Party.ROLLOUT, Field.LAST_HOLD) == Hold.SERVING_STEP
+        return self._page.get(Party.ROLLOUT, Field.LAST_HOLD) == Hold.SERVING_STEP and (
+            now_ns - held.start_ns < HELD_NS_MAX
+        )
 
     def _answered(self) -> None:
         answer = self._control.answer
@@ -526,6 +547,7 @@ class DeviceAgent:
                         self._failure = f"its page {self._page.path} was removed or replaced"
                         return
                     self._close_slices(now_ns)
+                    self._page.set(Party.AGENT, Field.OTHERS, max(0, (self._meter.processes or 0) - ENGINES))
                     self._tell_withheld()
                 if now_ns - told_ns >= STEP_TIME_NS:
                     told_ns = now_ns
@@ -538,7 +560,14 @@ class DeviceAgent:
         slices = self._accountant.close(now_ns)
         total_ns = sum(part.t1_ns - part.t0_ns for part in slices)
         if total_ns:
-            self._serving_share = sum(part.serving_ns for part in slices) / total_ns
+            serving_ns, beside_ns = (
+                sum(getattr(part, f"{name}_ns") for part in slices) for name in ("serving", "beside_work")
+            )
+            delayed_ns = sum(part.delayed_ns for part in slices)
+            self._serving_share = serving_ns / total_ns
+            self._worked_share = sum(part.rollout_ns for part in slices) / total_ns
+            self._beside_share = beside_ns / total_ns
+            self._stretch = 1 + delayed_ns / max(1, serving_ns + beside_ns - delayed_ns)
 
     def _tell_withheld(self) -> None:
         if self._leasing is not None:

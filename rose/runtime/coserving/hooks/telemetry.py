@@ -189,7 +189,7 @@ class ServingTelemetry(EngineTelemetry):
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
                 layer_ns=page.get(Party.ROLLOUT, Field.LAYER_NS),
                 room_in_memory=self._room_in_memory(lease),
-                others=False,
+                others=page.get(Party.AGENT, Field.OTHERS) > 0,
                 control=self._decodes % CONTROL_EVERY < 2,
                 interference=self._interference,
                 now_ns=now,

@@ -119,6 +119,11 @@ class DeviceMeter:
             self._thread = threading.Thread(target=self._run, name=f"meter-{self._device_id}", daemon=True)
             self._thread.start()
 
+    @property
+    def processes(self) -> int | None:
+        """Return how many processes computed on a GPU at the last reading; None: unknown, or cores."""
+        return self._instrument.processes if isinstance(self._instrument, GpuInstrument) else None
+
     def stop(self) -> None:
         """Take a last reading and end, within seconds even if the driver hangs. Safe to call twice."""
         self._stopping.set()

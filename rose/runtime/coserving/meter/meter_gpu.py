@@ -65,6 +65,8 @@ class GpuInstrument:
         self._mig_instances = 0
         self._t0_ns = 0
         self._energy_mj: int | None = None
+        #: Processes that computed on it at the last reading; None: unknown.
+        self.processes: int | None = None
 
     @property
     def uuid(self) -> str:
@@ -110,6 +112,8 @@ class GpuInstrument:
         holder = card if self._instance is None else self._instance
         utilization = _offered(pynvml.nvmlDeviceGetUtilizationRates, card)
         memory = _offered(pynvml.nvmlDeviceGetMemoryInfo, holder)
+        computing = _offered(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, holder)
+        self.processes = None if computing is None else len(computing)
         bits = _offered(pynvml.nvmlDeviceGetCurrentClocksEventReasons, card)
         if bits is None:  # drivers before 535 know it by its older name
             bits = _offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)

@@ -111,6 +111,17 @@ def test_memory_that_serving_may_need_ends_the_credit(tmp_path, clock):
     assert serving.say(Field.CREDIT_LIMIT) == Hold.SERVING_MEMORY
 
 
+def test_a_third_process_on_the_device_ends_the_credit(tmp_path, clock):
+    serving = Serving(tmp_path, clock, overlap=True)
+    for others, limit in ((1, Hold.INTERFERENCE), (0, Hold.STRETCH)):
+        serving.page.set(Party.AGENT, Field.OTHERS, others)
+        serving.turns(2)
+        serving.spent = []
+        serving.turns(8)
+        assert any(serving.spent) is not bool(others)
+        assert serving.say(Field.CREDIT_LIMIT) == limit
+
+
 def give(device, work_ns, *, for_ns=10_000 * MS):  # noqa: F811
     serving = device.serving
     serving.set(Party.SERVING, Field.CREDIT_UNTIL_NS, monotonic_ns() + for_ns)

@@ -19,6 +19,8 @@ class Card:
     memory_used_bytes: int = 0
     sm_clock_mhz: int = 1980
     clock_bits: int = 0
+    #: Processes that compute on it; None: not offered.
+    processes: int | None = 2
     #: Memory used by each MIG instance; None: MIG is off.
     mig: list[int] | None = None
     #: Every call about the card answers this.
@@ -113,6 +115,14 @@ def _utilization(library: Library, handle: Any, into: Any) -> int | None:
     return card.error
 
 
+def _processes(library: Library, handle: Any, count: Any, into: Any) -> int | None:
+    card, _ = _resolve(library, handle)
+    if card.processes is None:
+        return int(pynvml.NVML_ERROR_NO_PERMISSION)
+    room, count._obj.value = count._obj.value, card.processes
+    return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE) if room < card.processes else card.error
+
+
 def _number(name: str) -> Callable[..., int | None]:
     def answer(library: Library, handle: Any, *rest: Any) -> int | None:
         card, _ = _resolve(library, handle)
@@ -136,6 +146,7 @@ _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlDeviceGetMigDeviceHandleByIndex": _mig_by_index,
     "nvmlDeviceGetMemoryInfo": _memory,
     "nvmlDeviceGetUtilizationRates": _utilization,
+    "nvmlDeviceGetComputeRunningProcesses_v3": _processes,
     "nvmlDeviceGetTotalEnergyConsumption": _number("energy_mj"),
     "nvmlDeviceGetClockInfo": _number("sm_clock_mhz"),
     "nvmlDeviceGetCurrentClocksEventReasons": _number("clock_bits"),

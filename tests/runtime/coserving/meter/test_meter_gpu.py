@@ -36,6 +36,15 @@ def test_energy_is_the_difference_of_the_cards_counter() -> None:
     assert first.reason is None
 
 
+@pytest.mark.parametrize("processes", [0, 2, 3, None])
+def test_the_processes_that_compute_on_a_card_are_counted(processes: int | None) -> None:
+    with installed(Card("a", processes=processes)):
+        gpu = GpuInstrument(0)
+        gpu.open()
+        gpu.read()
+    assert gpu.processes == processes
+
+
 def test_the_readings_of_a_real_card_come_out_as_they_were_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H100 at rest, then at work under its power cap; its energy counter from 0, its times as they were."""
     report = json.loads((ROOT / "benchmarks" / "results" / "gpu-h100-2026-11-23.json").read_text())
