@@ -424,9 +424,13 @@ class DeviceSlice(Event):
     headroom_ns: DurationNs
     idle_ns: DurationNs
     overlap_ns: DurationNs = 0  # Time both engines worked; half each is inside serving_ns and rollout_ns.
-    beside_ns: DurationNs = 0  # Time rollouts ran on credit, beside serving's steps. The rest of it is serving's.
-    beside_work_ns: DurationNs = 0  # Their work in it, which is inside rollout_ns: its time alone on the device.
-    delayed_ns: DurationNs = 0  # How much longer serving's steps beside it took than predicted.
+    beside_ns: DurationNs | None = (
+        None  # Time rollouts ran on credit, beside serving's steps. The rest of it is serving's.
+    )
+    beside_work_ns: DurationNs | None = (
+        None  # Their work in it, which is inside rollout_ns: its time alone on the device.
+    )
+    delayed_ns: DurationNs | None = None  # How much longer serving's steps beside it took than predicted.
     rollout_run_id: Id | None = None  # RL run of rollout, sync, activation and headroom time. None: the event's run.
     train_run_id: Id | None = None  # RL run of train time. A slice ends where either changes. None: the event's run.
 

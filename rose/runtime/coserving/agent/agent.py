@@ -560,10 +560,9 @@ class DeviceAgent:
         slices = self._accountant.close(now_ns)
         total_ns = sum(part.t1_ns - part.t0_ns for part in slices)
         if total_ns:
-            serving_ns, beside_ns = (
-                sum(getattr(part, f"{name}_ns") for part in slices) for name in ("serving", "beside_work")
-            )
-            delayed_ns = sum(part.delayed_ns for part in slices)
+            serving_ns = sum(part.serving_ns for part in slices)
+            beside_ns = sum(part.beside_work_ns or 0 for part in slices)
+            delayed_ns = sum(part.delayed_ns or 0 for part in slices)
             self._serving_share = serving_ns / total_ns
             self._worked_share = sum(part.rollout_ns for part in slices) / total_ns
             self._beside_share = beside_ns / total_ns
