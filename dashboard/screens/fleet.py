@@ -20,6 +20,10 @@ _BINS = 200
 _REASONS = {  # Reasons for refusing a device to rollouts, by the ledger's name.
     "no_lease": "no lease was active",
     "serving_step": "serving was in a step",
+    "stretch": "live requests already took as much longer as allowed",
+    "serving_memory": "serving may need the memory for its live requests",
+    "interference": "serving's steps took longer than lending explains",
+    "control": "serving measured a step alone",
     "prefill_slack": "a first token would have been late",
     "decode_slack": "a further token would have been late",
     "next_request": "no room for the next request",

@@ -4,8 +4,9 @@
 --
 -- event_time: When the first of them began, UTC, to the microsecond.
 -- reason: The rule that refused: `no_lease`, `serving_step`, `prefill_slack`, `decode_slack`, `next_request`,
---     `compute_share`, `kv_budget`, `regret`, `unknown_times`, `no_serving`, `policy` or `withheld`
---     (leases are, at random; see `holdout`).
+--     `compute_share`, `kv_budget`, `regret`, `unknown_times`, `no_serving`, `policy`, `withheld`
+--     (leases are, at random; see `holdout`), or what limited credit beside live requests: `stretch`, `serving_memory`,
+--     `interference`, `control`.
 -- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.
 -- count: Refusals that ended in that second.
 -- duration_ns: How long they lasted together, nanoseconds.
