@@ -83,16 +83,17 @@ def busy(engines):
     page, serving, rollouts = engines
     for _ in range(8):
         generate(serving, 8)
-    loops = [Loop(serving, 150 + 40 * number, (number, 2, 3)) for number in range(LIVE)]
+    users = [Loop(serving, 150 + 40 * number, (number, 2, 3)) for number in range(LIVE)]
     until(lambda: page.get(Party.SERVING, Field.RUNNING) == LIVE)
-    loops.append(Loop(rollouts, 200, (7, 8, 9)))
+    turns = Loop(rollouts, 200, (7, 8, 9))
     yield page
-    for loop in loops:
+    for loop in (*users, turns):
         loop.stopping = True
     lend(page, 9, stretch=100.0, slack_share=1.0)
-    for loop in loops:
+    for loop in (*users, turns):
         loop.join(60)
-    assert [loop.failure for loop in loops] == [None] * len(loops)
+    assert [user.failure for user in users] == [None] * LIVE
+    assert turns.failure is None or not rollouts.alive
 
 
 def steps_in(page, seconds):
@@ -101,26 +102,26 @@ def steps_in(page, seconds):
     return page.get(Party.ROLLOUT, Field.STEPS) - before
 
 
-def test_rollouts_run_beside_requests_that_never_end_within_what_those_may_take(busy):
+def test_rollouts_run_beside_requests_that_never_end_and_none_of_those_is_late_by_it(busy):
     page = busy
     lend(page, 2, stretch=1.0)
-    assert steps_in(page, 3) <= 2, "without credit nothing is lent but the moment between two requests"
-    for number, stretch in ((3, 1.25), (4, 100.0)):
-        lend(page, number, stretch=stretch, slack_share=1.0)
-        tail = page.drain(Party.ROLLOUT, 0)[1]
-        before = {field: page.get(Party.ROLLOUT, field) for field in (Field.WORK_NS, Field.WORKED_NS)}
-        steps = steps_in(page, 4)
-        spans, _, _ = page.drain(Party.ROLLOUT, tail)
-        assert steps > 5
-        assert any(span.kind is Span.BESIDE for span in spans)
-        print(
-            stretch,
-            steps,
-            {f.name: page.get(Party.ROLLOUT, f) - v for f, v in before.items()},
-            page.get(Party.SERVING, Field.FACTOR_PPM),
-            page.get(Party.SERVING, Field.DELAYED_NS),
-            page.serving_load(),
-        )
-    load = page.serving_load()
-    assert load.finished > 8
-    assert load.late_by_lending == 0
+    steps_in(page, 1)
+    assert steps_in(page, 2) <= 2, "without credit nothing is lent but the moment between two requests"
+    lend(page, 3, stretch=100.0, slack_share=1.0)
+    tail = page.drain(Party.ROLLOUT, 0)[1]
+    work_ns, finished = page.get(Party.ROLLOUT, Field.WORK_NS), page.serving_load().finished
+    until(lambda: page.get(Party.ROLLOUT, Field.WORK_NS) > work_ns + 200_000_000)
+    assert any(span.kind is Span.BESIDE and span.aux > 0 for span in page.drain(Party.ROLLOUT, tail)[0])
+    assert page.get(Party.SERVING, Field.RUNNING) > 0
+    until(lambda: page.serving_load().finished >= finished + LIVE)
+    assert page.serving_load().late_by_lending == 0
+
+
+def test_serving_goes_on_when_rollouts_are_killed_in_the_middle_of_a_credit(busy, engines):
+    page, _, rollouts = engines
+    lend(page, 4, stretch=100.0, slack_share=1.0)
+    until(lambda: (span := page.open(Party.ROLLOUT, monotonic_ns())) is not None and span.kind is Span.BESIDE)
+    rollouts.kill()
+    finished = page.serving_load().finished
+    until(lambda: page.serving_load().finished >= finished + 2 * LIVE)
+    assert page.serving_load().late_by_lending == 0
