@@ -14,6 +14,8 @@ from rose.runtime.policy.credit import (
     Interference,
     LiveRequest,
     grant,
+    room_in_memory,
+    share_of_busy,
 )
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
 from tests.runtime.policy.test_slack import FACTS as STEP
@@ -193,3 +195,18 @@ def test_a_third_competitor_halves_the_credit_then_stops_it_for_longer_and_longe
     recovered = learned(1.2, 300, known=known)
     assert not recovered.halved
     assert recovered.pause_ns == Interference().pause_ns
+
+
+def test_serving_that_never_rests_is_worth_borrowing_for_what_its_owner_allows():
+    assert [share_of_busy(stretch, 1.0) for stretch in (1.0, 1.25, 100.0)] == [
+        0.0,
+        pytest.approx(0.2),
+        share_of_busy(2.3, 1),
+    ]
+    assert share_of_busy(100.0, 0.0) == 0.0
+
+
+def test_memory_has_to_hold_as_many_times_more_requests_as_they_take_longer():
+    for stretch, most in ((1.25, 800), (2.0, 500), (100.0, 434)):
+        assert room_in_memory(used=most, total=1000, stretch=stretch)
+        assert not room_in_memory(used=most + 1, total=1000, stretch=stretch)
