@@ -193,6 +193,7 @@ def _leave(page: ArbiterPage) -> None:
     A running rollout step gives way before its next layer, and is given up as nobody gives the device back."""
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
+    page.set(Party.SERVING, Field.CREDIT_NS, 0)
     page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
     page.close()
 

@@ -7,7 +7,7 @@ import pytest
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks import beside, gate
-from rose.runtime.coserving.hooks.serving import ServingPlugin
+from rose.runtime.coserving.hooks.serving import DETACH, ServingPlugin
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.credit import CONTROL_EVERY, LEARNED_STEPS
 from rose.runtime.policy.slack import Budgets, Hold
@@ -109,6 +109,16 @@ def test_memory_that_serving_may_need_ends_the_credit(tmp_path, clock):
     serving.turns(CONTROL_EVERY)
     assert not any(serving.spent)
     assert serving.say(Field.CREDIT_LIMIT) == Hold.SERVING_MEMORY
+
+
+def test_serving_that_lets_go_takes_its_credit_back(tmp_path, clock):
+    serving = Serving(tmp_path, clock, overlap=True)
+    for _ in range(CONTROL_EVERY):
+        serving.loop.turn()
+        if serving.page.credit_ns(clock.now_ns) > 0:
+            break
+    serving.plugin.attach(DETACH)
+    assert serving.page.credit_ns(clock.now_ns) <= 0
 
 
 def test_a_third_process_on_the_device_ends_the_credit(tmp_path, clock):
