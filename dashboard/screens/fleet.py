@@ -103,6 +103,13 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
         ("Silent", serving["state"].null_count(), f"no slice for {_SILENT // timedelta(minutes=1)} minutes"),
     )
     frame.figures(*((label, f"{count:,}", about) for label, count, about in counted))
+    beside = serving.filter(pl.col("beside_share") > 0)
+    if not beside.is_empty():
+        share, slowed = (Fraction(beside[name].mean() or 0.0) for name in ("beside_share", "slowed_share"))
+        st.info(
+            f"Beside live requests, {words.percent(share)} of {beside.height:,} serving devices went to rollouts, and "
+            f"serving's steps took {words.percent(slowed)} longer for it (mean of the newest slices)."
+        )
     st.caption(f"By the newest slice of each device, {run.provenances[0]}. Source: `device_slice`, `device`.")
 
 

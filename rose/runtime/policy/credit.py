@@ -3,7 +3,9 @@
 A device that two engines share delays serving's step by `factor` times the work in it. At the start of each decode step
 serving grants work = min(slack_share * slack, room) / factor. Slack is what the step may take longer by before a live
 request misses its TPOT budget, or the largest prompt that may come now its TTFT budget. Room keeps a request's tokens
-within `stretch` times what they take alone: the smallest (stretch - 1) * alone - factor * work since its first token.
+within `stretch` times what they take alone: the smallest (stretch * fewer - 1) * alone - factor * work since its first
+token. Requests that take longer are more at a time (Little's law), and more of them make longer steps: `fewer` is what
+the step would take with 1/stretch of its requests, as a share of what it takes.
 
 The factor is fitted by least squares with forgetting to how much longer than predicted the steps beside work took.
 Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU.
@@ -89,6 +91,7 @@ class CreditFacts:
     waiting: bool
     oldest_token_ns: int  # When the request that waits longest for a token got its last one.
     decode_ns: int | None
+    fewer_decode_ns: int | None  # The same with 1/stretch of the requests.
     spread_ns: float  # The usual error of `decode_ns`.
     largest_prefill_ns: int | None
     layer_ns: int  # Of the rollouts' next step.
@@ -131,11 +134,12 @@ def grant(facts: CreditFacts) -> Credit:
     token_ns = facts.oldest_token_ns + budgets.tpot_ns - facts.now_ns - alone_ns - margin_ns
     prompt_ns = budgets.ttft_ns - prompt_alone_ns - alone_ns - margin_ns
     factor = facts.interference.factor
+    fewer = min(1.0, (facts.fewer_decode_ns or 0) / max(1, alone_ns))
     share = facts.lease.slack_share / (2 if facts.interference.halved else 1)
     delay_ns, limit = min(
         (share * token_ns, Hold.DECODE_SLACK),
         (share * prompt_ns, Hold.NEXT_REQUEST),
-        (min(_room_ns(one, alone_ns, facts.lease.stretch, factor) for one in facts.live), Hold.STRETCH),
+        (min(_room_ns(one, alone_ns, facts.lease.stretch * fewer, factor) for one in facts.live), Hold.STRETCH),
     )
     work_ns = max(0, int(delay_ns / factor))
     return Credit(work_ns, facts.now_ns + round(2 * (alone_ns + factor * work_ns)) if work_ns else 0, limit)

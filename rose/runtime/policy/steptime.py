@@ -155,7 +155,7 @@ class StepTimes:
         """Return T_prefill in nanoseconds of `tokens` new tokens."""
         return _whole(self.prefill.predict_ns((1.0, tokens)))
 
-    def decode_ns(self, batch: int, context_tokens: int) -> int | None:
+    def decode_ns(self, batch: float, context_tokens: float) -> int | None:
         """Return T_decode in nanoseconds of `batch` requests with `context_tokens` in all."""
         return _whole(self.decode.predict_ns((1.0, batch, context_tokens)))
 

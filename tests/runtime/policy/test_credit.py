@@ -30,6 +30,7 @@ FACTS = CreditFacts(
     waiting=False,
     oldest_token_ns=NOW,
     decode_ns=8 * MS,
+    fewer_decode_ns=8 * MS,
     spread_ns=0.0,
     largest_prefill_ns=100 * MS,
     layer_ns=0,
@@ -53,6 +54,7 @@ _facts = st.builds(
     live=st.lists(_requests, max_size=4),
     oldest_token_ns=st.integers(NOW - 100 * MS, NOW),
     decode_ns=st.none() | st.integers(1, 100 * MS),
+    fewer_decode_ns=st.none() | st.integers(1, 100 * MS),
     spread_ns=st.floats(0, 5 * MS),
     largest_prefill_ns=st.none() | st.integers(0, 600 * MS),
     layer_ns=st.integers(0, 5 * MS),
@@ -124,6 +126,14 @@ def test_a_credit_is_what_the_tightest_limit_pays_for():
     assert grant(replace(FACTS, live=young)).work_ns == int(0.25 * 48 * MS / FACTOR_GUESSED)
     assert grant(replace(FACTS, live=young)).limit is Hold.STRETCH
     assert grant(replace(FACTS, layer_ns=2 * MS, spread_ns=1 * MS)).work_ns == int(35 * MS / FACTOR_GUESSED)
+
+
+@pytest.mark.parametrize(("fewer_ms", "part"), [(8, 0.25), (7.2, 0.125), (6.4, 0.0), (None, -1.0)])
+def test_where_more_requests_make_longer_steps_less_is_given(fewer_ms, part):
+    """With 10% of a step's length from its batch, half of what a stretch of 1.25 allows goes to the longer steps."""
+    fewer_ns = None if fewer_ms is None else round(fewer_ms * MS)
+    young = replace(FACTS, live=[LiveRequest(40 * MS, 0, 0)], fewer_decode_ns=fewer_ns)
+    assert grant(young).work_ns == pytest.approx(max(0.0, part) * 48 * MS / FACTOR_GUESSED, abs=1)
 
 
 BUSY = replace(STEP, load=replace(STEP.load, wanted=True))

@@ -9,7 +9,15 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.coserving.kv.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.policy.credit import CONTROL_EVERY, CreditFacts, Interference, LiveRequest, grant, room_in_memory
+from rose.runtime.policy.credit import (
+    CONTROL_EVERY,
+    STRETCH_MAX,
+    CreditFacts,
+    Interference,
+    LiveRequest,
+    grant,
+    room_in_memory,
+)
 from rose.runtime.policy.kv import under_pressure
 from rose.runtime.policy.slack import Hold, LeaseTerms, ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes
@@ -163,8 +171,9 @@ class ServingTelemetry(EngineTelemetry):
             page.set(Party.SERVING, Field.DELAYED_NS, self._delayed_ns)
             page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference.factor * 1e6))
 
-    def _decode_ns(self, requests: Sequence[Any]) -> int | None:
-        return self.times.decode_ns(len(requests), sum(context_tokens(request) for request in requests))
+    def _decode_ns(self, requests: Sequence[Any], fewer: float = 1.0) -> int | None:
+        """Return T_decode of so many times fewer requests."""
+        return self.times.decode_ns(len(requests) / fewer, sum(map(context_tokens, requests)) / fewer)
 
     def _grant(self, batch: Any) -> None:
         """Say how much work rollouts may do beside a step that begins on the device now."""
@@ -185,6 +194,7 @@ class ServingTelemetry(EngineTelemetry):
                 waiting=bool(self._view.waiting),
                 oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in live), default=now),
                 decode_ns=self._decode_ns(batch.reqs) if self.times.decode.fitted else None,
+                fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, STRETCH_MAX)),
                 spread_ns=self.times.decode.spread_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
                 layer_ns=page.get(Party.ROLLOUT, Field.LAYER_NS),
