@@ -74,8 +74,7 @@ def show(ledger: Path, runs: list[Run], uses: Collection[str]) -> list[str]:
         for name in CHOICES:
             if name in uses:
                 picked[name] = _box(name, choices[name], getattr(now, name))
-    written = str(picked.get("period", now.period))
-    if not link.is_period(written):
+    if not link.is_period(str(picked.get("period", now.period))):
         ignored.append("period")
         picked["period"] = link.NEWEST
     _keep(link.with_choices(now, picked))

@@ -74,16 +74,13 @@ def _labels(frame: pl.DataFrame, field: str) -> alt.Y:
 def cost_by_day(frame: pl.DataFrame, of_day: float | None, currency: str) -> alt.LayerChart:
     """Draw a bar for each UTC day, and the budget `of_day` as a line. Columns: day, what, amount, text."""
     shown = frame.with_columns(pl.col("day").cast(pl.String))
-    bars = (
-        alt.Chart(shown, height=280)
-        .mark_bar(size=max(4, min(60, 900 // shown["day"].n_unique())))
-        .encode(
-            x=alt.X("day:O", title="day (UTC)", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
-            y=alt.Y("amount:Q", title=f"cost ({currency})"),
-            color=_coloured("what", _COST_COLOURS, frame["what"]),
-            order=alt.Order("what:N", sort="descending"),
-            tooltip=["day:O", "what:N", alt.Tooltip("text:N", title="cost")],
-        )
+    plain = alt.Chart(shown, height=280).mark_bar(size=max(4, min(60, 900 // shown["day"].n_unique())))
+    bars = plain.encode(
+        x=alt.X("day:O", title="day (UTC)", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+        y=alt.Y("amount:Q", title=f"cost ({currency})"),
+        color=_coloured("what", _COST_COLOURS, frame["what"]),
+        order=alt.Order("what:N", sort="descending"),
+        tooltip=["day:O", "what:N", alt.Tooltip("text:N", title="cost")],
     )
     if of_day is None:
         return alt.layer(bars)
@@ -183,8 +180,7 @@ def lanes(
         chart = drawn(shown, "Leases by ending", "device_id", "granted_at", tips, x2="until:T", color=colour)
         charts.append(chart.mark_bar(clip=True, height=10))
     if not preemptions.is_empty():
-        waited = alt.Tooltip("waited_ms:Q", format=",.1f")
-        tips = ["action:N", _time_tip("t"), "preemptions:Q", waited, "tokens_lost:Q"]
+        tips = ["action:N", _time_tip("t"), "preemptions:Q", alt.Tooltip("waited_ms:Q", format=",.1f"), "tokens_lost:Q"]
         colour = _coloured("action", _PREEMPTION_COLOURS, preemptions["action"], columns=4)
         chart = drawn(preemptions, "Preemptions by serving", "action", "t", tips, color=colour)
         charts.append(chart.mark_tick(thickness=2, clip=True))
@@ -198,17 +194,14 @@ def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budg
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
     tops = [float(str(top)) for top in (shown["p99"].max(), budget_ms) if top is not None]
     scale = alt.Scale(domain=[0, 1.2 * max(tops, default=1.0)])
-    lines = (
-        alt.Chart(long)
-        .mark_line(
-            point=alt.OverlayMarkDef(size=16), strokeWidth=1.6, clip=True, invalid="break-paths-show-path-domains"
-        )
-        .encode(
-            x=_between("t", begin, end),
-            y=alt.Y("ms:Q", title="ms", axis=alt.Axis(tickCount=4), scale=scale),
-            color=_coloured("which", _themed(_LINE_COLOURS), long["which"]),
-            tooltip=[_time_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
-        )
+    plain = alt.Chart(long).mark_line(
+        point=alt.OverlayMarkDef(size=16), strokeWidth=1.6, clip=True, invalid="break-paths-show-path-domains"
+    )
+    lines = plain.encode(
+        x=_between("t", begin, end),
+        y=alt.Y("ms:Q", title="ms", axis=alt.Axis(tickCount=4), scale=scale),
+        color=_coloured("which", _themed(_LINE_COLOURS), long["which"]),
+        tooltip=[_time_tip("t"), "which:N", alt.Tooltip("ms:Q", format=",.1f"), "requests:Q"],
     )
     layers: list[Any] = [lines]
     if budget_ms is not None:
@@ -223,9 +216,8 @@ def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budg
 def most_of_each_bin(frame: pl.DataFrame) -> pl.DataFrame:
     """Add the largest bucket of each bin as `state`, and the share of every bucket."""
     most, whole = pl.max_horizontal(BUCKETS), pl.sum_horizontal(BUCKETS)
-    state = pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS))
     return frame.filter(whole > 0).with_columns(
-        state=state,
+        state=pl.coalesce(*(pl.when(pl.col(bucket) == most).then(pl.lit(bucket)) for bucket in BUCKETS)),
         **{f"{bucket}_share": pl.col(bucket) / whole for bucket in BUCKETS},
         lent_share=pl.col("lent") / whole,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -154,12 +155,8 @@ class Spent:
     def by_day(self) -> pl.DataFrame:
         """Return nano-dollars by UTC `day` in the columns `rollouts` and `all else`; a day without charges has 0."""
         amount = pl.col("amount_nano")
-        summed = (
-            self.frame.group_by(day=pl.col("hour").dt.date())
-            .agg(rollouts=amount.filter("rollout").sum(), rest=amount.filter(~pl.col("rollout")).sum())
-            .rename({"rest": "all else"})
-            .sort("day")
-        )
+        sums = {"rollouts": amount.filter("rollout").sum(), "all else": amount.filter(~pl.col("rollout")).sum()}
+        summed = self.frame.group_by(day=pl.col("hour").dt.date()).agg(**sums).sort("day")
         if summed.is_empty():
             return summed
         days = pl.DataFrame({"day": pl.date_range(summed["day"][0], summed["day"][-1], eager=True)})
@@ -370,12 +367,8 @@ def provenances(ledger: Path, within: Period) -> list[str]:
 
 def bill(scope: Scope) -> Bill:
     """Return the bill: closed hours as closed and corrected, open hours at the book's prices. Raises UserError."""
-
-    def build() -> Bill:
-        verified_state = seen(str(scope.ledger))
-        return bills.bill(scope.ledger, scope.period, scope.book, provenance=scope.provenance, seen=verified_state)
-
-    return kept(build, scope.ledger, "bill", *scope.key)
+    make = partial(bills.bill, scope.ledger, scope.period, scope.book, provenance=scope.provenance)
+    return kept(lambda: make(seen=seen(str(scope.ledger))), scope.ledger, "bill", *scope.key)
 
 
 def spent(scope: Scope, billed: Bill, part: Period, chosen: Link) -> Spent:

@@ -31,9 +31,7 @@ def cell(text: str) -> str:
 
 def markdown(text: str) -> str:
     """Escape `text` for Markdown. Line ends stay; control characters become visible."""
-    joined = _ADDRESS.sub(_JOINER, visible_lines(text))
-    escaped = _SPECIAL.sub(r"\\\g<0>", joined)
-    return _LINE_START.sub(_inert, escaped)
+    return _LINE_START.sub(_inert, _SPECIAL.sub(r"\\\g<0>", _ADDRESS.sub(_JOINER, visible_lines(text))))
 
 
 def prose(text: str) -> str:

@@ -200,8 +200,7 @@ def scope(ledger: Path) -> Scope | None:
         return None
     provenance = chosen.provenance or present[0]
     banner(provenance)
-    book = data.price_book(ledger, period=period)
-    return Scope(ledger=ledger, period=period, book=book, provenance=provenance)
+    return Scope(ledger=ledger, period=period, book=data.price_book(ledger, period=period), provenance=provenance)
 
 
 def figures(*cards: tuple[str, str, str]) -> None:
@@ -248,8 +247,7 @@ def pricing_table(made: Table, source: str) -> None:
             shown.append(pl.Series(column.name, amount, pl.Float64))
             written[column.name] = words.money_column(column.name, amount, column.unit)
         else:
-            texts = [escape.cell(cell_text(column, cell)) for cell in cells]
-            shown.append(pl.Series(column.name, texts, pl.String))
+            shown.append(pl.Series(column.name, [escape.cell(cell_text(column, cell)) for cell in cells], pl.String))
     terms = f"{made.terms}." if made.terms else ""
     table(pl.DataFrame(shown), f"{source}; {escape.prose(' '.join((terms, *made.notes)))}", written)
 

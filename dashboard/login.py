@@ -24,6 +24,7 @@ NO_LOGIN = "No login: whoever uses this machine sees everything."
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EVERYONE = "*"
 _EVERYBODY = 0o007
+_Secret = Annotated[str, Field(min_length=private_files.TOKEN_CHARACTERS_MIN)]
 _CHECK_S = 60  # Seconds between checks of an open page's login.
 
 
@@ -44,9 +45,6 @@ def _callback(value: str) -> str:
     if not urlsplit(_web_address(value)).path.endswith(CALLBACK):
         raise ValueError(f"must end in {CALLBACK}, where the dashboard waits for the provider's answer")
     return value
-
-
-_Secret = Annotated[str, Field(min_length=private_files.TOKEN_CHARACTERS_MIN)]
 
 
 class Auth(BaseModel):

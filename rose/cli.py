@@ -122,18 +122,12 @@ def demo(
 
     with user_errors():
         fleet = demo_fleet(sorted(os.sched_getaffinity(0)), ledger=ledger, trace=trace, steps=steps)
-    _demo(fleet, seconds)
-
-
-def _demo(fleet: FleetConfig, seconds_max: float) -> None:
-    """Run, report, and tell how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
-    with user_errors():
+        # Exit codes: 0 done or stopped by the user, 1 a part failed.
         priced = _has_prices(fleet)  # found wrong now, not when the run is over
         from rose.runtime.service.demo import run_in_console
 
-        outcome = run_in_console(fleet, seconds_max)
-    harvest = _harvest(fleet.ledger, outcome.run_id)
-    if harvest is None:
+        outcome = run_in_console(fleet, seconds)
+    if (harvest := _harvest(fleet.ledger, outcome.run_id)) is None:
         echo(f"stopped before any device was used: there is nothing to price. Logs: {fleet.ledger}/logs")
         return
     if not outcome.steps:
@@ -167,8 +161,7 @@ def _has_prices(fleet: FleetConfig) -> bool:
     from rose.pricing.price_books import choice
 
     root = fleet.ledger if (fleet.ledger / layout.MARKER).exists() else None
-    book = choice.choose_for_new_run(root, fleet.price_book)
-    if book is None:
+    if (book := choice.choose_for_new_run(root, fleet.price_book)) is None:
         echo(f"Nothing will be priced: no price book. {choice.BEFOREHAND}", err=True, colour=typer.colors.YELLOW)
         return False
     for device in fleet.device:

@@ -16,15 +16,9 @@ def utc_us() -> int:
 
 def both_ns() -> tuple[int, int]:
     """Return (monotonic, UTC) of one moment: the closest of five pairs, since other work may run in between."""
-    best: tuple[int, int, int] | None = None
-    for _ in range(5):
-        before = time.monotonic_ns()
-        utc = time.time_ns()
-        after = time.monotonic_ns()
-        if best is None or after - before < best[0]:
-            best = (after - before, (before + after) // 2, utc)
-    assert best is not None
-    return best[1], best[2]
+    readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
+    before, utc, after = min(readings, key=lambda reading: reading[2] - reading[0])
+    return (before + after) // 2, utc
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,7 @@ def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True
     comment = "".join(f"# {line}\n" for line in textwrap.wrap(field.description or "", 116)) if explained else ""
     if value is None:
         return f"{comment}# {name} =\n"
-    if isinstance(value, Path):
-        value = str(value)
-    return f"{comment}{name} = {json.dumps(value)}\n"
+    return f"{comment}{name} = {json.dumps(value, default=str)}\n"
 
 
 _KV_BYTES = 64 << 20  # Small enough that a burst of serving reaches its headroom.

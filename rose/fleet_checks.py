@@ -19,8 +19,7 @@ def more_ranks(arguments: Sequence[str]) -> str | None:
     """Return the first argument that gives an engine more than one rank, with its value."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     for name, value in itertools.pairwise(words):
-        asked = len(name) > 3 and any(known.startswith(name) for known in _RANKS)
-        if asked and value.isdecimal() and int(value) > 1:
+        if len(name) > 3 and any(known.startswith(name) for known in _RANKS) and value.isdecimal() and int(value) > 1:
             return f"{name} {value}"
     return None
 
@@ -91,8 +90,7 @@ def _check_hardware(config: FleetConfig) -> None:
                 owner = owners[device.host, core]
                 raise ValueError(f"core {core} belongs to both {owner!r} and {device.id!r}: change `cores`")
             owners[device.host, core] = device.id
-    pools = {device.pool for device in config.device}
-    if pools != {"serving", "rollout"}:
+    if (pools := {device.pool for device in config.device}) != {"serving", "rollout"}:
         missing = sorted({"serving", "rollout"} - pools)
         raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}; add one")
 
@@ -100,14 +98,12 @@ def _check_hardware(config: FleetConfig) -> None:
 def _check_ranks(config: FleetConfig) -> None:
     """Refuse engines of several ranks now: later they would fail, or never hold weights."""
     starts_serving = any(device.pool == "serving" and device.serving_url is None for device in config.device)
-    many = more_ranks(config.serving.extra_args)
-    if many is not None and starts_serving and config.coserving.enabled:
+    if (many := more_ranks(config.serving.extra_args)) is not None and starts_serving and config.coserving.enabled:
         raise ValueError(
             f"serving.extra_args has {many}: a device that is lent has one page, which speaks for one rank. "
             "Leave it out, or set coserving.enabled to false"
         )
-    many = more_ranks(config.rollout.extra_args)
-    if many is not None:
+    if (many := more_ranks(config.rollout.extra_args)) is not None:
         raise ValueError(
             f"rollout.extra_args has {many}: a trainer's versions are not cut for several ranks, so that such an "
             "engine would never hold one. Leave it out: a rollout engine has one rank"

@@ -9,8 +9,6 @@ from typing import Any, Literal, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-_CONNECTIONS_MAX = 65_536
-
 
 def raise_file_limit() -> None:
     """Let this process and its children open as many files as the host allows."""
@@ -20,7 +18,7 @@ def raise_file_limit() -> None:
 
 def connections_max() -> int:
     """Return a server's connection limit: half of the open files, since an answer may need a file or connection too."""
-    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _CONNECTIONS_MAX)
+    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, 65_536)
 
 
 HEAD_S = 10.0

@@ -14,7 +14,6 @@ from rose.errors import UserError
 
 TOKEN_CHARACTERS_MIN = 16
 _DIFFERENT_MIN = 6
-_OTHERS = 0o077
 
 
 class SecretError(UserError, ValueError):
@@ -58,7 +57,7 @@ def create(path: Path) -> None:
 def open_to_others(path: Path) -> str | None:
     """Return that group or others may use the file, and the way out; None if not. Raises OSError."""
     mode = path.stat().st_mode
-    if not mode & _OTHERS:
+    if not mode & 0o077:
         return None
     return f"has mode {mode & 0o777:04o}, so that others may use it; `chmod 600 {path}`"
 
@@ -98,7 +97,7 @@ def make_linked(link: Path, home: Path, prefix: str) -> Path:
 def is_private(folder: Path, users: Collection[int] = ()) -> bool:
     """Return whether the folder exists and is private to this user or one of `users`."""
     try:
-        os.close(_enter(folder, users))
+        os.close(_open(folder, os.O_RDONLY | os.O_DIRECTORY, users))
     except OSError:
         return False
     return True
@@ -106,15 +105,11 @@ def is_private(folder: Path, users: Collection[int] = ()) -> bool:
 
 def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
     """Open a private file of this user or `users`, made with O_CREAT. Raises NotPrivateError, OSError."""
-    folder = _enter(path.parent, users)
+    folder = _open(path.parent, os.O_RDONLY | os.O_DIRECTORY, users)
     try:
         return _open(path, os.O_RDWR | flags, users, folder)
     finally:
         os.close(folder)
-
-
-def _enter(folder: Path, users: Collection[int]) -> int:
-    return _open(folder, os.O_RDONLY | os.O_DIRECTORY, users)
 
 
 def _open(
@@ -147,9 +142,6 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
         raise NotPrivateError(f"{path} is not one regular file with one name: remove it")
 
 
-_LOCKED_S = 10
-
-
 class TemporaryFolder:
     """A folder for this process until `close`, in `home`, by default that of temporary files; folders that killed
     processes of this user left under `prefix` are removed. A context manager that gives the path."""
@@ -160,7 +152,7 @@ class TemporaryFolder:
             with suppress(OSError):
                 _remove_unlocked(leftover)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
-        self._descriptor = _opened(self.path)
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def close(self) -> None:
@@ -176,15 +168,12 @@ class TemporaryFolder:
 
 def _remove_unlocked(folder: Path) -> None:
     status = folder.lstat()
-    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or time.time() - status.st_mtime < _LOCKED_S:
+    # A new folder may not be locked yet.
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or time.time() - status.st_mtime < 10:
         return
-    descriptor = _opened(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder)
     finally:
         os.close(descriptor)
-
-
-def _opened(folder: Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

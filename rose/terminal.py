@@ -14,15 +14,10 @@ from rich.text import Text
 from rose.errors import UserError
 
 _SEPARATORS = ("Zl", "Zp")  # A screen obeys these like categories that begin with C (controls, formats, private use).
-_BLANK = frozenset(  # Characters without ink: fillers, joiners, and variation selectors but that of emoji.
-    map(
-        chr,
-        (
-            *(0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
-            *(*range(0x180B, 0x1810), *range(0xFE00, 0xFE0F), *range(0xE0100, 0xE01F0)),
-        ),
-    )
-)
+_BLANK = {  # Characters without ink: fillers, joiners, and variation selectors but that of emoji.
+    *map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)),
+    *map(chr, (*range(0x180B, 0x1810), *range(0xFE00, 0xFE0F), *range(0xE0100, 0xE01F0))),
+}
 
 
 class Escapes(dict[int, str]):

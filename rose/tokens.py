@@ -23,7 +23,6 @@ from rose.errors import UserError
 Scope = Literal["append", "read", "generate", "publish", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-_TOKEN_BYTES = 32
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _PATTERN = r"^[A-Za-z0-9._*?-]{1,64}$"
 
@@ -93,7 +92,7 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
         sent = "is not known here" if secret else "is missing"
         raise UnknownTokenError(f"the token {sent}: send one as `Authorization: Bearer ...`")
     if match.expired(utc_us()):
-        until = _text(match.until_us or 0)
+        until = f"{datetime.fromtimestamp((match.until_us or 0) / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
         raise UnknownTokenError(
             f"token {match.name!r} expired at {until}: `rose token create` makes another", match.name
         )
@@ -153,7 +152,7 @@ def create(
         raise TokenError(
             f"token {name!r} could do nothing: give it --append WRITERS, --read, --generate, --publish or --admin"
         )
-    secret, now_us = f"rose_{secrets.token_hex(_TOKEN_BYTES)}", utc_us()
+    secret, now_us = f"rose_{secrets.token_hex(32)}", utc_us()
     until_us = None if life_s is None else now_us + round(life_s * 1e6)
     with _edited(path, missing_ok=True) as tokens:
         if name in tokens and not tokens[name].expired(now_us):
@@ -193,7 +192,3 @@ def _edited(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Token
 
 def _sha256(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
-
-
-def _text(time_us: int) -> str:
-    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -52,8 +52,7 @@ def test_empty_text_is_refused(command):
 
 
 def test_config_example_can_be_checked(tmp_path):
-    example = CliRunner().invoke(app, ["config"])
-    (tmp_path / "fleet.toml").write_text(example.stdout)
+    (tmp_path / "fleet.toml").write_text(CliRunner().invoke(app, ["config"]).stdout)
     assert CliRunner().invoke(app, ["doctor", "--config", str(tmp_path / "fleet.toml")]).exit_code == 0
 
 

@@ -26,6 +26,7 @@ cores = [1]
 kv_bytes = 1000
 """
 _SECOND = MINIMAL.partition("\n\n")[0].replace('"a"', '"c"').replace("[0]", "[2]") + "\n"
+SERVED = MINIMAL.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"') + _SECOND + 'serving_url = "http://x:1"'
 
 
 def test_the_fleet_of_the_sample_ledger_can_be_used():
@@ -115,9 +116,6 @@ def refused(text: str, named: str) -> None:
         config.parse(text, "fleet.toml")
     assert named in str(caught.value)
     assert "fleet.toml" in str(caught.value)
-
-
-SERVED = MINIMAL.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"') + _SECOND + 'serving_url = "http://x:1"'
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ def test_a_column_has_one_type_in_all_kinds() -> None:
 
 def test_the_columns_of_a_kind_are_its_own_fields() -> None:
     for kind, cls in KINDS.items():
-        fields = {field.name for field in dataclasses.fields(cls)}
-        assert set(columns(kind)) == fields - set(COMMON_COLUMNS)
+        assert set(columns(kind)) == {field.name for field in dataclasses.fields(cls)} - set(COMMON_COLUMNS)
 
 
 def test_an_unknown_kind_has_no_columns() -> None:

@@ -30,6 +30,7 @@ BODY = b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
 LARGE_BYTES = 16 << 20
 LIMIT_S = 1.0
 AGENT_TOKEN = "an-agents-token-of-the-tests"
+SENT = (HEAD, BODY, b"", b"\r\n")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,6 @@ def status_of(port: int, path: str) -> int:
 
 
 def is_gone(connection: socket.socket) -> bool:
-    """Return whether the server closes the connection."""
     connection.settimeout(ASKED_S)
     try:
         while connection.recv(4096):
@@ -76,9 +76,6 @@ def is_gone(connection: socket.socket) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-SENT = (HEAD, BODY, b"", b"\r\n")
 
 
 @pytest.mark.parametrize(

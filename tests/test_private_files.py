@@ -262,8 +262,7 @@ def test_a_name_is_free_again_once_its_token_ended(path):
     with pytest.raises(UnknownTokenError):
         opened(path, first)
     tokens.create(path, "rack-7", ("read",), life_s=1e-6)
-    second = tokens.create(path, "rack-7", ("admin",))
-    assert opened(path, second).may("publish")
+    assert opened(path, tokens.create(path, "rack-7", ("admin",))).may("publish")
     with pytest.raises(TokenError, match=r"no token 'gone'.*there are rack-7"):
         tokens.revoke(path, "gone")
 

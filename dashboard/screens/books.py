@@ -84,7 +84,6 @@ def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
 
 
 def _files(name: str, bill: Callable[[], Bill], by_team: Callable[[], cost.Cost]) -> None:
-
     def written(write: Callable[[Bill, Path], object], ending: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="rose-file-") as folder:
             path = Path(folder) / f"{name}{ending}"

@@ -96,7 +96,10 @@ def _rows(spent: pl.DataFrame, billed: Bill, by: str, known: Mapping[str, Run]) 
         if row is None or opens is None:
             bar.choose(lease=None)
         elif by == "lease":
-            _open_lease(spent, keys[row])
+            # With its fleet's run: two fleets may have leases of one name.
+            fleets = spent.filter(lease_id=keys[row])["fleet_run_id"].unique().to_list()
+            run = {} if bar.chosen().run is not None or len(fleets) != 1 else {"run": fleets[0]}
+            bar.choose(lease=keys[row], **run)
         elif keys[row] != charge_algebra.UNALLOCATED or by == "team":
             bar.choose(**{opens[0]: keys[row], "by": opens[1]})
 
@@ -138,13 +141,6 @@ def _bars(spent: pl.DataFrame, names: Mapping[str, str], by: str, currency: str)
     escape.chart(charts.ranked(rows, currency), about="Cost, most expensive first")
     if len(names) > _BARS_MAX:
         st.caption(f"The {_BARS_MAX} most expensive of {len(names):,} are drawn; the table lists all.")
-
-
-def _open_lease(spent: pl.DataFrame, lease_id: str) -> None:
-    """Open a lease with its fleet's run: two fleets may have leases of one name."""
-    fleets = spent.filter(lease_id=lease_id)["fleet_run_id"].unique().to_list()
-    run = {} if bar.chosen().run is not None or len(fleets) != 1 else {"run": fleets[0]}
-    bar.choose(lease=lease_id, **run)
 
 
 def _lease(ledger: Path, spent: pl.DataFrame, billed: Bill, lease_id: str) -> None:

@@ -105,7 +105,8 @@ def _counts(run: Run, devices: pl.DataFrame, *, now: bool) -> None:
     frame.figures(*((label, f"{count:,}", about) for label, count, about in counted))
     beside = serving.filter(pl.col("beside_share") > 0)
     if not beside.is_empty():
-        share, slowed = (Fraction(beside[name].mean() or 0.0) for name in ("beside_share", "slowed_share"))
+        means = (float(beside[name].sum()) / beside.height for name in ("beside_share", "slowed_share"))
+        share, slowed = map(Fraction, means)
         st.info(
             f"Beside live requests, {words.percent(share)} of {beside.height:,} serving devices went to rollouts, and "
             f"serving's steps took {words.percent(slowed)} longer for it (mean of the newest slices)."

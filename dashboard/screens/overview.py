@@ -86,7 +86,9 @@ def show(ledger: Path, runs: list[Run]) -> None:
     with frame.errors_shown():
         _drivers(shown)
     _teams(shown)
-    _needs(shown)
+    st.header("What needs you?")
+    lines = "\n".join(f"- {line}" for line in _issues(shown))
+    st.markdown(words.plain(lines or "Nothing: the ledger verifies, and there is no open issue."))
     why = "No run of this period has enough data; the page Borrowing says what is missing."
     saved = None
     with slots["saved"].container(), st.spinner("Computing the savings of borrowing …"):
@@ -334,12 +336,6 @@ def _teams(shown: _Shown) -> None:
     frame.table(table, source, priced, name="teams", key="overview-teams", on_pick=pick)
     if table["team"].to_list() == [charge_algebra.UNALLOCATED]:
         st.info('No run has a team tag. Start runs with one: `tags = {"team": "research"}`.')
-
-
-def _needs(shown: _Shown) -> None:
-    st.header("What needs you?")
-    lines = "\n".join(f"- {line}" for line in _issues(shown))
-    st.markdown(words.plain(lines or "Nothing: the ledger verifies, and there is no open issue."))
 
 
 def _issues(shown: _Shown) -> Iterator[str]:

@@ -31,7 +31,12 @@ def show(ledger: Path, runs: list[Run]) -> None:
     st.caption(f"{escape.markdown(tags)}. {words.trace(run)}")
 
     with st.spinner("Pricing the run …"):
-        made = _report(ledger, run)
+        book = data.price_book(ledger, run)
+
+        def build() -> Report:
+            return report.build(ledger, run.run_id, book, seen=data.seen(str(ledger)))
+
+        made = data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
     frame.stamp(made.stamp)
     _take(made, run)
     frame.elements(made.elements(), "`rose report`")
@@ -50,18 +55,8 @@ def _list(ledger: Path) -> bool:
 
     source = "`rose query run_overview`, newest first, times in UTC. Click a run for its cost report."
     share = st.column_config.NumberColumn(format="percent")
-    columns = {"accepted share": share, "slo share": share}
-    frame.table(table, source, columns, name="runs", key="runs", on_pick=pick)
+    frame.table(table, source, {"accepted share": share, "slo share": share}, name="runs", key="runs", on_pick=pick)
     return True
-
-
-def _report(ledger: Path, run: Run) -> Report:
-    book = data.price_book(ledger, run)
-
-    def build() -> Report:
-        return report.build(ledger, run.run_id, book, seen=data.seen(str(ledger)))
-
-    return data.kept(build, ledger, "report", run.run_id, *data.book_key(book))
 
 
 def _take(made: Report, run: Run) -> None:

@@ -19,7 +19,8 @@ def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, f
     for name in only:
         if name not in names:
             raise UserError(f"unknown stage {name!r}, expected one of {', '.join(names)}: change --only")
-    _check_writable(file)
+    if file is not None:
+        _check_writable(file)
     gpu = _usable(gpu)
     chosen = [stage for stage in STAGES if not only or stage.name in only]
     where = "on CPU cores: torch can use no GPU here" if gpu is None else f"on GPU {gpu}"
@@ -43,8 +44,7 @@ def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, f
     report.show()
     if file is not None and report.detail.get("stages"):
         echo(f"written to {file}", err=True)
-    failing = sum(not claim.holds for claim in report.claims)
-    if failing:
+    if failing := sum(not claim.holds for claim in report.claims):
         echo(f"{failing} of {len(report.claims)} claims do not hold here", err=True)
     if skipped:
         echo(f"{len(skipped)} of {len(chosen)} stages were skipped: {', '.join(skipped)}", err=True)
@@ -60,9 +60,7 @@ def _print(outcome: StageReport) -> None:
         echo(*(f"  | {line}" for line in outcome.log.splitlines()), err=True)
 
 
-def _check_writable(file: Path | None) -> None:
-    if file is None:
-        return
+def _check_writable(file: Path) -> None:
     if not file.parent.is_dir():
         raise UserError(f"{file} cannot be written: {file.parent} is not a folder; change --json")
     if file.is_symlink() or (file.exists() and not file.is_file()):

@@ -146,7 +146,6 @@ class Stalls:
 
 
 _LOOK_S = 0.2
-_SAY_S = 5.0
 
 
 def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], None]) -> None:
@@ -155,7 +154,7 @@ def wait_ready(url: str, token: str | None, wait_s: float, say: Callable[[str], 
     while (lacking := _missing(url, token)) is not None:
         if time.monotonic() >= until_s:
             raise ControllerAwayError(f"the fleet at {url} was not ready within {wait_s:.0f} s: {lacking}")
-        if time.monotonic() - shown_s >= _SAY_S:
+        if time.monotonic() - shown_s >= 5.0:
             shown_s = time.monotonic()
             say(f"waiting for the fleet: {lacking}")
         time.sleep(_LOOK_S)

@@ -47,8 +47,7 @@ class WeightOrigin:
                 raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
         self.url = self._server.url
         self.fenced = False
-        last = {"port": urlsplit(self.url).port or 0, "token": self.token}
-        private_files.write(folder / _ORIGIN, json.dumps(last))
+        private_files.write(folder / _ORIGIN, json.dumps({"port": urlsplit(self.url).port or 0, "token": self.token}))
 
     def latest(self) -> int | None:
         return self._store.latest()

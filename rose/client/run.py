@@ -14,7 +14,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from rose.client.address import (
@@ -37,12 +36,9 @@ from rose.private_files import TemporaryFolder
 if TYPE_CHECKING:
     import torch
 
-
 TURNS_MAX = 256
 PROGRESS_S = 2.0
 EVENTS_MAX = 500
-_CLOSE_S = 10.0  # A run that cannot be closed expires by itself.
-_RENEWALS = 4
 
 Progress = Callable[[int, int], None]
 
@@ -154,9 +150,7 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, (RunTakenError, RunEndedError, ControllerAwayError)):
             self.leave()
         elif error is None:
@@ -276,7 +270,7 @@ class Run:
             if self._lost is None:
                 message = {"outcome": outcome, "reason": reason}
                 values = {name: value for name, value in message.items() if value is not None}
-                self._call("DELETE", "", values, min(self.address.away_s, _CLOSE_S))
+                self._call("DELETE", "", values, min(self.address.away_s, 10.0))  # It expires by itself.
         finally:
             self.leave()
 
@@ -326,7 +320,7 @@ class Run:
 
     def _renew(self) -> None:
         """Keep the run open. The trainer's own calls report a controller that stays away."""
-        while not self._left.wait(self._expires_s / _RENEWALS) and self._lost is None:
+        while not self._left.wait(self._expires_s / 4) and self._lost is None:
             address = self.address
             message = {"fence": address.fence, "expires_s": self._expires_s}
             try:
@@ -382,8 +376,7 @@ class Run:
         with self._lock:
             if self._origin is None:
                 host = address_towards(self.address.url) if self._host is None else self._host
-                folder = self._folder
-                if folder is None:
+                if (folder := self._folder) is None:
                     self._own_folder = self._own_folder or TemporaryFolder("rose-run-weights-")
                     folder = self._own_folder.path
                 self._origin = WeightOrigin(folder, host, run_id=self.run_id, fence=self.fence)
@@ -446,7 +439,7 @@ class BackgroundTurns:
 
     def close(self) -> None:
         """Cancel all tasks, and end the thread."""
-        self.submit(self.client.__aexit__(None, None, None)).result()
+        self.submit(self.client.__aexit__()).result()
         self.submit(_cancel_others()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

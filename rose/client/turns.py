@@ -9,28 +9,18 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from rose.client.address import (
-    ClientError,
-    RunAddress,
-    RunExpiredError,
-    authorization,
-    notice_gone,
-    refusal,
-)
+from rose.client.address import ClientError, RunAddress, RunExpiredError, authorization, notice_gone, refusal
 from rose.client.control import RETRIED, Failure, Patience, retried
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 
 if TYPE_CHECKING:
     import aiohttp
 
-_CONNECT_S = 5.0
 #: After this silence, or half of `away_s`, the controller's health is checked and the turn is sent again: a stopped
 #: process, or one that hangs on its disk, keeps its connections.
 _UNHEARD_S, _ANSWER_S = 60.0, 10.0
-_TURN_LOST = frozenset({400, 503})
 
 
 class TurnLabels(TypedDict, total=False):
@@ -57,15 +47,13 @@ class TurnClient:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=watched_socket),
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=_CONNECT_S, sock_read=min(_UNHEARD_S, self.address.away_s / 2)
+                total=None, sock_connect=5.0, sock_read=min(_UNHEARD_S, self.address.away_s / 2)
             ),
             headers=authorization(self.address.token),
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._session is not None
         await self._session.close()
 
@@ -75,7 +63,7 @@ class TurnClient:
         """Return one whole turn. `sampling` is SGLang's `sampling_params`. Raises GenerationLost if no engine could
         complete it, ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a refused request."""
         body = _body(input_ids, sampling, **labels)
-        patience = self._patience()
+        patience = Patience(self.address.url, self.address.away_s, waits=True)
         while True:
             try:
                 return self._whole(await self._post(body), body)
@@ -88,7 +76,7 @@ class TurnClient:
         """Yield one turn's tokens as they are made, at last with the whole `generation`; arguments and errors of
         `turn`. A broken stream continues where it was; an `anew` part replaces all earlier ones, which were lost."""
         body = {**_body(input_ids, sampling, **labels), "stream": True}
-        patience = self._patience()
+        patience = Patience(self.address.url, self.address.away_s, waits=True)
         previous = Part(output_ids=[], logprobs=[], versions=[])
         while True:
             try:
@@ -164,16 +152,13 @@ class TurnClient:
             raise _AwayError("silent", str(error) or type(error).__name__, held_s) from None
 
     def _check(self, status: int, answer: Any) -> None:
-        if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
+        if status in (400, 503) and isinstance(answer, dict) and "rose" in answer:
             raise GenerationLost(str(answer["error"]), attempts_of(answer))
         if status in RETRIED:
             raise _AwayError(*retried(status, answer))
         if status != 200:
             error = refusal(self.address.url, status, answer)
             raise _AwayError("expired", str(error)) if isinstance(error, RunExpiredError) else error
-
-    def _patience(self) -> Patience:
-        return Patience(self.address.url, self.address.away_s, waits=True)
 
     async def _pause(self, patience: Patience, error: _AwayError) -> None:
         """Wait before the turn is sent again. Raises ControllerAwayError when it is given up."""

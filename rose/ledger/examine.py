@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,15 +162,13 @@ def links(content: bytes) -> list[Link]:
         return []
 
 
-def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> list[str]:
-    """Return what is wrong with a segment that follows one with this SHA-256 and next seq (None: unknown)."""
-    faults = []
+def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> Iterator[str]:
+    """Yield what is wrong with a segment that follows one with this SHA-256 and next seq (None: unknown)."""
     if sha256 is not None and previous_sha256 != sha256:
-        faults.append("it does not follow the segment before it: one is missing, foreign or out of order")
+        yield "it does not follow the segment before it: one is missing, foreign or out of order"
     if next_seq is not None and first_seq != next_seq:
         fault = "a gap" if first_seq > next_seq else "a repeat"
-        faults.append(f"{fault} in seq: it begins at {first_seq}, not {next_seq}")
-    return faults
+        yield f"{fault} in seq: it begins at {first_seq}, not {next_seq}"
 
 
 def rows(content: bytes, manifest_content: bytes) -> Segment:

@@ -99,8 +99,7 @@ def check(root: Path | str) -> Path:
     """Return the absolute path of the ledger at `root`. Raises LedgerError if this version can read no ledger there."""
     root = _absolute(root)
     try:
-        marker = json.loads((root / MARKER).read_bytes())
-        version = marker["rose_ledger"]
+        version = json.loads((root / MARKER).read_bytes())["rose_ledger"]
     except OSError as error:
         raise LedgerError(
             f"{root} is not a ledger: no {MARKER} can be read there ({error.strerror}). "
@@ -129,8 +128,7 @@ def give_id(root: Path) -> str:
         with locked(root / "locks" / ".id.lock"):
             if not (known := ledger_id(root)):
                 known = uuid.uuid4().hex
-                marker = json.loads((root / MARKER).read_bytes()) | {"id": known}
-                write_file(root / MARKER, json.dumps(marker).encode())
+                write_file(root / MARKER, json.dumps(json.loads((root / MARKER).read_bytes()) | {"id": known}).encode())
     return known
 
 

@@ -57,16 +57,8 @@ class Overflow:
     def _merge(self, kind: str, named: dict[str, Any]) -> bool:
         """Merge a slice or reading with the one before it, or keep it. Return False without room."""
         same = (
-            "run_id",
-            "device_id",
-            "engine_id",
-            "lease_id",
-            "trajectory_id",
-            "policy_version",
-            "event_id",
-            "source",
-            "rollout_run_id",
-            "train_run_id",
+            *("run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version", "event_id", "source"),
+            *("rollout_run_id", "train_run_id"),
         )
         identity = tuple(named.get(name) for name in same)
         before = self._merged.pop((kind, *identity, named["t0_ns"]), None)
@@ -78,7 +70,8 @@ class Overflow:
             else:
                 for name in named:
                     if name.endswith("_ns") and name not in _MOMENTS:
-                        named[name] += before[name]
+                        known = [one[name] for one in (before, named) if one[name] is not None]
+                        named[name] = sum(known) if known else None
             named["t0_ns"] = before["t0_ns"]
         self._merged[kind, *identity, named["t1_ns"]] = named
         return True

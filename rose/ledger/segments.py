@@ -177,8 +177,7 @@ def first_epoch(root: Path, writer: str) -> Tail:
 
 def has_every_column(root: Path, tail: Tail) -> bool:
     folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
-    opened_with = pq.read_schema(folder / segment_names(folder)[0])
-    return set(rows.schema().names) <= set(opened_with.names)
+    return set(rows.schema().names) <= set(pq.read_schema(folder / segment_names(folder)[0]).names)
 
 
 def segment_names(folder: Path) -> list[str]:
@@ -200,8 +199,7 @@ def sha256_in(name: str) -> str:
 def read_header(content: bytes) -> Header:
     """Raises LedgerError for bytes that are not a segment."""
     try:
-        metadata = pq.read_metadata(pa.BufferReader(content)).metadata
-        header = Header(**json.loads(metadata[_METADATA_KEY]))
+        header = Header(**json.loads(pq.read_metadata(pa.BufferReader(content)).metadata[_METADATA_KEY]))
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"not a segment: {error}") from error
     texts = (header.writer, header.previous_sha256, header.rows_sha256, header.chain_sha256, header.key)

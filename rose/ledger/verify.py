@@ -2,7 +2,7 @@
 the views and the upkeep events, which decide what readers read."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -93,8 +93,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         reports = [writer_report for writer_report, _ in writers]
         misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
         folder = [*_folder(root, expected, seen), *edited, *misused]
-        notes = [*moved, *first_used]
-        report = Report(root, reports, roll_up_faults(root, seen), folder, notes, expected.registry)
+        report = Report(root, reports, roll_up_faults(root, seen), folder, [*moved, *first_used], expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
     if full:
@@ -123,7 +122,7 @@ def verify_changed(root: Path | str) -> Report:
 
 
 def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
-    problems = _foreign_names(root)
+    problems = [*_foreign_names(root)]
     for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
         problems += examine.detail_faults(root, writer, seen)
     if expected.problem is not None:
@@ -183,34 +182,31 @@ def _verify_writer(
             return report, chain.newest
 
 
-def _foreign_names(root: Path) -> list[str]:
-    """Return foreign names in the ledger's folders, except those in an epoch, which `Chain` checks."""
-    problems = [*_foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)]
+def _foreign_names(root: Path) -> Iterator[str]:
+    """Yield foreign names in the ledger's folders, except those in an epoch, which `Chain` checks."""
+    yield from _foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)
     for writer in layout.names(root / "live"):
-        problems += _foreign(root, f"live/{writer}", layout.is_number, folders=True)
+        yield from _foreign(root, f"live/{writer}", layout.is_number, folders=True)
     for state, is_own in (("compacted", _is_compacted), ("archived", layout.manifest_span)):
-        problems += _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
+        yield from _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
         for writer in layout.names(root / state):
-            problems += _foreign(root, f"{state}/{writer}", is_own)
-    problems += _foreign(root, "heads", _is_head)
+            yield from _foreign(root, f"{state}/{writer}", is_own)
+    yield from _foreign(root, "heads", _is_head)
     ids = rolled.ID_FOLDER.rpartition("/")[2]
-    problems += _foreign(root, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
-    problems += _foreign(root, rolled.ID_FOLDER, rolled.is_id_file)
+    yield from _foreign(root, rolled.FOLDER, lambda name: layout.is_number(name) or name == ids, folders=True)
+    yield from _foreign(root, rolled.ID_FOLDER, rolled.is_id_file)
     for generation in layout.names(root / rolled.FOLDER):
         if layout.is_number(generation):
-            problems += _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
-    return problems
+            yield from _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
 
 
-def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> list[str]:
-    problems = []
+def _foreign(root: Path, folder: str, is_own: Callable[[str], object], *, folders: bool = False) -> Iterator[str]:
     for name in sorted(layout.names(root / folder)):
         path = root / folder / name
         own = is_own(name) and path.is_dir() == folders
         # A file that is gone by now was a leftover, or was merged.
         if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
-            problems.append(f"{folder}/{name}: a foreign name: no file of a ledger has it")
-    return problems
+            yield f"{folder}/{name}: a foreign name: no file of a ledger has it"
 
 
 def _is_compacted(name: str) -> bool:

@@ -32,6 +32,8 @@ from rose.private_files import open_to_others
 if TYPE_CHECKING:
     from apprise import NotifyBase
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
 FILE = "alerts.json"
 URLS_VARIABLE = "ROSE_ALERT_URLS"
 _CLEAR = ("json", "xml", "form", "mailto")  # Clear text unless they end in `s`.
@@ -41,9 +43,6 @@ _SECRET_CHARACTERS_MIN = 4  # A shorter part of a URL is no secret, and may be a
 
 class AlertsError(UserError):
     """The rules or the destinations cannot be used. The message names the file, the field and the value."""
-
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class _Rule(Section):
@@ -266,8 +265,7 @@ def _apprise_log() -> Iterator[io.StringIO]:
 
 
 def _without_secrets(text: str, plugin: NotifyBase) -> str:
-    url = plugin.url(privacy=False)
-    parts = re.split("[/?&=:@]", url)
+    parts = re.split("[/?&=:@]", plugin.url(privacy=False))
     secrets = {*parts, *map(unquote, parts)} - {plugin.host}
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SECRET_CHARACTERS_MIN:

@@ -38,11 +38,10 @@ def rendered(part: Element, width: int = WIDTH) -> RenderableType:
 def _table(table: Table, width: int) -> TerminalTable:
     table = table.plain()
     title = f"{table.title}  [{table.terms}]" if table.terms else table.title
-    notes = " ".join(table.notes)
     made = TerminalTable(
         title=styled(title, "bold") if title else None,
         title_justify="left",
-        caption=notes or None,
+        caption=" ".join(table.notes) or None,
         box=box.SIMPLE_HEAD,
         show_header=table.header,
     )
@@ -76,8 +75,7 @@ def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[in
         words.append(max((cell_len(word) for text in all_texts for word in text.split()), default=1))
         unbroken.append(max(map(cell_len, texts), default=1) if kept else 1)
     room = width - _edges(table)
-    least = _capped(words, unbroken, room)
-    return _capped(natural, least, room)
+    return _capped(natural, _capped(words, unbroken, room), room)
 
 
 def _capped(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:

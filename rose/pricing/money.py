@@ -49,8 +49,7 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
         raise ValueError(f"weights must not be negative, got {dict(weights)}")
     effective = weights if any(weights.values()) else dict.fromkeys(weights, 1)
     whole = sum(effective.values())
-    parts = {key: divmod(total * weight, whole) for key, weight in effective.items()}
-    return _by_largest_remainder(parts, total)
+    return _by_largest_remainder({key: divmod(total * weight, whole) for key, weight in effective.items()}, total)
 
 
 def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:

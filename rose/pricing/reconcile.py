@@ -23,13 +23,7 @@ from rose.pricing.table import Column, Element, Table
 
 _REQUIRED = ("BilledCost", "BillingCurrency", "ChargeCategory", "ChargePeriodEnd", "ChargePeriodStart", "EffectiveCost")
 _OPTIONAL = (
-    "ConsumedQuantity",
-    "ConsumedUnit",
-    "PricingQuantity",
-    "PricingUnit",
-    "ResourceId",
-    "ResourceType",
-    "SkuId",
+    *("ConsumedQuantity", "ConsumedUnit", "PricingQuantity", "PricingUnit", "ResourceId", "ResourceType", "SkuId"),
 )
 _OPTIONS: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "512MB", "threads": "2"}
 _FAULTS_MAX, _DAYS_MAX = 5, 1000

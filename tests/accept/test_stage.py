@@ -154,8 +154,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing_running(tmp_pat
     assert process.wait(30) == 130
     process.stderr.close()
     assert list(json.loads(file.read_text())["detail"]["stages"]) == ["host"]
-    runners = subprocess.run(["pgrep", "-f", str(file.parent)], capture_output=True, text=True, check=False)
-    assert runners.stdout == ""
+    assert subprocess.run(["pgrep", "-f", str(file.parent)], capture_output=True, text=True, check=False).stdout == ""
 
 
 def test_outcomes_of_tests_are_read_from_their_report(tmp_path):
@@ -181,7 +180,6 @@ def test_a_claim_that_is_not_reached_is_reported_like_any_other(tmp_path, capsys
     written = json.loads(kept)
     assert [(claim["name"], claim["holds"]) for claim in written["claims"]] == [("latency", False), ("rate", True)]
     assert set(written) >= {"benchmark", "commit", "device", "provenance", "claims", "detail"}
-    shown = capsys.readouterr().out
-    assert {"NO", "latency"} <= set(shown.split())
+    assert {"NO", "latency"} <= set(capsys.readouterr().out.split())
     finish(Report("thing", quick=True), file)
     assert file.read_text() == kept, "a run that measured nothing leaves an earlier report alone"

@@ -9,6 +9,7 @@ import pytest
 from rose.client.address import GONE_S, notice_gone
 from tests.long_form import LONG
 from tests.runtime import hosts
+from tests.runtime.conftest import until
 from tests.runtime.hosts import Network
 
 #: Far beyond the time in which it is noticed, and far less than a turn may wait.
@@ -43,13 +44,6 @@ async def main(url):
 
 asyncio.run(main(sys.argv[1]))
 """
-
-
-def until(holds, within_s):
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.1)
 
 
 @pytest.mark.long

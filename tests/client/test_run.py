@@ -111,8 +111,7 @@ def test_a_turn_is_awaited_and_streamed_in_the_caller_s_loop(tmp_path):
 
 
 def test_a_run_outlives_a_restart_of_its_controller_and_its_own_expiry(tmp_path):
-    engine = Engine(pause_s=0.5)
-    with fleet(tmp_path, engine) as service, open_run(service) as run:
+    with fleet(tmp_path, Engine(pause_s=0.5)) as service, open_run(service) as run:
         run.publish({})
 
         def away():

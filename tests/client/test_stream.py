@@ -82,8 +82,7 @@ def test_a_controller_that_stands_still_is_given_up_and_a_healthy_one_is_waited_
     with ThreadingHTTPServer(("127.0.0.1", 0), Still) as server:
         server.healthy, server.keys, server.over = healthy, [], threading.Event()
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        run = client.open_run(url, name="n", model=MODEL, away_s=0.6)
+        run = client.open_run(f"http://127.0.0.1:{server.server_address[1]}", name="n", model=MODEL, away_s=0.6)
         if healthy:
             assert run.generate([[1]], progress=None)[0].output_ids == [5]
         else:

@@ -17,6 +17,9 @@ T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9
 STEPS, STEP_S = 8, 30
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
+TAGS = {"team": "research", "serving_team": "chat"}
+#: Text that would load a page of somebody else's, look like ours, or move the cursor.
+HOSTILE = "![x](http://evil.example/p.png) $a$ <b>=1+1 \u202egnp\u200f\x1b[2J"
 
 
 def us(after_s: float) -> int:
@@ -35,9 +38,6 @@ def write(
         for event in made:
             ledger.record(event, durable=False)
     return root
-
-
-TAGS = {"team": "research", "serving_team": "chat"}
 
 
 def started(name: str = "little fleet", after_s: float = 0, **config: Any) -> events.Run:
@@ -111,8 +111,7 @@ def rollouts(step: int) -> list[events.Event]:
     for n in range(8):
         name, group = f"{step}-{n}", f"g{step}-{n // 4}"
         tokens, accepted = 400 + 10 * n, n < 1 + step * 6 // STEPS
-        at_us = us(step * STEP_S + 10 + n)
-        ids: Any = {"trajectory_id": name, "group_id": group, "step": step, "at_us": at_us}
+        ids: Any = {"trajectory_id": name, "group_id": group, "step": step, "at_us": us(step * STEP_S + 10 + n)}
         spent: Any = {"prompt_tokens": 50, "output_tokens": tokens, "answer_tokens": tokens // 4, "duration_ns": S}
         where: Any = {"device_id": "s0", "placement": "lease"} if n % 2 else {"device_id": "r0", "placement": "prefix"}
         first: Any = {"turn": 0, "attempt": 0, "outcome": "completed", "cached_tokens": 0, "queue_ns": 0}
@@ -188,10 +187,6 @@ def lease_with_time(after_s: float, seconds: int) -> list[events.Event]:
 @pytest.fixture(scope="session")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("ended") / "ledger", a_run())
-
-
-#: Text that would load a page of somebody else's, look like ours, or move the cursor.
-HOSTILE = "![x](http://evil.example/p.png) $a$ <b>=1+1 \u202egnp\u200f\x1b[2J"
 
 
 def hostile(event: events.Event) -> events.Event:
@@ -278,8 +273,7 @@ def table(app: Any, *columns: str) -> Any:
 
 
 def choose(app: Any, label: str, value: Any) -> Any:
-    kinds = ("selectbox", "radio")
-    (widget,) = [one for kind in kinds for one in getattr(app.main, kind) if one.label == label]
+    (widget,) = [one for kind in ("selectbox", "radio") for one in getattr(app.main, kind) if one.label == label]
     app = widget.set_value(value).run()
     assert not app.exception
     return app

@@ -70,15 +70,13 @@ def test_every_page_draws_its_charts_and_has_no_error_and_no_serious_finding_of_
         assert "Traceback" not in text(browser)
         assert len(browser.find_elements("css selector", "h1")) == 1
         browser.execute_script(axe)
-        result = browser.execute_async_script("axe.run(document).then(arguments[0])")
-        for finding in result["violations"]:
+        for finding in browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]:
             if finding["impact"] in ("serious", "critical") and finding["id"] not in STREAMLITS_OWN:
                 found[title, finding["id"]] = [(node["html"], node["failureSummary"]) for node in finding["nodes"][:3]]
     assert found == {}
     # Streamlit itself probes for its base address below each page, and is told 404.
     log = [entry for entry in browser.get_log("browser") if "/_stcore/" not in entry["message"]]
-    severe = [entry for entry in log if entry["level"] == "SEVERE"]
-    assert severe == []
+    assert [entry for entry in log if entry["level"] == "SEVERE"] == []
 
 
 def test_a_live_page_follows_the_run_in_place_and_stops_when_it_ends(

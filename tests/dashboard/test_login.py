@@ -23,8 +23,8 @@ from benchmarks.dashboard.visitor import Visitor
 from dashboard import login
 from dashboard.login import LoginError
 from rose import cli
-from rose.ledger import catalog
 from tests.dashboard import provider as oidc
+from tests.ledger.conftest import ask
 
 WAIT_S = 90
 CFO = {"email": "cfo@example.com", "email_verified": True}
@@ -139,8 +139,7 @@ def test_somebody_on_the_list_sees_every_page_and_takes_files_that_are_logged(se
     page = visitor.download("Cost by team, HTML", "books")
     assert page is not None
     assert b"research" in page
-    with catalog.connect(served.ledger) as connection:
-        rows = connection.execute("SELECT who, action, statement FROM access ORDER BY seq").fetchall()
+    rows = ask(served.ledger, "SELECT who, action, statement FROM access ORDER BY seq")
     assert [row[:2] for row in rows] == [("cfo@example.com", "export")] * 2
     assert rows[0][2].endswith("-focus.csv")
 

@@ -91,7 +91,6 @@ def one_lease(tmp_path_factory, lease):
 
 @pytest.fixture
 def root(one_lease, tmp_path):
-    """A copy of a ledger with one lease."""
     return copied(one_lease, tmp_path / "ledger")
 
 
@@ -101,7 +100,6 @@ def copied(made, root):
 
 
 def ask(root, query, values=()):
-    """The rows of a query on the views."""
     with catalog.connect(root) as connection:
         return connection.execute(query, values or None).fetchall()
 

@@ -22,8 +22,7 @@ def root(tmp_path, lease):
 
 
 def test_the_event_view_has_every_column_of_every_kind(root):
-    named = [row[0] for row in ask(root, "DESCRIBE event")]
-    assert named == [*all_columns(), "event_time"]
+    assert [row[0] for row in ask(root, "DESCRIBE event")] == [*all_columns(), "event_time"]
 
 
 def test_a_ledger_without_events_has_all_views(tmp_path):

@@ -27,10 +27,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("marker", "says"),
     [
-        (
-            '{"rose_ledger": 2}',
-            "format 2 and this version of ROSE reads format 1; use the version of ROSE",
-        ),
+        ('{"rose_ledger": 2}', "format 2 and this version of ROSE reads format 1; use the version of ROSE"),
         ("[", "damaged"),
         ("{}", "damaged"),
     ],
@@ -78,8 +75,7 @@ def test_the_widest_part_of_each_epoch_is_read(tmp_path):
 
 
 def test_a_lock_that_cannot_be_written_is_named_with_the_way_out(tmp_path):
-    root = layout.create(tmp_path / "ledger")
-    path = root / "locks" / ".closing.lock"
+    path = layout.create(tmp_path / "ledger") / "locks" / ".closing.lock"
     path.mkdir(parents=True)
     with (
         pytest.raises(LockError, match=rf"^cannot lock {path}: Is a directory; see to its disk$") as refused,

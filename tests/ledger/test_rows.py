@@ -117,8 +117,7 @@ def test_the_view_of_faults_names_nothing_that_record_takes(any_event, views, da
     )
     if all(table[name].type == rows.schema().field(name).type for name in table.column_names):
         # A file can hold it, and the view judges it.
-        taken = table
-        whole = pa.concat_tables([rows.schema().empty_table(), taken], promote_options="default")
+        whole = pa.concat_tables([rows.schema().empty_table(), table], promote_options="default")
         views.register("given", whole.set_column(0, "writer", pa.array(["w"])).set_column(1, "seq", pa.array([0])))
         faulty = views.sql("SELECT fault FROM faulty_event").fetchall()
         assert not faulty or refusal is not None, f"record says nothing, the view {faulty}"

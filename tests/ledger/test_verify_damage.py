@@ -53,10 +53,8 @@ def test_a_folder_in_the_place_of_a_file_is_named(root, name):
     assert any(name in problem for problem in problems), problems
 
 
-UNSIGNED = {"rows_sha256": "0" * 64, "chain_sha256": "0" * 64, "key": "", "signature": ""}
-
-
 def test_a_header_that_cannot_be_is_named(root):
+    unsigned = {"rows_sha256": "0" * 64, "chain_sha256": "0" * 64, "key": "", "signature": ""}
     for changed, says in (
         ({"first_seq": "x"}, "not a segment"),
         ({"first_seq": 0, "last_seq": 10**12}, "its rows are not seq 0 to"),
@@ -68,7 +66,7 @@ def test_a_header_that_cannot_be_is_named(root):
         table, buffer = rows.schema().empty_table(), io.BytesIO()
         with pq.ParquetWriter(buffer, table.schema, store_schema=False) as file:
             file.write_table(table)
-            file.add_key_value_metadata({b"rose": json.dumps({**places, **UNSIGNED, **changed}).encode()})
+            file.add_key_value_metadata({b"rose": json.dumps({**places, **unsigned, **changed}).encode()})
         path = root / f"live/a/000002/000009-{hashlib.sha256(buffer.getvalue()).hexdigest()}.parquet"
         path.write_bytes(buffer.getvalue())
         problems = verify(root).problems
@@ -89,26 +87,18 @@ def test_an_event_of_upkeep_that_does_not_say_what_was_done_is_named(root, write
     assert all(problem.startswith(f"live/{writer}: seq ") for problem in named)
 
 
-def _without_seqs(said):
-    del said["first_seq"]
-
-
-def _text_for_a_seq(said):
-    said["segments"][0]["first_seq"] = "0"
-
-
-@pytest.mark.parametrize("change", [_without_seqs, _text_for_a_seq, dict.clear])
+@pytest.mark.parametrize(
+    "change",
+    [lambda said: said.pop("first_seq"), lambda said: said["segments"][0].update(first_seq="0"), dict.clear],
+    ids=["without seqs", "text for a seq", "empty"],
+)
 def test_a_manifest_that_cannot_be_is_named_though_an_event_names_it(root, change):
     path = root / "compacted/a/000000-000001.json"
     said = json.loads(path.read_bytes())
     change(said)
     path.write_text(json.dumps(said))
-    detail = {
-        "writer": "a",
-        "last_seq": 1,
-        "sha256": "",
-        "manifest_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
+    manifest_sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    detail = {"writer": "a", "last_seq": 1, "sha256": "", "manifest_sha256": manifest_sha256}
     with LedgerWriter.open(root, "compaction", layout.UPKEEP_RUN_ID) as log:
         log.record(Ledger(action="compacted", detail_json=json.dumps(detail)), durable=True)
     problems = verify(root).problems

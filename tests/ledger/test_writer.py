@@ -41,8 +41,7 @@ def _slice(n):
 
 
 def _seqs(root, writer="w"):
-    rows = ask(root, "SELECT seq FROM event WHERE writer = ? ORDER BY seq", [writer])
-    return [seq for (seq,) in rows]
+    return [seq for (seq,) in ask(root, "SELECT seq FROM event WHERE writer = ? ORDER BY seq", [writer])]
 
 
 def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path):

@@ -21,7 +21,7 @@ from rose.pricing.run.report import Report
 from rose.pricing.table import Element, Section
 from rose.terminal import Screen
 from tests.pricing import any_event
-from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, weeks_events, write
+from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, DEARER, close, fleet_events, us, weeks_events, write
 
 WriteLedger = Callable[..., Path]
 
@@ -34,8 +34,8 @@ S = 10**9
 WEEK_CLOSE_ID = "2026-06-01-to-2026-06-08-live-1"
 
 
-def shown(parts: Iterable[Element]) -> str:
-    terminal = Screen(width=console.WIDTH, file=io.StringIO())
+def shown(parts: Iterable[Element], width: int = console.WIDTH) -> str:
+    terminal = Screen(width=width, file=io.StringIO())
     console.show(parts, screen=terminal)
     assert isinstance(terminal.file, io.StringIO)
     return terminal.file.getvalue()
@@ -57,7 +57,6 @@ def section(
 
 
 def rose(*arguments: object, ledger: Path | None = None, **env: str) -> Result:
-    """Run a command in this process, on a ledger."""
     given = {"COLUMNS": "200"} | ({} if ledger is None else {"ROSE_LEDGER": str(ledger)}) | env
     return CliRunner().invoke(app, list(map(str, arguments)), env=given)
 
@@ -191,10 +190,6 @@ def sample_events() -> list[events.Event]:
     return made
 
 
-def us(after_s: float) -> int:
-    return T0_NS // 1000 + int(after_s * 1_000_000)
-
-
 def slice_(device_id: str, half_hour: int, **seconds: int) -> events.DeviceSlice:
     return work(device_id, half_hour * 1800, **seconds)
 
@@ -256,9 +251,8 @@ def request(request_id: str, after_s: int, ttft_ms: int, lent: bool) -> events.R
     budgets = {"ttft_budget_ns": 2_000_000_000, "tpot_budget_ns": 250_000_000}
     sizes = {"prompt_tokens": 10, "output_tokens": 10}
     lease_id = "L1" if lent else None
-    at_us = us(after_s)
     return any_event.request(
-        request_id=request_id, device_id="s0", lease_id=lease_id, at_us=at_us, **times, **budgets, **sizes
+        request_id=request_id, device_id="s0", lease_id=lease_id, at_us=us(after_s), **times, **budgets, **sizes
     )
 
 
@@ -298,8 +292,7 @@ def half_closed_made(weeks_made: Path, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("half")
     root = Path(shutil.copytree(weeks_made, folder / "ledger"))
     (folder / "book.toml").write_text(BOOK_TOML)
-    week = Period(T0_NS, T0_NS + 7 * DAY_NS)
-    close(root, week, now_us=(T0_NS + 21 * DAY_NS) // 1000)
+    close(root, Period(T0_NS, T0_NS + 7 * DAY_NS), now_us=(T0_NS + 21 * DAY_NS) // 1000)
     assert restate(root, WEEK_CLOSE_ID, "contract 18", DEARER, now_us=(T0_NS + 22 * DAY_NS) // 1000)
     return folder
 

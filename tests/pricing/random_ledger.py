@@ -120,8 +120,7 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
         if not draw(st.integers(0, 5)):
             # Sent again under the same id: later or in the same portion, by any writer, its clock a little off.
             first = dataclasses.replace(first, event=dataclasses.replace(event, event_id=f"c{len(sent)}"))
-            off_us = draw(st.sampled_from([0, 0, 1, -1]))
-            again = dataclasses.replace(first.event, at_us=event.at_us + off_us)
+            again = dataclasses.replace(first.event, at_us=event.at_us + draw(st.sampled_from([0, 0, 1, -1])))
             later = draw(st.integers(portion, portions - 1))
             sent.append(Recorded(later, draw(st.sampled_from(writers)), run_id, again))
         sent.append(first)

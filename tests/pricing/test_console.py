@@ -1,11 +1,9 @@
-import io
-
 import pytest
 
 from rose.pricing import console
 from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.table import Column, Table
-from rose.terminal import Screen
+from tests.pricing.conftest import shown
 
 CLOSE = "2026-11-22T14-live-1"
 HEADINGS = ("close", "team", "closed", "of it corrections", "open", "shared", "credits", "total", "device-hours", "why")
@@ -24,16 +22,9 @@ TABLE = Table(
 )
 
 
-def shown(table: Table, width: int) -> str:
-    terminal = Screen(width=width, file=io.StringIO())
-    console.show([table], screen=terminal)
-    assert isinstance(terminal.file, io.StringIO)
-    return terminal.file.getvalue()
-
-
 @pytest.mark.parametrize("width", [145, 160])
 def test_no_name_and_no_heading_breaks_inside_a_word_where_there_is_room(width: int) -> None:
-    text = shown(TABLE, width)
+    text = shown([TABLE], width)
     for word in (CLOSE, "research", "$12,345.00", "corrections", "device-hours", "expected"):
         assert word in text, text
     assert max(map(len, text.splitlines())) <= width
@@ -45,7 +36,7 @@ def test_where_there_is_no_room_amounts_stay_whole_and_the_longest_names_break()
         columns=(Column("run"), Column("team"), Column("cost", "money")),
         rows=(("r" * 300, "research", 12_345 * NANO_USD_PER_USD),),
     )
-    text = shown(made, 100)
+    text = shown([made], 100)
     assert "research" in text and "$12,345.00" in text  # noqa: PT018
     assert max(map(len, text.splitlines())) == 100
 
@@ -56,6 +47,6 @@ def test_a_table_is_as_wide_as_the_terminal_only_where_it_needs_to_be(
     for columns, width in (("160", 160), ("60", 100)):
         monkeypatch.setenv("COLUMNS", columns)
         console.show([TABLE])
-        assert capsys.readouterr().out == shown(TABLE, width)
+        assert capsys.readouterr().out == shown([TABLE], width)
     small = Table(title="", columns=(Column("team"),), rows=(("a",),))
-    assert {len(line) for line in shown(small, 160).splitlines()} == {100}
+    assert {len(line) for line in shown([small], 160).splitlines()} == {100}

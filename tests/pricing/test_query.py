@@ -33,8 +33,7 @@ def test_every_query_runs_by_hand_as_its_head_says(opened: duckdb.DuckDBPyConnec
 
     def run(query_name: str) -> None:
         text = sql.read(f"{query_name}.sql")
-        head = text.replace("\n-- ", " ")
-        for makers in re.findall(r"\b(?:which|that) (`\w+`(?: and `\w+`)*) makes?\b", head):
+        for makers in re.findall(r"\b(?:which|that) (`\w+`(?: and `\w+`)*) makes?\b", text.replace("\n-- ", " ")):
             for maker in re.findall(r"\w+", makers.replace(" and ", " ")):
                 if maker not in made:
                     made.add(maker)

@@ -211,7 +211,6 @@ class Host:
             file.write(struct.pack("=q", round(ahead_s * 1e9)))
 
     def unplug(self) -> None:
-        """Cut its line to the switch."""
         self.network.ip(f"link set port{self.number} down")
 
     def plug_in(self) -> None:

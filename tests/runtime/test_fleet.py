@@ -80,8 +80,7 @@ def test_only_what_computes_runs_on_the_cores_of_a_serving_device(fleet, model, 
     fleet_plan = plan(fleet, model)
     served = fleet_plan.serving(fleet.device[0])
     lends, dedicated = (fleet_plan.agent_spec(d, s) for d, s in zip(fleet.device, (served, None), strict=True))
-    serving = set(served.spec.cores)
-    assert set(served.spec.host_cores) == set(lends.rollout.host_cores) == {0, 1, 2} - serving
+    assert set(served.spec.host_cores) == set(lends.rollout.host_cores) == {0, 1, 2} - set(served.spec.cores)
     assert lends.rollout.start_cores == lends.rollout.host_cores
     assert lends.rollout.idle_class
     assert not served.spec.idle_class

@@ -140,8 +140,7 @@ def test_each_engine_may_take_what_it_needs_of_what_is_free_when_it_starts(model
     before_bytes = free_bytes
     for part in memory.parts(lent):
         fraction = memory.memory_fraction(lent, part.name, before_bytes)
-        pool_bytes = free_bytes * fraction - part.weights_bytes
-        assert pool_bytes >= part.kv_bytes
+        assert free_bytes * fraction - part.weights_bytes >= part.kv_bytes
         assert free_bytes * (1 - fraction) == pytest.approx(part.workspace_bytes, rel=0.02)
         free_bytes -= part.total_bytes
     assert memory.memory_fraction(lent, "serving", 10_000 * GIB) == 0.98

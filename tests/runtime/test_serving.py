@@ -23,8 +23,7 @@ def page(tmp_path):
 
 
 def engines(page, url):
-    device = ServingDevice(device_id="d", engine_id="d-serving", url=url, page=page.path, spec=None)
-    return ServingEngines([device])
+    return ServingEngines([ServingDevice(device_id="d", engine_id="d-serving", url=url, page=page.path, spec=None)])
 
 
 def test_an_owner_s_engine_is_attached_and_let_go_and_goes_on(page, tmp_path):
@@ -59,16 +58,14 @@ def test_an_engine_that_its_owner_started_again_is_attached_again(page, tmp_path
 
 def test_an_engine_that_its_owner_detached_is_left_alone_until_the_next_run(page, tmp_path, monkeypatch):
     monkeypatch.setattr(serving_module, "_LOOK_S", 0.0)
-    owner = Owner()
-    with served(owner) as url:
+    with served(Owner()) as url:
         lent = engines(page, url)
         lent.attach()
         OwnedEngine(url).detach()
         lent.check()
         assert not page.alive(Party.SERVING)
         lent.stop()
-        again = engines(page, url)
-        again.attach()
+        engines(page, url).attach()
         assert page.alive(Party.SERVING)
 
 
@@ -118,8 +115,7 @@ def test_an_engine_that_its_owner_gave_another_page_keeps_it_when_the_run_ends(p
 
 
 def test_a_key_is_taken_from_the_environment(page, tmp_path, monkeypatch):
-    owner = Owner(keys=("secret", "secret"))
-    with served(owner) as url:
+    with served(Owner(keys=("secret", "secret"))) as url:
         with pytest.raises(AttachError, match="ROSE_SERVING_TOKEN"):
             engines(page, url).attach()
         monkeypatch.setenv("ROSE_SERVING_TOKEN", "secret")

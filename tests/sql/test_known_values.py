@@ -22,8 +22,7 @@ def rows(small, by_hand):
     """Rows of a query on the small run, of the columns named, in order."""
 
     def select(name, *columns, **variables):
-        found = by_hand(small, name, **variables)
-        picked = [tuple(row[column] for column in columns) for row in found]
+        picked = [tuple(row[column] for column in columns) for row in by_hand(small, name, **variables)]
         return picked if len(columns) > 1 else [row[0] for row in picked]
 
     return select
@@ -199,8 +198,7 @@ def test_leases_are_told_from_grant_to_close(rows):
     ]
     # L3 was granted at 95 until 98, and the run's newest event is of 100.
     assert rows("open_leases", "lease_id", "overdue", "open_ns") == [("L3", True, 5 * SECOND)]
-    told = rows("lease_timeline", "kind", "action", "since_grant_ns", lease_id="'L2'")
-    assert told == [
+    assert rows("lease_timeline", "kind", "action", "since_grant_ns", lease_id="'L2'") == [
         ("lease", "granted", 0),
         ("preemption", "yield", 5 * SECOND),
         ("preemption", "yield", 10 * SECOND),

@@ -30,8 +30,7 @@ names = pytest.mark.parametrize("name", named.names())
 def rose(root, name, *options):
     done = CliRunner().invoke(app, ["query", name, "--ledger", str(root), "--json", *options])
     assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)
-    return rows
+    return json.loads(done.stdout)
 
 
 def steady(rows):

@@ -73,8 +73,7 @@ def test_a_lease_that_nothing_closed_was_in_force_up_to_the_last_slice_that_name
         spent = dict.fromkeys((f"{bucket}_ns" for bucket in BUCKETS), 0)
         spent["idle_ns"] = ns(last_s) - ns(5)
         named = DeviceSlice(at_us=at(90), device_id="s0", lease_id="L", t0_ns=ns(5), t1_ns=ns(last_s), **spent)
-        root = record(tmp_path / f"{last_s}", [*windows, granted, named])
-        (row,) = by_hand(root, "withheld_windows_by_device")
+        (row,) = by_hand(record(tmp_path / f"{last_s}", [*windows, granted, named]), "withheld_windows_by_device")
         assert (row["withheld"], row["lent_windows"]) == (1, lent)
 
 

@@ -37,8 +37,7 @@ def write(folder: Path, shape: PolicyShape) -> Path:
     words += [f"w{number}" for number in range(len(words), shape.vocab_size)]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=_UNKNOWN, eos_token=_END)
-    fast.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=_UNKNOWN, eos_token=_END).save_pretrained(folder)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from rose.ledger import examine, layout, verified
@@ -69,7 +70,11 @@ class Expected:
         except LedgerError as error:
             self.problem = str(error)
         self.registered = None if self.problem else {line.writer for line in self.lines}
-        self.ends = _roll_up_ends(root)
+        #: The last seq of each writer that the newest generation counts; empty if none can be read.
+        self.ends: dict[str, int] = {}
+        with suppress(LedgerError):
+            if (coverage := rolled.newest(root)) is not None:
+                self.ends = {writer: seq - 1 for writer, (_, seq) in coverage.writers.items()}
         for writer, last_seq in records.last_seqs.items():
             self.ends[writer] = max(last_seq, self.ends.get(writer, -1))
         self.verified = {} if before is None else before.heads
@@ -87,15 +92,6 @@ def roll_up_faults(root: Path, seen: Seen) -> list[str]:
         problems = _roll_up_faults(root, coverage, seen)
         if not problems or rolled.newest(root) == coverage:
             return problems
-
-
-def _roll_up_ends(root: Path) -> dict[str, int]:
-    """Return the last seq of each writer that the newest generation counts; empty if none can be read."""
-    try:
-        coverage = rolled.newest(root)
-    except LedgerError:
-        return {}
-    return {} if coverage is None else {writer: seq - 1 for writer, (_, seq) in coverage.writers.items()}
 
 
 def _roll_up_faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str]:

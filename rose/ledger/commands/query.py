@@ -159,8 +159,7 @@ def _print_result(result: Result, *, as_json: bool, as_csv: bool) -> None:
         common.print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
     elif as_csv:
         written = io.StringIO()
-        writer = csv.writer(written, lineterminator="\n")
-        writer.writerows(csv_cells(row) for row in (result.columns, *result.rows))
+        csv.writer(written, lineterminator="\n").writerows(csv_cells(row) for row in (result.columns, *result.rows))
         echo_data(written.getvalue())
     else:
         common.print_table(result.columns, result.rows)

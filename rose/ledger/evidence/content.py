@@ -54,8 +54,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> tuple[list[str],
         return column
 
     # One column at a time: a million rows with all columns take gigabytes.
-    digests = _digests(file.schema_arrow.names, read, first_seqs[1:])
-    return digests, list(dict.fromkeys(unchecked))
+    return _digests(file.schema_arrow.names, read, first_seqs[1:]), list(dict.fromkeys(unchecked))
 
 
 def chain_sha256(previous: str, writer: str, first_seq: int, last_seq: int, rows_sha256: str) -> str:

@@ -130,7 +130,10 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
     done = Continuation(dict(named))
     try:
         content = report.registry
-        _registered(content, named, done)
+        for name, receipt in named.items():
+            if hashlib.sha256(content[: receipt.registry_bytes]).hexdigest() != receipt.registry_sha256:
+                done.problems.append(f"{registry.FILE}: it does not begin with the lines that it had in {name}")
+                break
         oldest, newest = next(iter(named.values())), list(named.values())[-1]
         trusted = _Trusted(oldest, content)
         written = {kept.writer: kept for kept in report.writers}
@@ -217,13 +220,6 @@ def _way_on(signer: Signer) -> str:
     )
 
 
-def _registered(content: bytes, named: Mapping[str, Receipt], done: Continuation) -> None:
-    for name, receipt in named.items():
-        if hashlib.sha256(content[: receipt.registry_bytes]).hexdigest() != receipt.registry_sha256:
-            done.problems.append(f"{registry.FILE}: it does not begin with the lines that it had in {name}")
-            return
-
-
 def _sums(root: Path, named: Mapping[str, Receipt], done: Continuation) -> None:
     """Check that the chain has the roll-ups of the receipts, and that the newest has the sums of its events."""
     recorded = {detail["coverage_sha256"] for detail in examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION)}
@@ -264,8 +260,7 @@ def _late(root: Path, newest: Receipt) -> int:
     except duckdb.Error as error:
         raise LedgerError(f"the events of {root} cannot be counted: {error}") from error
     assert counted is not None
-    late: int = counted[0]
-    return late
+    return int(counted[0])
 
 
 class Sums(NamedTuple):

@@ -160,8 +160,7 @@ def parse(content: bytes, name: str) -> Receipt:
         version = document["rose_receipt"]
         if version != FORMAT:
             raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
-        fields = {field: document[field] for field in Receipt.model_fields}
-        receipt = Receipt.model_validate_json(json.dumps(fields))
+        receipt = Receipt.model_validate_json(json.dumps({field: document[field] for field in Receipt.model_fields}))
         # A document that this version would not write is not what was signed.
         same = json.loads(receipt.content()) == document
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:

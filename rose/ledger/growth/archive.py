@@ -60,7 +60,9 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
     try:
         with LedgerWriter.open(root, expected.ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             with layout.moving_parts(root):
-                due = _due(root, before_us)
+                parts = [part for writer in layout.writers(root) for part in layout.parts(root, writer)]
+                newest = {part: compaction.newest_at_us(root, part) for part in parts if part.state == "compacted"}
+                due = [part for part, newest_us in newest.items() if newest_us is not None and newest_us < before_us]
             archiving = _Archiving(root, store, delete, log)
             for part in due:
                 try:
@@ -76,12 +78,6 @@ def archive(root: Path | str, *, older_than_days: float, to: str, delete: bool, 
     except OSError as error:
         raise LedgerError(f"cannot archive {root}: {error}") from error
     return done
-
-
-def _due(root: Path, before_us: int) -> list[Part]:
-    parts = [part for writer in layout.writers(root) for part in layout.parts(root, writer)]
-    newest = {part: compaction.newest_at_us(root, part) for part in parts if part.state == "compacted"}
-    return [part for part, newest_us in newest.items() if newest_us is not None and newest_us < before_us]
 
 
 def restore(root: Path | str, from_url: str, *, since_us: int | None = None, until_us: int | None = None) -> Restored:

@@ -136,13 +136,15 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
     path = root / f"{target.stem}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = _write_rows(root, batch, path)
+    times = pc.min_max(segments.read_rows(content, ["at_us"])["at_us"]).as_py()
     manifest = {
         "writer": target.writer,
         "first_epoch": target.first,
         "last_epoch": target.last,
         "first_seq": first_seq,
         "last_seq": last_seq,
-        **dict(zip(("at_us_min", "at_us_max"), _times(content), strict=True)),
+        "at_us_min": times["min"],
+        "at_us_max": times["max"],
         "sha256": hashlib.sha256(content).hexdigest(),
         "segments": merged,
     }
@@ -178,21 +180,19 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
-    """Return the manifest's entry of each segment in `part`. Raises LedgerError, since a merge would hide damage."""
+def _entries(root: Path, part: Part) -> Iterator[dict[str, Any]]:
+    """Yield the manifest's entry of each segment in `part`. Raises LedgerError, since a merge would hide damage."""
     if part.state == "compacted":
         _, manifest, _ = read_compacted(root, part)
-        entries: list[dict[str, Any]] = manifest["segments"]
-        return entries
+        yield from manifest["segments"]
+        return
     folder = root / part.folder
-    written = []
     for name in segments.segment_names(folder):
         content = (folder / name).read_bytes()
         sha256 = segments.sha256_in(name)
         if hashlib.sha256(content).hexdigest() != sha256:
             raise LedgerError(f"segment {folder / name} was changed after it was written. Run `rose ledger verify`")
-        written.append(segments.link(segments.read_header(content), sha256).entry())
-    return written
+        yield segments.link(segments.read_header(content), sha256).entry()
 
 
 def _events(root: Path, part: Part) -> int:
@@ -233,12 +233,6 @@ def newest_at_us(root: Path, part: Part) -> int | None:
     manifest, _ = read_manifest(root, part)
     newest: int | None = manifest["at_us_max"]
     return newest
-
-
-def _times(content: bytes) -> tuple[int | None, int | None]:
-    column = segments.read_rows(content, ["at_us"])["at_us"]
-    bounds: dict[str, int | None] = pc.min_max(column).as_py()
-    return bounds["min"], bounds["max"]
 
 
 def _remove_leftovers(root: Path, writer: str) -> None:

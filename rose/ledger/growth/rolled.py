@@ -10,6 +10,7 @@ generation names the files that it counts.
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,16 +20,8 @@ from rose.ledger.layout import LedgerError
 
 #: The daily views, each with sql/rollups/<name>.sql (what an event adds) and sql/views/daily/<name>.sql (the sums).
 ROLLUPS = (
-    "daily_device_time",
-    "daily_request",
-    "daily_latency",
-    "daily_lease",
-    "daily_preemption",
-    "daily_sync",
-    "daily_turn",
-    "daily_trajectory",
-    "daily_verdict",
-    "daily_event",
+    *("daily_device_time", "daily_request", "daily_latency", "daily_lease", "daily_preemption", "daily_sync"),
+    *("daily_turn", "daily_trajectory", "daily_verdict", "daily_event"),
 )
 CLIENT_ID = "client_id"
 FOLDER = "rollup"
@@ -73,18 +66,16 @@ def generations(root: Path) -> list[int]:
     return sorted(int(name) for name in layout.names(root / FOLDER) if layout.is_number(name))
 
 
-def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
-    problems = []
+def faults(root: Path, coverage: Coverage, seen: Seen) -> Iterator[str]:
     sums = {f"{coverage.folder}/{name}.parquet": sha256 for name, sha256 in coverage.files.items()}
     for path, sha256 in (sums | coverage.ids).items():
         try:
             if seen.facts(root / path, "sha256", examine.sha256_of) != sha256:
-                problems.append(f"{path}: its bytes were changed after it was written")
+                yield f"{path}: its bytes were changed after it was written"
         except OSError as error:
             if (root / coverage.folder / "coverage.json").exists():
                 missing = isinstance(error, FileNotFoundError)
-                problems.append(f"{path}: it {'is missing' if missing else f'cannot be read ({error.strerror})'}")
-    return problems
+                yield f"{path}: it {'is missing' if missing else f'cannot be read ({error.strerror})'}"
 
 
 def newest(root: Path) -> Coverage | None:

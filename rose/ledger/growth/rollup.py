@@ -59,7 +59,12 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
             if before is None or not before.complete:
                 _check_rebuild(root)
                 before = None
-            ends = _closed_ends(root)
+            ends = {}
+            for writer in layout.writers(root):
+                newest = max(layout.epochs(root, writer), default=-1)
+                closed = [part for part in layout.chain(root, writer) if part.last < newest]
+                if closed:
+                    ends[writer] = (closed[-1].last, segments.end_seq(root, closed[-1]))
             old = {} if before is None else before.writers
             events = sum(seq - old.get(writer, (-1, 0))[1] for writer, (_, seq) in ends.items())
             if before is not None and events == 0:
@@ -82,16 +87,6 @@ def _check_rebuild(root: Path) -> None:
             )
 
 
-def _closed_ends(root: Path) -> dict[str, tuple[int, int]]:
-    ends = {}
-    for writer in layout.writers(root):
-        newest = max(layout.epochs(root, writer), default=-1)
-        closed = [part for part in layout.chain(root, writer) if part.last < newest]
-        if closed:
-            ends[writer] = (closed[-1].last, segments.end_seq(root, closed[-1]))
-    return ends
-
-
 def _write(
     root: Path, before: Coverage | None, ends: dict[str, tuple[int, int]], events: int, log: LedgerWriter
 ) -> tuple[int, int, int]:
@@ -105,8 +100,7 @@ def _write(
         with catalog.connect(root) as connection, database.one_thread(connection):
             catalog.limit(connection, root, (before, ends), "unrolled_retry")
             sums = {name: _copy(connection, f"FROM {name}", "ALL", temporary / f"{name}.parquet") for name in ROLLUPS}
-            known = {} if before is None else before.ids
-            ids, ids_written = _write_ids(root, known, generation, temporary, connection)
+            ids, ids_written = _write_ids(root, {} if before is None else before.ids, generation, temporary, connection)
     except (duckdb.Error, pa.ArrowException) as error:
         raise LedgerError(f"cannot roll up {root}: {error}. `rose ledger verify` names what is damaged") from error
     files = [*sums.values(), ids_written]
@@ -145,7 +139,13 @@ def _write_ids(
     first = len(old) - merged_files((pq.read_metadata(root / name).num_rows for name in reversed(old)), written.rows)
     if merged := old[first:]:
         for name in merged:
-            _check_content(root, name, known[name])
+            # A merge would hide that it was changed.
+            if hashlib.sha256((root / name).read_bytes()).hexdigest() != known[name]:
+                raise LedgerError(
+                    f"cannot roll up {root}: {name} was changed after it was written. Put it back from a copy; or "
+                    "bring all events that were archived back with `rose ledger restore`, and remove the folder "
+                    f"{FOLDER}: the next roll-up makes it again from the events"
+                )
         select = sources.parquet(root, [*merged, path.relative_to(root).as_posix()])
         path = temporary / "merged.parquet"
         written = _copy(connection, select, _ID_ORDER, path)
@@ -177,27 +177,15 @@ def _copy(connection: duckdb.DuckDBPyConnection, select: str, order: str, path: 
     ordered = f"SELECT * FROM ({select}) ORDER BY {order}"
     # No filter: a forged one would hide rows from readers, and nothing here reads by one.
     options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"
-    copied = connection.execute(f"COPY ({ordered}) TO {catalog.quoted(str(path))} ({options})")
-    (rows,) = copied.fetchall()[0]
+    (rows,) = connection.execute(f"COPY ({ordered}) TO {catalog.quoted(str(path))} ({options})").fetchall()[0]
     layout.sync_file(path)
     content = path.read_bytes()
     return _Written(rows, len(content), hashlib.sha256(content).hexdigest())
 
 
-def _check_content(root: Path, path: str, sha256: str) -> None:
-    """Raise LedgerError for a changed file of ids, which a merge would hide."""
-    if hashlib.sha256((root / path).read_bytes()).hexdigest() != sha256:
-        raise LedgerError(
-            f"cannot roll up {root}: {path} was changed after it was written. Put it back from a copy; or bring all "
-            f"events that were archived back with `rose ledger restore`, and remove the folder {FOLDER}: the next "
-            "roll-up makes it again from the events"
-        )
-
-
 def _remove_old(root: Path, grace_s: float) -> None:
     """Remove generations replaced `grace_s` seconds ago, with the files of ids that only they name."""
-    numbers = rolled.generations(root)
-    for old, newer in itertools.pairwise(numbers):
+    for old, newer in itertools.pairwise(rolled.generations(root)):
         if time.time() - (root / FOLDER / f"{newer:06d}").stat().st_mtime >= grace_s:
             shutil.rmtree(root / FOLDER / f"{old:06d}")
     standing = [rolled.read(root, number) for number in rolled.generations(root)]

@@ -78,8 +78,7 @@ class Door:
         try:
             return Caller(self._find(secret), peer)
         except UnknownTokenError as error:
-            who = error.who or UNKNOWN_TOKEN
-            self._log.count(Access(who=who, peer=peer, action="token_denied", outcome="refused"))
+            self._log.count(Access(who=error.who or UNKNOWN_TOKEN, peer=peer, action="token_denied", outcome="refused"))
             raise
 
     def held(self, caller: Caller, writers: Sequence[str] | None) -> dict[str, Any]:

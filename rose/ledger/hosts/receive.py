@@ -71,8 +71,7 @@ class Receiver:
                 folder = self.root / "live" / writer / f"{numbers[-1]:06d}"
                 path = folder / segments.segment_names(folder)[-1]
                 header = segments.read_header(path.read_bytes())
-                sha256 = segments.sha256_in(path.name)
-                tails[writer] = Held(header.epoch, header.index, header.last_seq + 1, sha256)
+                tails[writer] = Held(header.epoch, header.index, header.last_seq + 1, segments.sha256_in(path.name))
         return tails
 
     def receive(self, path: str, content: bytes) -> Held:
@@ -89,8 +88,7 @@ class Receiver:
                 self._check_held(path, header)
             else:
                 self._check_next(path, header, tail)
-                link = segments.link(header, sha256)
-                self._check_signed(path, link, tail)
+                self._check_signed(path, segments.link(header, sha256), tail)
                 self._tails.pop(header.writer)
                 if header.index == 0:
                     # A host without an acknowledgement continues with the next one all the same.
@@ -228,8 +226,7 @@ def _read(path: str, content: bytes) -> pa.Table:
     if missing := _REQUIRED - set(schema.names):
         raise LedgerError(f"{path}: column {min(missing)!r} is missing")
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False, read_dictionary=texts)
-    return file.read(use_threads=False)
+    return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False, read_dictionary=texts).read(use_threads=False)
 
 
 def _check_rows(path: str, header: segments.Header, table: pa.Table) -> None:

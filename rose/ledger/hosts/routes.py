@@ -39,8 +39,7 @@ class Select(BaseModel):
 def routes(door: Door) -> list[Route]:
     async def held(request: Request) -> Response:
         caller = _caller(door, request)
-        writers = request.query_params.getlist("writer") or None
-        return JSONResponse(await run_in_threadpool(door.held, caller, writers))
+        return JSONResponse(await run_in_threadpool(door.held, caller, request.query_params.getlist("writer") or None))
 
     async def receive(request: Request) -> Response:
         caller = _caller(door, request)

@@ -45,5 +45,4 @@ def make(root: Path) -> None:
 
 def acknowledged(root: Path, writer: str, epoch: int) -> None:
     """Note that the controller's ledger holds every segment of `writer` before this epoch."""
-    content = json.dumps({"epoch": epoch}).encode()
-    layout.write_file(root / FOLDER / f"{writer}.json", content)
+    layout.write_file(root / FOLDER / f"{writer}.json", json.dumps({"epoch": epoch}).encode())

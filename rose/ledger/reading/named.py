@@ -74,8 +74,7 @@ def load(name: str) -> NamedQuery:
     text = sql.read(path)
     head = re.match(r"(?:--.*\n)+", text)
     assert head, f"sql/{path} begins without a comment"
-    lines = re.sub(r"^-- ?", "", head[0], flags=re.MULTILINE)
-    question, variables, reading = lines.split("\n\n", 2)
+    question, variables, reading = re.sub(r"^-- ?", "", head[0], flags=re.MULTILINE).split("\n\n", 2)
     return NamedQuery(
         name,
         " ".join(question.split()),

@@ -93,8 +93,7 @@ def query_arrow(
     began = time.monotonic()
     with _workers.connection() as connection:
         connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
-        absolute = str(Path(root).expanduser().absolute())
-        request = Request(absolute, text, limit, timeout_s, memory_limit_gb, lossless)
+        request = Request(str(Path(root).expanduser().absolute()), text, limit, timeout_s, memory_limit_gb, lossless)
         try:
             connection.sendall(json.dumps(asdict(request)).encode())
             connection.shutdown(socket.SHUT_WR)
@@ -135,8 +134,7 @@ def _python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
 
     for index, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-            column = table.column(index).cast(pa.timestamp(field.type.unit))
-            table = table.set_column(index, field.name, column)
+            table = table.set_column(index, field.name, table.column(index).cast(pa.timestamp(field.type.unit)))
     if not table.num_columns:
         return []
     # By position, since names may differ only in case.

@@ -20,24 +20,9 @@ TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range
 #: Scalar functions that look at the process, its settings or its state, that bind SQL in a text, or that only wait.
 FUNCTIONS_REFUSED = frozenset(
     {
-        "current_connection_id",
-        "current_query",
-        "current_query_id",
-        "current_setting",
-        "current_transaction_id",
-        "currval",
-        "get_block_size",
-        "getenv",
-        "json_serialize_plan",
-        "nextval",
-        "setseed",
-        "setval",
-        "sleep_ms",
-        "stats",
-        "txid_current",
-        "vector_type",
-        "version",
-        "write_log",
+        *("current_connection_id", "current_query", "current_query_id", "current_setting", "current_transaction_id"),
+        *("currval", "get_block_size", "getenv", "json_serialize_plan", "nextval", "setseed", "setval", "sleep_ms"),
+        *("stats", "txid_current", "vector_type", "version", "write_log"),
     }
 )
 _PREFIXES_REFUSED = ("pg_", "has_", "inet_", "__internal", "duckdb_", "pragma_", "read_")
@@ -86,8 +71,7 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
     except RecursionError as error:
         raise QueryError("the query is nested too deeply; split it into parts with WITH") from error
     if tree["error"]:
-        message = f"{tree['error_type'].title()} Error: {tree['error_message']}"
-        raise QueryError(explained(message))
+        raise QueryError(explained(f"{tree['error_type'].title()} Error: {tree['error_message']}"))
     if len(tree["statements"]) != 1:
         raise QueryError(f"{len(tree['statements'])} statements were given. {_ALLOWED}")
     check(tree["statements"][0], Names(connection))
@@ -139,8 +123,7 @@ def _check_reference(node: dict[str, Any], visible: frozenset[str], names: Names
             near = did_you_mean(table, {*catalog.VIEWS, *visible})
             raise QueryError(f"{'.'.join([*qualifier, table])!r} is not a view of the ledger{near}")
     if kind == "TABLE_FUNCTION":
-        function = node["function"]
-        *qualifier, name = _path(function)
+        *qualifier, name = _path(node["function"])
         built_in = name in TABLE_FUNCTIONS and not qualifier
         if not built_in and not (qualifier in _QUALIFIERS and name in names.table_macros):
             raise QueryError(f"the table function {name!r} is not allowed. {_ALLOWED}")

@@ -111,8 +111,7 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         _limit(request)
         try:
             _lock_down(connection, root, request)
-            text = _checked(connection, request)
-            relation = connection.sql(text)
+            relation = connection.sql(_checked(connection, request))
             types = [str(kind) for kind in relation.types]
             table = _fetch(relation.to_arrow_reader(_BATCH_ROWS))
         except duckdb.InterruptException as error:

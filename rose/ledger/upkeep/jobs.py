@@ -173,8 +173,7 @@ def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
         except (Exception, KeyboardInterrupt) as caught:
             error = _explained(caught)
         status: Literal["ok", "failed"] = "ok" if error is None else "failed"
-        took_ns = time.monotonic_ns() - began_ns
-        return record(root, JobRun(job.name, status, started_us, took_ns, missed, result, error))
+        return record(root, JobRun(job.name, status, started_us, time.monotonic_ns() - began_ns, missed, result, error))
     finally:
         os.close(lock)
 
@@ -208,8 +207,7 @@ def history(root: Path | str) -> dict[str, Last]:
 
     root = layout.check(root)
     writers = [writer for writer in layout.writers(root) if writer.startswith(_WRITER_PREFIX)]
-    patterns = [part.pattern for writer in writers for part in layout.parts(root, writer)]
-    stored = sources.events(root, patterns)
+    stored = sources.events(root, [part.pattern for writer in writers for part in layout.parts(root, writer)])
     try:
         with catalog.connect(root) as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")

@@ -188,5 +188,4 @@ def _of_views(root: Path) -> Iterator[Metric]:
             cursor = connection.execute(sql.read(f"metrics/{query}.sql"))
             columns = [column[0] for column in cursor.description or []]
             rows[query] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
-    for figure in _FIGURES:
-        yield figure.family(rows[figure.query])
+    yield from (figure.family(rows[figure.query]) for figure in _FIGURES)

@@ -59,7 +59,10 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, 
         place: {key: sum(int(row[f"{place}_tokens"]) for row in groups) for key, groups in members.items()}
         for place in _PLACES
     }
-    nano = {place: _divide(nano_usd_of(paid[place]), tokens[place]) for place in _PLACES}
+    nobody = {key: int(key == UNALLOCATED) for key in members}
+    nano = {
+        place: split(nano_usd_of(paid[place]), made if any(made.values()) else nobody) for place, made in tokens.items()
+    }
     usd_per_token = {}
     if cost.no_interval("blended") is None:
         drawn = cost.price_draws("blended")
@@ -79,10 +82,6 @@ def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, 
         )
         for key, groups in members.items()
     )
-
-
-def _divide(amount: int, tokens: Mapping[str, int]) -> dict[str, int]:
-    return split(amount, tokens if any(tokens.values()) else {key: int(key == UNALLOCATED) for key in tokens})
 
 
 def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, Floats]) -> Interval | None:

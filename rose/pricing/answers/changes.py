@@ -53,6 +53,7 @@ UNALLOCATED = "unallocated"
 VOLUME, SHARE_BORROWED, MIX, PRICE = "volume", "share borrowed", "mix", "price"
 OUTPUT = ("accepted output", "tokens per accepted token", "device time per token")
 EFFECTS: tuple[str, ...] = (VOLUME, *OUTPUT, SHARE_BORROWED, MIX, PRICE)
+TOP = 10
 
 _CELL = ("bucket", "pool", "device_class")
 K = TypeVar("K")
@@ -147,11 +148,8 @@ def side(charges: pl.DataFrame, by: str) -> Side:
     if by not in BY:
         raise PricingError(f"changes cannot be shown by {by!r}; give one of {', '.join(BY)}")
     group = pl.col(BY[by]).cast(pl.String).fill_null(UNALLOCATED).alias("group")
-    summed = (
-        charges.with_columns(group, *(pl.col(name).fill_null("") for name in _CELL))
-        .group_by("group", *_CELL)
-        .agg(pl.col("ns").sum(), pl.col("cost_nano").sum())
-    )
+    filled = charges.with_columns(group, *(pl.col(name).fill_null("") for name in _CELL))
+    summed = filled.group_by("group", *_CELL).agg(pl.col("ns").sum(), pl.col("cost_nano").sum())
     rollouts = charges.filter(pl.col("bucket") == "rollout")
     return Side(
         lines={
@@ -244,9 +242,6 @@ def _group(name: str, before: Side, now: Side, exact: Mapping[tuple[str, str], F
     )
     parts = {effect: exact.get((name, effect), Fraction(0)) for effect in EFFECTS}
     return Group(name=name, before_nano=cost0, cost_nano=cost1, effects=rounded(parts, cost1 - cost0))
-
-
-TOP = 10
 
 
 def build(

@@ -1,22 +1,17 @@
 """Cost of one run's correct answers, as tables: price lines, C3 with its interval, levers, and a breakdown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from rose.pricing.answers import breakdown, cost_per_correct, levers
 from rose.pricing.answers.breakdown import By
 from rose.pricing.answers.cost_per_correct import Resamples
 from rose.pricing.answers.levers import Lever
 from rose.pricing.figures import AMORTIZED, BLENDED, MARGINAL, Figure
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
-
-if TYPE_CHECKING:
-    from rose.pricing.run.priced import PricedRun
 
 _MILLION = 10**6
 _PER = "million answer tokens"
@@ -44,15 +39,21 @@ _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found co
 
 
 def cost(run: PricedRun, by: By | None = None) -> Section:
-    drawn = cost_per_correct.resample(run.groups)
-    tables = lines_and_c3(run, drawn)
+    tables = lines_and_c3(run, cost_per_correct.resample(run.groups))
     parts: dict[str, Table | Paragraph] = {**tables}
     at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
     if at is None or not at.cost:
         parts["says"] = Paragraph("No lever can be weighed: a factor of C3 is not known, or C3 is nothing.")
     else:
         ranked = levers.levers(at)
-        parts["levers"] = _levers(run, ranked)
+        parts["levers"] = report_table(
+            run.stamp,
+            "Which lever moves it most, dollars per million answer tokens",
+            "lever | value | derivative | elasticity | a tenth better | saves",
+            (_lever(run, lever) for lever in ranked),
+            view=BLENDED,
+            notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
+        )
         parts["says"] = Paragraph(levers.in_words(ranked))
     if by is not None:
         parts["parts"] = _parts(run, by, tables["lines"].row("blended")["per accepted"])
@@ -158,17 +159,6 @@ def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None
 
     per_correct, why_not = usd / ppv if usd is not None and ppv else None, why if usd is None else _NOT_AUDITED
     return tokens(usd, _PER, interval, why), tokens(per_correct, "million correct answer tokens", over_ppv, why_not)
-
-
-def _levers(run: PricedRun, ranked: tuple[Lever, ...]) -> Table:
-    return report_table(
-        run.stamp,
-        "Which lever moves it most, dollars per million answer tokens",
-        "lever | value | derivative | elasticity | a tenth better | saves",
-        (_lever(run, lever) for lever in ranked),
-        view=BLENDED,
-        notes=("Each moves alone. With fewer rollouts alpha falls too: the frontier weighs that.",),
-    )
 
 
 def _lever(run: PricedRun, lever: Lever) -> Row:

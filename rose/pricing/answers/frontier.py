@@ -13,12 +13,10 @@ Free slack, [D]: a slack second goes to inference iff (eta_n / n) * (r_I / N) > 
 a borrowed second, N the judged groups, T the device-seconds of updates; a slack second of training is one (r_T = 1). A
 direction is named only where the 95% intervals allow no other; else the answer is "not enough data to tell"."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rose.pricing import formulas
 from rose.pricing.answers import elasticity
@@ -28,17 +26,30 @@ from rose.pricing.charges.allocation import Allocation
 from rose.pricing.figures import AMORTIZED, BLENDED, Figure
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S
 from rose.pricing.query import rows
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.run.tokens import Tokens
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, interval
 from rose.pricing.table import Paragraph, Row, Section, report_table, values
 
-if TYPE_CHECKING:
-    from rose.pricing.run.priced import PricedRun
-
 Side = Literal["inference", "training", "neither", "not enough data to tell"]
 UNKNOWN: Side = "not enough data to tell"
 
+TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
+N, ETA_N = "rollouts for each answer (n)", "elasticity of alpha in rollouts (eta_n)"
+INDEPENDENT = "the same, if tries were independent"
+ETA_T, LEFT = "elasticity of alpha in training (eta_T)", "(eta_n - 1) / eta_T"
+_ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
+_SPEND = {
+    "inference_usd": "inference: time spent serving (D_I)",
+    "training_usd": "training, rollouts at the dedicated price (D_T)",
+    "training_with_borrowing_usd": "training, as it was paid for (D_T')",
+    "rollout_share": "rollouts' share of training (psi)",
+    "borrowed_share": "borrowed share of rollout tokens (phi)",
+    "cost_ratio": "borrowed over dedicated price of a token (c_O / c_D)",
+    "threshold": "threshold with two price lines (D_I / D_T)",
+    "kappa3": "threshold with three (kappa3)",
+}
 _TRAINING_BUCKETS = ("train", "sync", "activation", "transfer", "energy")
 
 
@@ -216,33 +227,15 @@ def _sign(interval: Interval | None) -> bool | None:
     return interval.low > 0
 
 
-TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
-N, ETA_N, INDEPENDENT = (
-    "rollouts for each answer (n)",
-    "elasticity of alpha in rollouts (eta_n)",
-    "the same, if tries were independent",
-)
-ETA_T, LEFT = "elasticity of alpha in training (eta_T)", "(eta_n - 1) / eta_T"
-_ALL_ALIKE = "not enough data: all or none of the trajectories were accepted"
-_SPEND = {
-    "inference_usd": "inference: time spent serving (D_I)",
-    "training_usd": "training, rollouts at the dedicated price (D_T)",
-    "training_with_borrowing_usd": "training, as it was paid for (D_T')",
-    "rollout_share": "rollouts' share of training (psi)",
-    "borrowed_share": "borrowed share of rollout tokens (phi)",
-    "cost_ratio": "borrowed over dedicated price of a token (c_O / c_D)",
-    "threshold": "threshold with two price lines (D_I / D_T)",
-    "kappa3": "threshold with three (kappa3)",
-}
-
-
 def frontier(run: PricedRun) -> Section:
     eta_n = elasticity.of_rollouts(run.groups)
     eta_t = elasticity.of_training(elasticity.steps(run.groups, rows(run.connection, "answers/step_training")))
     dollars = spend(run.allocation, run.cost)
     yields = slack(run.allocation, run.tokens, run.groups)
-    independent = _independent(run)
-    n = None if run.groups.rho is None else 1 + run.groups.rho
+    rho, rate, independent = run.groups.rho, run.groups.accept_rate, None
+    if rho is not None and rate is not None and 0 < rate < 1:
+        independent = formulas.best_of_n_elasticity(float(rate), float(1 + rho))
+    n = None if rho is None else 1 + rho
     return Section(
         {
             "answers": report_table(
@@ -280,13 +273,6 @@ def frontier(run: PricedRun) -> Section:
 
 def _elasticity(run: PricedRun, eta: Elasticity) -> Figure:
     return run.make.measure(eta.value, interval=eta.interval, why=eta.says, no_interval=bootstrap.TOO_FEW)
-
-
-def _independent(run: PricedRun) -> float | None:
-    rho, rate = run.groups.rho, run.groups.accept_rate
-    if rho is None or rate is None or not 0 < rate < 1:
-        return None
-    return formulas.best_of_n_elasticity(float(rate), float(1 + rho))
 
 
 def _left(run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str) -> Figure:

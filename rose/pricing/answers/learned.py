@@ -12,6 +12,7 @@ from rose.pricing.stats.uncertainty import Clusters, share_interval
 
 GROUPS_MIN = 30  #: Judged groups that make an end of a run long enough.
 Verdict = Literal["learned", "got worse", "cannot tell"]
+_ENDS = ("first", "last")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +81,3 @@ def together(parts: Sequence[Stretch]) -> Stretch:
     """Return several stretches as one. A group in two of them counts as two clusters."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in Stretch.__slots__ if name not in _ENDS}
     return Stretch(first=min(part.first for part in parts), last=max(part.last for part in parts), **sums)
-
-
-_ENDS = ("first", "last")

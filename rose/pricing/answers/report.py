@@ -1,16 +1,12 @@
 """Tables and sentences on the cost of a correct answer in one run, question by question."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rose.pricing.answers import cost, frontier, verifiers
+from rose.pricing.answers.breakdown import By
 from rose.pricing.money import PricingError
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Paragraph, Section
-
-if TYPE_CHECKING:
-    from rose.pricing.answers.breakdown import By
-    from rose.pricing.run.priced import PricedRun
 
 QUESTIONS = ("cost", "frontier", "verifiers")
 
@@ -24,8 +20,6 @@ def sections(
 ) -> dict[str, Section]:
     """Return the answers to QUESTIONS, or to one of them, by name. Raises PricingError for probes that cannot be used,
     and where only verifiers are asked for and there are no probes."""
-    from rose.pricing.answers import cost, frontier, verifiers
-
     made = {}
     if only in (None, "cost"):
         made["cost"] = cost.cost(run, by)

@@ -12,15 +12,12 @@ Cost, [D]: C = (g + v) / alpha dollars per accepted answer, with g what the run 
 price of a verdict and alpha the accept rate on the probes; C / PPV is the cost per correct one. The cheapest verifier
 is named where a bootstrap over the groups of probes, the same draws for all, gives it at least 95% of them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum, log
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,15 +27,18 @@ from rose.pricing.figures import BLENDED
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.query import rows
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap
 from rose.pricing.stats.bootstrap import Floats, Interval, Ints
 from rose.pricing.table import Paragraph, Row, Section, report_table
 
-if TYPE_CHECKING:
-    from rose.pricing.run.priced import PricedRun
-
 BINS = 10  #: Bins of probability of a calibration: [0, 0.1), ..., [0.9, 1].
 PROBES_MIN = 30  #: Shared probes below which no verifier is called the cheapest.
+_VERDICTS = "verdicts of the run whose truth is known"
+_NOT_COMPARED = "does not apply: they cannot be compared"
+_NO_TRUTH = "has its truth recorded (`correct`), so no verifier can be scored: give probes with --probes"
+_NO_TRAJECTORY = "not enough data: the run has no judged trajectory to take the cost of an answer from"
+JUDGED = "a judged trajectory, before its verdict"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,11 +59,10 @@ class Scores:
     @property
     def rates(self) -> tuple[float | None, ...]:
         """alpha at the verifier's threshold, TPR, FPR and PPV; None where there is nothing to divide by."""
-        wrong = self.probes - self.correct
         pairs = (
             (self.accepted, self.probes),
             (self.accepted_correct, self.correct),
-            (self.accepted - self.accepted_correct, wrong),
+            (self.accepted - self.accepted_correct, self.probes - self.correct),
             (self.accepted_correct, self.accepted),
         )
         return tuple(part / whole if whole else None for part, whole in pairs)
@@ -194,8 +193,7 @@ def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
     """Return the share of the draws in which each is the cheapest; verifiers that tie share a draw."""
     # One that accepted nothing correct in a draw, free of charge or not, has no cost there: the worst.
     costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
-    least = costs.min(axis=0)
-    ties = (costs == least) & np.isfinite(costs)
+    ties = (costs == costs.min(axis=0)) & np.isfinite(costs)
     shares = ties / np.maximum(ties.sum(axis=0), 1)
     return dict(zip(draws, (float(share) for share in shares.mean(axis=1)), strict=True))
 
@@ -216,13 +214,6 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
     if chance < bootstrap.CONFIDENCE:
         return None, f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws, and it takes 95%."
     return best.name, f"{best.name} makes a correct answer cheapest, in {chance:.1%} of the draws of {shared:,} probes."
-
-
-_VERDICTS = "verdicts of the run whose truth is known"
-_NOT_COMPARED = "does not apply: they cannot be compared"
-_NO_TRUTH = "has its truth recorded (`correct`), so no verifier can be scored: give probes with --probes"
-_NO_TRAJECTORY = "not enough data: the run has no judged trajectory to take the cost of an answer from"
-JUDGED = "a judged trajectory, before its verdict"
 
 
 def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Section:

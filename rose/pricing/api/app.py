@@ -25,25 +25,17 @@ from rose.http_limits import ACCEPTS, Connections, LimitedProtocol
 from rose.ledger import access, address
 from rose.ledger.layout import LedgerError
 from rose.pricing.api import metrics, questions
-from rose.pricing.api.questions import (
-    CostQuery,
-    ForecastQuery,
-    Ledger,
-    LedgerQuery,
-    ReportQuery,
-    SavedQuery,
-    TrustQuery,
-)
+from rose.pricing.api.questions import Ledger, LedgerQuery
 from rose.terminal import echo
 
 KEPT_S = 60.0  #: How long metrics are served before they are computed again.
 _OPEN_PATH = "/healthz"  #: Monitoring needs no token here.
 _QUERIES: dict[str, type[LedgerQuery]] = {
-    "/cost": CostQuery,
-    "/saved": SavedQuery,
-    "/forecast": ForecastQuery,
-    "/report": ReportQuery,
-    "/trust": TrustQuery,
+    "/cost": questions.CostQuery,
+    "/saved": questions.SavedQuery,
+    "/forecast": questions.ForecastQuery,
+    "/report": questions.ReportQuery,
+    "/trust": questions.TrustQuery,
 }
 _TEXT_MAX = 500
 
@@ -89,27 +81,27 @@ def application(
         return response
 
     @app.get("/cost")
-    def get_cost(query: Annotated[CostQuery, Query()]) -> dict[str, Any]:
+    def get_cost(query: Annotated[questions.CostQuery, Query()]) -> dict[str, Any]:
         """Return the cost of a period by team, run, task ..."""
         return answer("/cost", query)
 
     @app.get("/saved")
-    def get_saved(query: Annotated[SavedQuery, Query()]) -> dict[str, Any]:
+    def get_saved(query: Annotated[questions.SavedQuery, Query()]) -> dict[str, Any]:
         """Return the savings of a period: fleet, teams and runs."""
         return answer("/saved", query)
 
     @app.get("/forecast")
-    def get_forecast(query: Annotated[ForecastQuery, Query()]) -> dict[str, Any]:
+    def get_forecast(query: Annotated[questions.ForecastQuery, Query()]) -> dict[str, Any]:
         """Return the forecast cost of a whole month."""
         return answer("/forecast", query)
 
     @app.get("/report")
-    def get_report(query: Annotated[ReportQuery, Query()]) -> dict[str, Any]:
+    def get_report(query: Annotated[questions.ReportQuery, Query()]) -> dict[str, Any]:
         """The cost report of a run."""
         return answer("/report", query)
 
     @app.get("/trust")
-    def get_trust(query: Annotated[TrustQuery, Query()]) -> dict[str, Any]:
+    def get_trust(query: Annotated[questions.TrustQuery, Query()]) -> dict[str, Any]:
         """Whether a ledger is sound, and up to when it was verified."""
         return answer("/trust", query)
 
@@ -117,8 +109,7 @@ def application(
     def get_metrics() -> Response:
         """This month's figures for Prometheus."""
         # A scraper does not wait: while figures are being computed, it gets the last ones.
-        stale = not kept or time.monotonic() - kept[0][0] >= KEPT_S
-        if stale and making.acquire(blocking=not kept):
+        if (not kept or time.monotonic() - kept[0][0] >= KEPT_S) and making.acquire(blocking=not kept):
             try:
                 kept[:] = [(time.monotonic(), metrics.text(served, clock()))]
             finally:

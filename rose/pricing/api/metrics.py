@@ -96,7 +96,11 @@ def text(served: Sequence[Ledger], now_ns: int) -> bytes:
     samples, month = Samples(), month_at(now_ns)
     for ledger in served:
         try:
-            _add_trust(samples, ledger)
+            checked, last = verify.verify(ledger.root, seen=ledger.seen), verified.state(ledger.root)
+            samples.add("rose_ledger_sound", [ledger.name], checked.ok)
+            samples.add("rose_ledger_problems", [ledger.name], len(checked.problems))
+            if last is not None:
+                samples.add("rose_ledger_verified_timestamp_seconds", [ledger.name], last.until_us / 1e6)
             # Read before any is added: figures of half a ledger would look whole.
             facts = {name: _read(ledger, month, name, now_ns) for name in provenances(ledger.root, month)}
             for team, nano in budget.budgets(ledger.root, month).items():
@@ -112,14 +116,6 @@ def text(served: Sequence[Ledger], now_ns: int) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(samples)
     return generate_latest(registry)
-
-
-def _add_trust(samples: Samples, ledger: Ledger) -> None:
-    checked, last = verify.verify(ledger.root, seen=ledger.seen), verified.state(ledger.root)
-    samples.add("rose_ledger_sound", [ledger.name], checked.ok)
-    samples.add("rose_ledger_problems", [ledger.name], len(checked.problems))
-    if last is not None:
-        samples.add("rose_ledger_verified_timestamp_seconds", [ledger.name], last.until_us / 1e6)
 
 
 def _read(ledger: Ledger, month: Period, provenance: str, now_ns: int) -> Facts | None:
@@ -148,8 +144,7 @@ def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
     samples.add("rose_cost_rollout_dollars", labels, _dollars(rollout_nano))
     samples.add("rose_cost_per_accepted_dollars", labels, _dollars(rollout_nano / accepted if accepted else None))
     samples.add("rose_serving_requests", labels, facts.requests)
-    kept = 1 - facts.missed / facts.requests if facts.requests else None
-    samples.add("rose_slo_attainment_ratio", labels, kept)
+    samples.add("rose_slo_attainment_ratio", labels, 1 - facts.missed / facts.requests if facts.requests else None)
     samples.add("rose_cost_example_prices", labels, facts.cost.stamp.book.example)
     # A sum without some of its runs would look like the whole.
     sums = {} if facts.saved is None else saved.summed(facts.saved.runs)
@@ -158,10 +153,6 @@ def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
             cash = sums["cash_saved_nano"] and sums["cash_saved_nano"][end]
             samples.add("rose_saved_dollars", [*labels, f"cash_saved_{end}"], _dollars(cash))
         samples.add("rose_saved_dollars", [*labels, "capacity_avoided"], _dollars(sums["capacity_avoided_nano"]))
-    _add_runs(samples, labels, facts)
-
-
-def _add_runs(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
     series: dict[tuple[str, str], defaultdict[Run, float]] = defaultdict(lambda: defaultdict(float))
     for run, name, view, value in _of_runs(facts):
         series[name, view][run] += value

@@ -70,7 +70,6 @@ class Ledger:
         key = (self._mark, book.sha256, book.chosen, provenance)
         if key not in self.saved_runs:
             self.saved_runs.clear()
-        kept = self.saved_runs.setdefault(key, {})
         return saved.saved(
             self.root,
             period,
@@ -80,7 +79,7 @@ class Ledger:
             provenance=provenance,
             now_ns=now_ns,
             seen=self.seen,
-            kept=kept,
+            kept=self.saved_runs.setdefault(key, {}),
         )
 
     def trust(self) -> dict[str, Any]:

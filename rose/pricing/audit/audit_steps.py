@@ -12,26 +12,17 @@ from typing import Any
 import polars as pl
 
 from rose.events import BUCKETS
+from rose.pricing import money
 from rose.pricing.audit.evidence import Evidence, Row
 from rose.pricing.charges import Stay
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
 from rose.pricing.charges.pricing import total
 from rose.pricing.charges.state import owned
-from rose.pricing.money import (
-    MW_NS_PER_KWH,
-    NANO_USD_PER_USD,
-    NS_PER_HOUR,
-    charge_nano_usd,
-    format_ns,
-    format_usd,
-    split,
-)
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
 
 _BYTES_PER_GB = 10**9
 _RECOMPUTED = "recomputed"
-
 
 Holder = tuple[str, str, str, str]
 
@@ -100,8 +91,8 @@ def capacity(
     if timed:
         ns = sum(timed.values())
         price = book.device_at(rows["device_class"][0], rows["pool"][0], hour_ns)
-        charge = charge_nano_usd(price.usd_per_hour, ns)
-        shares = split(charge, timed)
+        charge = money.charge_nano_usd(price.usd_per_hour, ns)
+        shares = money.split(charge, timed)
         rate = f"${price.usd_per_hour}"
         yield Step(
             title="price",
@@ -109,7 +100,8 @@ def capacity(
         )
         yield Step(
             title="device-hour",
-            says=f"{format_ns(ns)} provisioned in the hour cost {format_usd(charge)}, rounded once, half to even",
+            says=f"{money.format_ns(ns)} provisioned in the hour cost {money.format_usd(charge)}, rounded once, half "
+            "to even",
             sums=(
                 Sum(
                     f"{rate} x {ns:,} ns / 3,600,000,000,000 ns",
@@ -146,9 +138,9 @@ def capacity(
 def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
     """Return by holder its part of an hour of one device: shared time is cut equally, the rest to the first by name."""
     spans = [
-        (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + NS_PER_HOUR))
+        (stay.holder, max(stay.t0_ns, hour_ns), min(stay.t1_ns, hour_ns + money.NS_PER_HOUR))
         for stay in stays
-        if stay.t0_ns < hour_ns + NS_PER_HOUR and stay.t1_ns > hour_ns
+        if stay.t0_ns < hour_ns + money.NS_PER_HOUR and stay.t1_ns > hour_ns
     ]
     whole, own = ({holder: 0 for holder, *_ in spans} for _ in range(2))
     met: dict[Holder, set[Holder]] = {holder: set() for holder, *_ in spans}
@@ -167,8 +159,8 @@ def _part(ns: int, part: Held) -> Step:
     return Step(
         title="shared",
         says=(
-            f"the run held the device for {format_ns(part.held_ns)} of the hour, some of it together with {others}; "
-            "of that each has an equal part"
+            f"the run held the device for {money.format_ns(part.held_ns)} of the hour, some of it together with "
+            f"{others}; of that each has an equal part"
         ),
         sums=(Sum("its part of the time", ns, part.ns, "ns"),),
     )
@@ -186,7 +178,7 @@ def transfer(
     )
     for route in sorted(set(question_rows["route"])):
         price = book.transfer_at(route, hour_ns)
-        rate = Fraction(price.usd_per_gb) * NANO_USD_PER_USD / _BYTES_PER_GB
+        rate = Fraction(price.usd_per_gb) * money.NANO_USD_PER_USD / _BYTES_PER_GB
         yield Step(
             title="price",
             says=f"${price.usd_per_gb} for each GB over the route {route}{_entry(book, 'transfer', price)}",
@@ -217,7 +209,7 @@ def energy(
 ) -> Iterator[Step]:
     """Yield the steps of a device-hour's energy charges; readings of other runs (`everybodys`) are divided equally."""
     price = book.electricity_at(hour_ns)
-    rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / MW_NS_PER_KWH
+    rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * money.NANO_USD_PER_USD / money.MW_NS_PER_KWH
     metered = total(rows, "energy_mw_ns")
     shared = everybodys is not None and everybodys.height > rows.height
     yield Step(
@@ -262,7 +254,7 @@ def _rollout(
         for key in sorted(listed, key=_nulls)
     }
     scale = lcm(*(weight.denominator for weight in weights.values()))
-    shares = split(nano, {key: int(weight * scale) for key, weight in weights.items()})
+    shares = money.split(nano, {key: int(weight * scale) for key, weight in weights.items()})
     wanted = {_fate(row) for row in question_rows.iter_rows(named=True)}
     sums = [
         Sum(
@@ -307,7 +299,7 @@ def _slices(
             for key in sorted(reported_ns, key=lambda key: _rank(("", "", *key)))
             if reported_ns[key]
         }
-        reported_ns = Counter(split(part.ns, reported))
+        reported_ns = Counter(money.split(part.ns, reported))
         scaled = f", in proportion to the run's part, {part.ns:,} of {part.held_ns:,} ns"
     keys = [key for key in dict.fromkeys((*charged, *+reported_ns)) if key[1] != UNACCOUNTED]
     return Step(

@@ -42,19 +42,15 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
     except PricingError as error:
         return Check(0, 0, 0, (*problems, str(error)))
     for posting in posted:
-        problems += _files(root, posting)
+        for name in posting.files:
+            try:
+                store.file(root, posting, name)
+            except PricingError as error:
+                problems.append(str(error))
     problems += _foreign(root, posted)
     problems += _watermarks(root, posted)
     closes = sum(posting.number == 0 for posting in posted)
     return Check(closes, len(posted) - closes, sum(len(posting.files) for posting in posted), tuple(problems))
-
-
-def _files(root: Path, posting: Posting) -> Iterator[str]:
-    for name in posting.files:
-        try:
-            store.file(root, posting, name)
-        except PricingError as error:
-            yield str(error)
 
 
 def _foreign(root: Path, posted: Iterable[Posting]) -> Iterator[str]:

@@ -138,8 +138,7 @@ def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
 
 
 def _in_hour(row: Row, hour_ns: int) -> Row:
-    parts = dict(cut(row))
-    part = parts[hour_ns // NS_PER_HOUR]
+    part = dict(cut(row))[hour_ns // NS_PER_HOUR]
     keys = ("writer", "seq", "lease_id", "rollout_run_id", "train_run_id", "t0_ns", "t1_ns")
     return {key: row[key] for key in keys} | {bucket: part[bucket] for bucket in BUCKETS}
 

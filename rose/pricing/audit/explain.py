@@ -159,11 +159,8 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
     if rows.is_empty():
         raise QuestionError(question.none_like_it(frame))
     keys = ("fleet_run_id", "provenance", "device_id", "hour")
-    hours = (
-        rows.group_by(keys)
-        .agg(pl.col("cost_nano").sum())
-        .sort(["cost_nano", *keys], descending=[True, False, False, False, False])
-    )
+    hours = rows.group_by(keys).agg(pl.col("cost_nano").sum())
+    hours = hours.sort(["cost_nano", *keys], descending=[True, False, False, False, False])
     if hours.height > 1:
         listed = "\n".join(
             f"  --run {row['fleet_run_id']} --device {row['device_id']} --hour {row['hour']:%Y-%m-%dT%H}: "

@@ -13,14 +13,11 @@ The same useful rollout tokens, T, are priced
 These are amortized; the first one is the capacity avoided. Time is what the run measured, at the price of a device of
 one's own, also where others held the devices too."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from rose.pricing.borrowing.made import Made, made, together
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Bought, saved
@@ -29,9 +26,7 @@ from rose.pricing.charges.allocation import Allocation
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.price_books.pricebook import Offer
 from rose.pricing.query import rows
-
-if TYPE_CHECKING:
-    from rose.pricing.run.priced import PricedRun
+from rose.pricing.run.priced import PricedRun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,8 +79,7 @@ def compare(run: PricedRun, *, market: bool = True) -> Comparison:
         classes = {name: part for (_, name), part in own.items() if part.useful} or {
             name: part for (pool, name), part in by_class.items() if pool == "serving" and part.generated
         }
-        turns = rows(run.connection, "borrowing/turn_lengths")
-        age_s = _age_s(turns, "dedicated" if dedicated.useful else "borrowed")
+        age_s = _age_s(rows(run.connection, "borrowing/turn_lengths"), "dedicated" if dedicated.useful else "borrowed")
         for device_class, part in sorted(classes.items()):
             # Tokens that a preemption lost on a borrowed device would have been kept on one's own.
             kept = part.useful if dedicated.useful else part.generated - part.stale
@@ -112,8 +106,7 @@ def _idle_ns(allocation: Allocation) -> int:
         for time in dedicated.shared
         if time.bucket == "idle" and (time.fleet_run_id, time.device_id, time.pool, time.device_class) in names
     )
-    own_ns = sum(device.bucket_ns["idle"] + device.shared_idle_ns for device in worked)
-    return own_ns + round(sum(more, Fraction(0)))
+    return sum(device.bucket_ns["idle"] + device.shared_idle_ns for device in worked) + round(sum(more, Fraction(0)))
 
 
 def _increment(

@@ -187,8 +187,7 @@ def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
     if hourly.unknown:
         return hourly
     usd_per_ns = hourly.usd / NS_PER_HOUR
-    interval = _dollars(compared, None, usd_per_ns, stretches.lending)
-    return replace(hourly, usd=longer_ns * usd_per_ns, interval=interval)
+    return replace(hourly, usd=longer_ns * usd_per_ns, interval=_dollars(compared, None, usd_per_ns, stretches.lending))
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:

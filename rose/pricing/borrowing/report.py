@@ -1,12 +1,10 @@
 """Tables and sentences on what borrowing cost in one run. The same ledger and price book give the same tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rose.ledger.examine import Seen
 from rose.pricing import formulas
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.marginal import Marginal, price
@@ -16,21 +14,14 @@ from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, NOT_SET, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_ns, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.table import Paragraph, Row, Section, Table, columns, report_table
-
-if TYPE_CHECKING:
-    from rose.ledger.examine import Seen
-    from rose.pricing.run.priced import PricedRun
 
 QUESTIONS = ("risk", "price", "provision", "compare", "spikes")
 NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
 WOULD, WOULD_NOT = "if the fleet would have been there anyway", "if it would not"
-CAPACITY, CASH, ADDED, ADDED_THERE = (
-    "capacity avoided",
-    "cash saved",
-    "added by borrowing",
-    "added on dedicated devices",
-)
+CAPACITY, CASH = "capacity avoided", "cash saved"
+ADDED, ADDED_THERE = "added by borrowing", "added on dedicated devices"
 NEEDED, IDLE = "dedicated device time needed", "idle time of dedicated devices"
 PER_MILLION, PER_HOUR, WASTED = "charge for a million useful tokens", "charge for a device-hour", "wasted share"
 PER_GB = "price of a GB sent"
@@ -61,8 +52,6 @@ def saved_in_run(
     seen: Seen | None = None,
 ) -> Table:
     """Return what borrowing saved in a run. Raises what `rose.pricing.run.priced.priced` raises."""
-    from rose.pricing.run.priced import priced
-
     with priced(root, run_id, price_book, allow_unverified, seen) as run:
         return savings_table(run.make, compare(run), run.borrow)
 
@@ -107,10 +96,8 @@ def comparison(run: PricedRun) -> Section:
     """Return the borrow against its alternatives: was it worth it, and what would change that."""
     m, make, compared = run.borrow, run.make, compare(run)
     tokens, ways = compared.borrowed.useful, compared.alternatives
-    title, bought = (
-        f"The same {tokens:,} useful tokens otherwise",
-        None if compared.way is None else compared.way.bought,
-    )
+    title = f"The same {tokens:,} useful tokens otherwise"
+    bought = None if compared.way is None else compared.way.bought
     borrowed_usd = compared.borrowed.usd
     borrowed_per_million = _per_million(make, borrowed_usd, tokens, AMORTIZED, "measured")
     parts: dict[str, Table | Paragraph] = {

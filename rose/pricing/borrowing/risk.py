@@ -3,12 +3,9 @@ linear in the bill of dedicated devices, in every term of m, and in the probabil
 anyway [D]. Each is moved alone to either end of its range: its 95% interval or the price book's range, or 0 to 1 for a
 probability that the book does not state."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rose.clock import utc_us
 from rose.ledger import catalog
@@ -22,11 +19,9 @@ from rose.pricing.borrowing.terms import basis_of
 from rose.pricing.charges import preconditions
 from rose.pricing.figures import MARGINAL, Figures
 from rose.pricing.query import rows, set_variables, snapshot
+from rose.pricing.run.priced import PricedRun, run_facts
 from rose.pricing.stats.bootstrap import Interval
 from rose.pricing.table import Paragraph, Section, Table, notes, report_table, values
-
-if TYPE_CHECKING:
-    from rose.pricing.run.priced import PricedRun
 
 _CONFOUNDED = "confounded: "
 WINDOWS, WITHHELD, REQUESTS = "windows", "windows withheld", "requests while leases were allowed"
@@ -70,8 +65,6 @@ def risk(run: PricedRun) -> Section:
 def without_prices(root: Path, run_id: str) -> Harm:
     """Return what withheld windows say of a run, without a price book. Raises PricingError for an unknown run, one of
     mixed provenance, and one whose events were archived."""
-    from rose.pricing.run.priced import run_facts
-
     with closing(catalog.connect(root)) as connection:
         preconditions.refuse_archived(root, connection, run_id)
         run_facts(connection, run_id)

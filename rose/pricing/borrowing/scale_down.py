@@ -50,8 +50,7 @@ def decisions(path: Path) -> tuple[ScaleDown, ...]:
             read = [_decision(f"{path}: line {lines.line_num}", line) for line in lines]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PricingError(f"cannot read {path}: {error}. Give a CSV file with columns {', '.join(COLUMNS)}.") from None
-    spans = sorted(Span(str(one.device_id), one.t0_ns, one.t1_ns) for one in read)
-    for one, other in pairwise(spans):
+    for one, other in pairwise(sorted(Span(str(one.device_id), one.t0_ns, one.t1_ns) for one in read)):
         if one.device_id == other.device_id and other.from_ns < one.to_ns:
             raise PricingError(f"{path}: two spans of device {one.device_id!r} overlap; its time would count twice")
     return tuple(read)

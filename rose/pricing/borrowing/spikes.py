@@ -11,15 +11,12 @@ rollout time that is lost and serving that comes late.
 - c_O: cost over tau * (1 - w) * (Q - x), tokens of a rollout second that is not lost, w the stale share;
 - tail: the mean hourly cost of the most expensive hundredth of windows (CVaR at 99%)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, pi, sin, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,12 +26,10 @@ from rose.pricing.borrowing.terms import Row
 from rose.pricing.figures import MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_S
 from rose.pricing.query import rows, set_variables
+from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Floats, Ints, rounded
 from rose.pricing.table import Paragraph, Section, Table, report_table, values
 from rose.pricing.table import Row as Cells
-
-if TYPE_CHECKING:
-    from rose.pricing.run.priced import PricedRun
 
 COUPLINGS = (0.0, 0.25, 0.5, 0.75, 1.0)
 WINDOWS_MIN = 30  #: Fewest windows to pair.
@@ -97,8 +92,7 @@ def observed(load: Floats, demand: Floats) -> float | None:
 
 def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
     """Return r*, where c_O reaches a dedicated token's price, linear between couplings; None if nowhere."""
-    costs = [(point.r, point.usd_per_token) for point in points]
-    for (low_r, low), (high_r, high) in pairwise(costs):
+    for (low_r, low), (high_r, high) in pairwise([(point.r, point.usd_per_token) for point in points]):
         if low is None or high is None:
             continue
         if min(low, high) <= usd_per_token <= max(low, high) and low != high:

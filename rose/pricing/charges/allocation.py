@@ -23,7 +23,6 @@ UNACCOUNTED = "unaccounted"
 TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)
 ALL_BUCKETS: tuple[str, ...] = (*TIME_BUCKETS, "transfer", "energy")
 
-
 _Device = tuple[str, str, str, str]  # Fleet's run, device id, pool and class: two fleets may use the same device id.
 
 

@@ -49,14 +49,10 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
     if charges.shared.is_empty():
         return ()
     keys = (*DEVICE_KEY, "hardware_id", "hour")
-    times = (
-        charges.frame.filter(kind="capacity")
-        .join(charges.shared, on=keys)
-        .group_by(*keys, "lease_id", "bucket", "held_ns", "part_ns", "rollout_ns", "idle_ns", "busy_ns", "hardware_ns")
-        .agg(pl.col("ns", "cost_nano").sum())
-        .sort(*keys, "lease_id", "bucket")
-        .with_columns(hour_ns=pl.col("hour").dt.epoch("ns"))
-    )
+    columns = (*keys, "lease_id", "bucket", "held_ns", "part_ns", "rollout_ns", "idle_ns", "busy_ns", "hardware_ns")
+    capacity = charges.frame.filter(kind="capacity").join(charges.shared, on=keys)
+    times = capacity.group_by(columns).agg(pl.col("ns", "cost_nano").sum()).sort(*keys, "lease_id", "bucket")
+    times = times.with_columns(hour_ns=pl.col("hour").dt.epoch("ns"))
     return tuple(
         SharedTime(
             **{name: row[name] for name in (*DEVICE_KEY, "hour_ns", "lease_id", "bucket", "ns", "cost_nano")},

@@ -154,7 +154,8 @@ def _configure(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, new: bool) -> None:
-    added = increment.since(root, {} if new else _marks(connection))
+    marks = [] if new else connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
+    added = increment.since(root, {writer: Mark(*mark) for writer, *mark in marks})
     if not added.events and not new and not _new_id_files(connection, added):
         return
     if not new:
@@ -172,25 +173,14 @@ def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, new:
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
 
 
-def _marks(connection: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
-    marks = connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
-    return {writer: Mark(epoch, index, next_seq) for writer, epoch, index, next_seq in marks}
-
-
 def _new_id_files(connection: duckdb.DuckDBPyConnection, added: Increment) -> list[str]:
     known = dict(connection.execute("FROM id_file").fetchall())
     return [path for path, sha256 in added.id_files.items() if known.get(path) != sha256]
 
 
-def _create(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.execute(sql.read("sums/10_state.sql"))
-    connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
-
-
 def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *, first: bool) -> bool:
     """Add new events to the sums; without `first` in the open transaction. Returns False if earlier additions must be
     undone: another record of an event_id counts now, or a known device was in another pool or class for a time."""
-
     # Many small files are read once, large ones column by column.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
 
@@ -207,7 +197,8 @@ def _fold(connection: duckdb.DuckDBPyConnection, root: Path, added: Increment, *
     connection.execute(f"CREATE TEMP {made} added AS FROM ({added.select}) WHERE {_IN_TIME}")
     connection.execute(f"CREATE OR REPLACE TEMP VIEW writer_order AS {added.writer_order}")
     if first:
-        _create(connection)
+        connection.execute(sql.read("sums/10_state.sql"))
+        connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
     new_id_files = _new_id_files(connection, added)
     for view, paths in (("rolled_client_id", added.id_files), ("new_rolled_client_id", new_id_files)):
         connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {sources.client_ids(root, paths)}")

@@ -129,8 +129,7 @@ class Bill:
         """Charges plus corrections, with `closed`: whether the hour is closed."""
         frames = [part.frame for part in (*reversed(self.corrections), *self.charges)]
         summed = charge_algebra.add(frames) if self.corrections else charge_algebra.canonical(pl.concat(frames))
-        opened = pl.any_horizontal(pl.lit(False), *map(charge_algebra.in_period, self.open))
-        return summed.with_columns(closed=~opened)
+        return summed.with_columns(closed=~pl.any_horizontal(pl.lit(False), *map(charge_algebra.in_period, self.open)))
 
     def by(self, *keys: str, amounts: tuple[str, ...] = ("cost_nano",), every: str = "1h") -> pl.DataFrame:
         """Return amounts by hour (or day: `every` 1d), `keys` and `closed`."""

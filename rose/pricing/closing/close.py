@@ -65,7 +65,11 @@ def close(
         if priced.frame.is_empty():
             raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
         _refuse_closed(root, period, priced.provenance)
-        open_runs = _open_runs(root, period, priced)
+        with catalog.connect(root) as connection:
+            set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
+            runs = rows(connection, "closing/open_runs")
+        charged = set(priced.frame["run_id"].unique())
+        open_runs = [run["run_id"] for run in runs if run["run_id"] in charged or run["started_ns"] >= period.from_ns]
         if open_runs and not with_open_runs:
             raise PricingError(
                 f"in the period {period.label} a run has not ended: {', '.join(open_runs)}. Close when it has, or "
@@ -89,7 +93,6 @@ def close(
 
 
 def _refuse_closed(root: Path, period: Period, provenance: str) -> None:
-    """Raises PricingError if an hour of the period is closed."""
     for close_id, (first, *_) in postings(root).items():
         if first.provenance == provenance and first.period.overlaps(period):
             raise PricingError(
@@ -158,21 +161,12 @@ def make_posting(
 
 
 def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    summed = frame.group_by("kind", "bucket").agg(exact(name) for name in AMOUNTS)
-    return summed.sort("kind", "bucket").to_dicts()
+    return frame.group_by("kind", "bucket").agg(exact(name) for name in AMOUNTS).sort("kind", "bucket").to_dicts()
 
 
 def _stays(priced: Charges) -> pl.DataFrame:
     schema = {field.name: pl.Int64 if field.type is int else pl.String for field in dataclasses.fields(Stay)}
     return pl.DataFrame([dataclasses.astuple(stay) for stay in priced.stays], schema=schema, orient="row")
-
-
-def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
-    with catalog.connect(root) as connection:
-        set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
-        runs = rows(connection, "closing/open_runs")
-    charged = set(priced.frame["run_id"].unique())
-    return [run["run_id"] for run in runs if run["run_id"] in charged or run["started_ns"] >= period.from_ns]
 
 
 def _new_id(root: Path, period: Period, provenance: str) -> str:

@@ -163,8 +163,7 @@ def watermark(root: Path) -> dict[str, tuple[int, str]]:
         if part.state == "live":
             folder = root / part.folder
             newest = segments.segment_names(folder)[-1]
-            last_seq = segments.read_header((folder / newest).read_bytes()).last_seq
-            heads[writer] = (last_seq, segments.sha256_in(newest))
+            heads[writer] = (segments.read_header((folder / newest).read_bytes()).last_seq, segments.sha256_in(newest))
         else:
             manifest = examine.manifest((root / part.manifest).read_bytes())
             heads[writer] = (int(manifest.said["last_seq"]), manifest.last.sha256)

@@ -29,17 +29,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Stay
-from rose.pricing.closing.records import (
-    ADOPTED,
-    BUDGETED,
-    CLOSED,
-    RESTATED,
-    Adoption,
-    Budget,
-    Posting,
-    adopted,
-    postings,
-)
+from rose.pricing.closing import records
 from rose.pricing.money import PricingError, QuestionError
 from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -49,9 +39,9 @@ CHARGES_FILE = "charges.parquet"
 STAYS_FILE = "stays.parquet"
 
 
-def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Posting]:
+def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[records.Posting]:
     """Return the postings of a close up to `as_of_ns` (UTC). Raises PricingError for an unknown or later close."""
-    known = postings(root)
+    known = records.postings(root)
     if close_id not in known:
         if folder(root, close_id).exists():
             raise PricingError(
@@ -70,7 +60,7 @@ def of_close(root: Path, close_id: str, as_of_ns: int | None = None) -> list[Pos
     return [posting for posting in posted if posting.posted_ns <= as_of_ns]
 
 
-def file(root: Path, posting: Posting, name: str) -> Path:
+def file(root: Path, posting: records.Posting, name: str) -> Path:
     """Return the path of a frozen file. Raises PricingError if it is missing or was changed."""
     path = folder(root, posting.close_id) / name
     try:
@@ -86,13 +76,13 @@ def file(root: Path, posting: Posting, name: str) -> Path:
     return path
 
 
-def stays(root: Path, posting: Posting) -> tuple[Stay, ...]:
+def stays(root: Path, posting: records.Posting) -> tuple[Stay, ...]:
     """Return the time of each device in a closed period. Raises PricingError."""
     frame = pl.read_parquet(file(root, posting, STAYS_FILE), hive_partitioning=False)
     return tuple(Stay(*row) for row in frame.iter_rows())
 
 
-def book_of(root: Path, posting: Posting) -> PriceBook:
+def book_of(root: Path, posting: records.Posting) -> PriceBook:
     """Return a posting's price book, from its frozen text. Raises PricingError, PriceBookError."""
     text = file(root, posting, posting.book.file).read_text("utf-8")
     return choice.chosen(pricebook.parse(text, posting.book.source), choice.FROZEN)
@@ -117,7 +107,7 @@ def parquet(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
+def post(root: Path, posting: records.Posting, contents: Mapping[str, bytes]) -> None:
     """Freeze a posting with the bytes of its files. The caller holds `lock`. Raises LedgerError if the disk or the
     ledger refuses; if the event was recorded, the next call finishes the posting."""
     assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
@@ -132,7 +122,7 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         event = Ledger(
-            action=RESTATED if posting.number else CLOSED,
+            action=records.RESTATED if posting.number else records.CLOSED,
             at_us=posting.posted_us,
             event_id=f"{posting.close_id}/{posting.number}",
             detail_json=json.dumps(posting.to_json()),
@@ -144,22 +134,22 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
 
 
-def record_budget(root: Path, budget: Budget) -> None:
+def record_budget(root: Path, budget: records.Budget) -> None:
     """Put a budget into the ledger. The caller holds `lock`. Raises LedgerError."""
-    _record(root, BUDGETED, budget.set_us, dataclasses.asdict(budget))
+    _record(root, records.BUDGETED, budget.set_us, dataclasses.asdict(budget))
 
 
-def adopt(root: Path, book: PriceBook, *, by: str) -> Adoption:
+def adopt(root: Path, book: PriceBook, *, by: str) -> records.Adoption:
     """Price the ledger by a book from now on; returns its record. Raises PricingError for made-up prices."""
     root = layout.check(root)
     choice.refuse_example(book, "adoption")
     with lock(root):
-        if (last := adopted(root)) is not None and last.text == book.text:
+        if (last := records.adopted(root)) is not None and last.text == book.text:
             return last
-        adoption = Adoption(
+        adoption = records.Adoption(
             name=book.name, version=book.version, sha256=book.sha256, text=book.text, adopted_us=utc_us(), adopted_by=by
         )
-        _record(root, ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
+        _record(root, records.ADOPTED, adoption.adopted_us, dataclasses.asdict(adoption))
     return adoption
 
 
@@ -168,7 +158,7 @@ def _record(root: Path, action: str, at_us: int, detail: Mapping[str, Any]) -> N
         log.record(Ledger(action=action, at_us=at_us, detail_json=json.dumps(detail)), durable=True)
 
 
-def publish(root: Path, posted: list[Posting]) -> None:
+def publish(root: Path, posted: list[records.Posting]) -> None:
     """Give posted files their names, if the process that posted them was killed before it did."""
     if all((folder(root, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
@@ -184,7 +174,7 @@ def discard_unposted(root: Path) -> None:
         shutil.rmtree(path)
 
 
-def finish(root: Path, posted: list[Posting]) -> None:
+def finish(root: Path, posted: list[records.Posting]) -> None:
     for posting in posted:
         temporary, final = staged(root, posting.close_id), folder(root, posting.close_id)
         waiting = [name for name, sha256 in posting.files.items() if _is(temporary / name, sha256)]

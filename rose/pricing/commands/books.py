@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.pricing.commands.common import (
-    BookOption,
-    MonthOption,
-    ProvenanceOption,
-    UnverifiedOption,
-    WhoOption,
-    clear_errors,
-    month_of,
-    period_of,
-    print_answer,
-)
+from rose.pricing.commands import common
 from rose.terminal import echo, echo_error, visible
 
 if TYPE_CHECKING:
@@ -41,25 +31,25 @@ def close(
         str, typer.Option("--period", "-p", help="UTC: 2026-10, last-month, 2026-10-03, 2026-10-03T05, FROM..TO.")
     ],
     ledger: LedgerOption = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
-    who: WhoOption = None,
+    price_book: common.BookOption = None,
+    provenance: common.ProvenanceOption = None,
+    who: common.WhoOption = None,
     receipt: ReceiptOption = None,
     *,
     with_open_runs: Annotated[
         bool, typer.Option("--with-open-runs", help="Close although a run of the period has not ended.")
     ] = False,
-    allow_unverified: UnverifiedOption = False,
+    allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import close as closing
         from rose.pricing.closing.records import adopted
         from rose.pricing.price_books import choice
 
-        root, whole = ledger_root(ledger), period_of(period)
+        root, whole = ledger_root(ledger), common.period_of(period)
         if receipt is not None:
             check_place(receipt)
         from_ns, to_ns = whole.from_ns, whole.to_ns
@@ -90,13 +80,13 @@ def restate(
     price_book: Annotated[
         str | None, typer.Option("--price-book", "-b", help="A price book TOML file; else the one of the last posting.")
     ] = None,
-    who: WhoOption = None,
+    who: common.WhoOption = None,
     receipt: ReceiptOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
     """Price a closed period again and post the difference as a correction; the close itself never changes."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.ledger.evidence.receipt import check_place
         from rose.pricing.closing import restate as restating
         from rose.pricing.closing import store
@@ -108,7 +98,7 @@ def restate(
         book = None if price_book is None else choice.choose(root, price_book)
         if restating.restate(root, close_id, reason, book, by=who) is None:
             nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
-            print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
+            common.print_answer(as_json, lambda: nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
         _say(root, store.of_close(root, close_id), receipt, as_json)
 
@@ -123,17 +113,17 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Every closed period, or one with its corrections; `rose cost --close` divides it."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.pricing.closing import records, store, tables
 
         root = ledger_root(ledger)
         if close_id is not None:
             posted = store.of_close(root, close_id)
-            print_answer(as_json, lambda: _facts(posted), lambda: tables.postings(posted))
+            common.print_answer(as_json, lambda: _facts(posted), lambda: tables.postings(posted))
             return
         closes = records.postings(root)
         nothing = ["no period is closed yet; `rose books close` closes one"]
-        print_answer(
+        common.print_answer(
             as_json,
             lambda: [_facts(posted) for posted in closes.values()],
             lambda: tables.closes(closes) if closes else nothing,
@@ -152,7 +142,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check the books against the ledger, and the ledger against its chain; exit code 1 if anything is wrong."""
-    with clear_errors():
+    with common.clear_errors():
         import dataclasses
 
         from rose.ledger.evidence import continuation
@@ -163,7 +153,7 @@ def verify(
         sound = (
             f"{checked.closes} closes, {checked.corrections} corrections, {checked.files} files: the books are sound"
         )
-        print_answer(
+        common.print_answer(
             as_json,
             lambda: {"ok": not checked.problems, **dataclasses.asdict(checked), "against": list(receipts)},
             lambda: list(checked.problems) or [sound],
@@ -178,24 +168,24 @@ def budget(
         str | None, typer.Argument(help="The tag `team` of the runs to set a budget for; without, budgets are shown.")
     ] = None,
     usd: Annotated[str | None, typer.Argument(help="Dollars of amortized cost, such as 12000 or 12000.50.")] = None,
-    month: MonthOption = None,
+    month: common.MonthOption = None,
     ledger: LedgerOption = None,
-    who: WhoOption = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
+    who: common.WhoOption = None,
+    price_book: common.BookOption = None,
+    provenance: common.ProvenanceOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
     """Set a team's budget for a month; or show budgets, what is spent, the forecast and the chance of going over."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.pricing.watch import budget, tables
 
-        root, whole = ledger_root(ledger), month_of(month)
+        root, whole = ledger_root(ledger), common.month_of(month)
         if team is not None:
             _set_budget(root, team, usd, whole, who, as_json)
             return
         rows = budget.show(root, whole, price_book, provenance=provenance)
-        print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.budgets(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.budgets(rows))
 
 
 def _set_budget(root: Path, team: str, usd: str | None, month: Period, who: str | None, as_json: bool) -> None:
@@ -209,7 +199,9 @@ def _set_budget(root: Path, team: str, usd: str | None, month: Period, who: str 
     nano = budget.set_budget(root, team, usd, month, by=who)
     data = {"team": team, "month": month.label, "budget_nano": nano, "replaced_nano": before, "currency": USD}
     replaced = "" if before is None else f", in place of {format_usd(before)}"
-    print_answer(as_json, lambda: data, lambda: [f"budget of {team} for {month.label}: {format_usd(nano)}{replaced}"])
+    common.print_answer(
+        as_json, lambda: data, lambda: [f"budget of {team} for {month.label}: {format_usd(nano)}{replaced}"]
+    )
     if (unknown := cost.unknown_team(root, team)) is not None:
         echo(f"warning: {unknown}", err=True, colour=typer.colors.YELLOW)
 
@@ -226,15 +218,15 @@ def explain_command(
     fate: Annotated[str | None, typer.Option("--fate", help="Fate of its tokens.")] = None,
     policy_version: Annotated[int | None, typer.Option("--policy-version", help="Version that made them.")] = None,
     close_id: Annotated[str | None, typer.Option("--close", help="Explain the booked figure of this close.")] = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
+    price_book: common.BookOption = None,
+    provenance: common.ProvenanceOption = None,
     *,
     events: Annotated[bool, typer.Option("--events", help="List every single event.")] = False,
-    allow_unverified: UnverifiedOption = False,
+    allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.pricing.audit import explain
         from rose.pricing.closing import period
         from rose.pricing.money import NS_PER_HOUR
@@ -259,7 +251,7 @@ def explain_command(
             answers = [explain.explain(root, question, book, provenance=provenance, allow_unverified=allow_unverified)]
         else:
             answers = explain.explain_closed(root, question, close_id)
-        print_answer(
+        common.print_answer(
             as_json,
             lambda: [answer.to_json(events) for answer in answers],
             lambda: (line for answer in answers for line in explain.elements(answer, with_events=events)),
@@ -271,10 +263,9 @@ def explain_command(
 
 
 def _facts(posted: list[Posting]) -> dict[str, Any]:
-    total_nano = sum(posting.cost_nano for posting in posted)
     return {
         "close_id": posted[0].close_id,
-        "total_nano": total_nano,
+        "total_nano": sum(posting.cost_nano for posting in posted),
         "currency": posted[0].book.currency,
         "verified": all(posting.verified for posting in posted),
         "postings": [posting.facts for posting in posted],
@@ -296,4 +287,4 @@ def _say(root: Path, posted: list[Posting], file: Path | None, as_json: bool) ->
             f"receipt {file}, SHA-256 {sha256}: keep it where nobody who can write to the ledger can change it; "
             "`rose books verify --against` takes it"
         )
-    print_answer(as_json, lambda: data, lambda: (*tables.postings(posted), advice))
+    common.print_answer(as_json, lambda: data, lambda: (*tables.postings(posted), advice))

@@ -20,7 +20,6 @@ def report_command(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
-
     from rose.ledger import verified
     from rose.ledger.access import logged
     from rose.pricing import console

@@ -11,18 +11,7 @@ from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
 from rose.ledger.commands.output import json_text
-from rose.pricing.commands.common import (
-    BookOption,
-    MonthOption,
-    PeriodOption,
-    ProvenanceOption,
-    TzOption,
-    UnverifiedOption,
-    clear_errors,
-    month_of,
-    period_of,
-    print_answer,
-)
+from rose.pricing.commands import common
 from rose.terminal import echo, echo_data
 
 if TYPE_CHECKING:
@@ -35,7 +24,7 @@ OneRunOption = Annotated[str | None, typer.Option("--run", help="One run only.")
 
 
 def cost_command(
-    period: PeriodOption = None,
+    period: common.PeriodOption = None,
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,10 +39,10 @@ def cost_command(
     view: Annotated[
         str, typer.Option("--view", help="amortized, or fully-loaded: idle time on the work that it is there for.")
     ] = "amortized",
-    tz: TzOption = None,
+    tz: common.TzOption = None,
     ledger: LedgerOption = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
+    price_book: common.BookOption = None,
+    provenance: common.ProvenanceOption = None,
     close: Annotated[
         str | None, typer.Option("--close", help="One close with its corrections, and no other hour.")
     ] = None,
@@ -64,11 +53,11 @@ def cost_command(
         Path | None, typer.Option("--out", "-o", help="Write a .csv, or a .html page to send or print.")
     ] = None,
     *,
-    allow_unverified: UnverifiedOption = False,
+    allow_unverified: common.UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a period's cost by up to six dimensions: closed hours from the books, open hours priced now."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.money import PricingError
         from rose.pricing.spend import cost, tables
@@ -97,7 +86,7 @@ def cost_command(
         with logged(root, "report", f"cost {question.period.label}"), progress_bar("Adding up"):
             answer = cost.ask(root, question, price_book, allow_unverified=allow_unverified)
         if out is None:
-            print_answer(as_json, answer.to_json, lambda: tables.terminal(answer))
+            common.print_answer(as_json, answer.to_json, lambda: tables.terminal(answer))
         else:
             _write(root, answer, out)
 
@@ -126,7 +115,7 @@ def _write(root: Path, answer: Cost, path: Path) -> None:
 
 
 def changes_command(
-    period: PeriodOption = None,
+    period: common.PeriodOption = None,
     before: Annotated[
         str | None, typer.Option("--before", help="The period to compare with; else as long a time just before.")
     ] = None,
@@ -134,70 +123,70 @@ def changes_command(
         str, typer.Option("--by", help="team, run, device-class, pool, device, bucket, task or version.")
     ] = "team",
     top: Annotated[int, typer.Option("--top", min=1, help="Show so many lines; JSON has all.")] = 10,
-    tz: TzOption = None,
+    tz: common.TzOption = None,
     ledger: LedgerOption = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
+    price_book: common.BookOption = None,
+    provenance: common.ProvenanceOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
     """Show why cost changed between two periods: effects that sum to the difference to the nano-dollar."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.clock import utc_us
         from rose.pricing.answers import changes
         from rose.pricing.spend.calendar import Calendar
 
-        root, now = ledger_root(ledger), period_of(period, tz)
-        was = None if before is None else period_of(before, tz)
+        root, now = ledger_root(ledger), common.period_of(period, tz)
+        was = None if before is None else common.period_of(before, tz)
         with logged(root, "report", f"changes {now.label}"), progress_bar("Adding up"):
             answer = changes.build(root, now, was, by=by, price_book=price_book, provenance=provenance)
-        print_answer(as_json, answer.to_json, lambda: changes.terminal(answer, Calendar(tz or "UTC"), top))
+        common.print_answer(as_json, answer.to_json, lambda: changes.terminal(answer, Calendar(tz or "UTC"), top))
         if now.to_ns > utc_us() * 1000 and not as_json:
             echo("The period is not over, so its cost may still grow.", err=True, colour=typer.colors.YELLOW)
 
 
 def saved_command(
-    period: PeriodOption = None,
+    period: common.PeriodOption = None,
     team: TeamOption = None,
     run: OneRunOption = None,
-    tz: TzOption = None,
+    tz: common.TzOption = None,
     ledger: LedgerOption = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
+    price_book: common.BookOption = None,
+    provenance: common.ProvenanceOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
     """Show cash saved and capacity avoided by borrowing: fleet, teams and runs."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.pricing.spend import tables
         from rose.pricing.spend.calendar import Calendar
         from rose.pricing.spend.saved import saved
 
-        root, whole = ledger_root(ledger), period_of(period, tz)
+        root, whole = ledger_root(ledger), common.period_of(period, tz)
         with logged(root, "report", f"saved {whole.label}"), progress_bar("Comparing runs") as progress:
             answer = saved(root, whole, price_book, team=team, run_id=run, provenance=provenance, progress=progress)
-        print_answer(as_json, answer.to_json, lambda: tables.saved_terminal(answer, Calendar(tz or "UTC")))
+        common.print_answer(as_json, answer.to_json, lambda: tables.saved_terminal(answer, Calendar(tz or "UTC")))
 
 
 def forecast_command(
     ledger: LedgerOption = None,
-    month: MonthOption = None,
+    month: common.MonthOption = None,
     team: Annotated[
         str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
     ] = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
+    price_book: common.BookOption = None,
+    provenance: common.ProvenanceOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
     """Show the forecast cost of a whole month: the fleet and every team, with a budget or without."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.pricing.watch import budget, tables
 
-        root, whole = ledger_root(ledger), month_of(month)
+        root, whole = ledger_root(ledger), common.month_of(month)
         with logged(root, "report", f"forecast {whole.label}"), progress_bar("Adding up"):
             rows = budget.expected(root, whole, price_book, team, provenance=provenance)
-        print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.forecasts(rows))
+        common.print_answer(as_json, lambda: [row.to_json() for row in rows], lambda: tables.forecasts(rows))
 
 
 def reconcile_command(
@@ -209,16 +198,16 @@ def reconcile_command(
         str, typer.Option("--tolerance", help="How far both may differ, device by device, in percent of the ledger's.")
     ] = "0.5%",
     ledger: LedgerOption = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
+    price_book: common.BookOption = None,
+    provenance: common.ProvenanceOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
     """Compare a vendor's bill with the ledger, by device and day. Exit code 1 beyond the tolerance."""
-    with clear_errors():
+    with common.clear_errors():
         from rose.pricing import console, reconcile
 
-        root, share, whole = ledger_root(ledger), _share(tolerance), period_of(period)
+        root, share, whole = ledger_root(ledger), _share(tolerance), common.period_of(period)
         with logged(root, "report", f"reconcile {whole.label}"), progress_bar("Reconciling"):
             answer = reconcile.reconcile(root, invoice, whole, price_book, tolerance=share, provenance=provenance)
         if as_json:

@@ -51,14 +51,9 @@ def write(bill: Bill, path: Path, *, progress: Progress = lambda done, total: No
 
 
 def charges_nano(bill: Bill) -> dict[str, int]:
-    return {
-        bucket: int(nano)
-        for bucket, nano in pl.concat([part.frame.select("bucket", "cost_nano") for part in bill.parts])
-        .group_by("bucket")
-        .agg(pl.col("cost_nano").sum())
-        .sort("bucket")
-        .iter_rows()
-    }
+    charged = pl.concat([part.frame.select("bucket", "cost_nano") for part in bill.parts])
+    sums = charged.group_by("bucket").agg(pl.col("cost_nano").sum()).sort("bucket")
+    return {bucket: int(nano) for bucket, nano in sums.iter_rows()}
 
 
 def _write(bill: Bill, path: Path, progress: Progress) -> None:
@@ -119,8 +114,7 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
         names = book.currency, book.name, book.version, book.sha256
         parts.append((number, part.correction, part.invoice_id, *ends, *names))
         for price in [] if part.correction else prices.used(part):  # A correction needs no price; its book may lack it.
-            usd_pico = round(price.usd * _PICO)
-            used.append((number, price.item, price.stretch, usd_pico, price.name, price.commitment))
+            used.append((number, price.item, price.stretch, round(price.usd * _PICO), price.name, price.commitment))
     query.insert(connection, "part", parts)
     query.insert(connection, "price", used)
     with catalog.connect(bill.root) as ledger:

@@ -1,6 +1,6 @@
 """Whether FOCUS rows keep FOCUS's rules and add up. Row 1 is the first below the header."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
         connection.read_parquet(str(path), file_row_number=True).create_view("stored")
         connection.execute("CREATE TEMP VIEW focus AS SELECT file_row_number + 1 AS row, * FROM stored")
         connection.execute(sql.read("export/amounts.sql"))
-        faults = _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
+        faults = (*_of_rows(connection), *_of_duplicates(connection), *_of_balance(connection))
         sums = _records(connection, "focus_sums")
     buckets = {row["bucket"]: int(row["effective"] or 0) for row in sums if row["bucket"] is not None}
     faults += tuple(
@@ -68,41 +68,35 @@ def check(path: Path, charges_nano: Mapping[str, int]) -> Report:
     return Report(sum(int(row["rows"]) for row in sums), totals, faults)
 
 
-def _of_rows(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:
+def _of_rows(connection: duckdb.DuckDBPyConnection) -> Iterator[Fault]:
     # Counting breaches takes several times as long as finding whether there is one.
     connection.execute("CREATE OR REPLACE TEMP MACRO breach(row, bad) AS min(CASE WHEN bad THEN row END)")
     if not any(_records(connection, "focus_rules")[0].values()):
-        return ()
+        return
     connection.execute(
         "CREATE OR REPLACE TEMP MACRO breach(row, bad) AS "
         "{'rows': count(*) FILTER (bad), 'first': min(row, 5) FILTER (bad)}"
     )
-    faults = []
     for rule, breaches in _records(connection, "focus_rules")[0].items():
         if breaches["rows"]:
             column, first = rule.split(" ", 1)[0], tuple(breaches["first"])
             held = connection.execute(f"SELECT {column}::VARCHAR FROM focus WHERE row = ?", [first[0]]).fetchall()
-            faults.append(Fault(rule, breaches["rows"], first, held[0][0] or "no value"))
-    return tuple(faults)
+            yield Fault(rule, breaches["rows"], first, held[0][0] or "no value")
 
 
-def _of_duplicates(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:
-    return tuple(
-        Fault(f"charges for the same as row {row['first']}", int(row["rows"]), tuple(map(int, row["again"])))
-        for row in _records(connection, "focus_duplicates")
-    )
+def _of_duplicates(connection: duckdb.DuckDBPyConnection) -> Iterator[Fault]:
+    for row in _records(connection, "focus_duplicates"):
+        yield Fault(f"charges for the same as row {row['first']}", int(row["rows"]), tuple(map(int, row["again"])))
 
 
-def _of_balance(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:
-    faults = []
+def _of_balance(connection: duckdb.DuckDBPyConnection) -> Iterator[Fault]:
     for row in _records(connection, "focus_balance"):
         subject = f"the hour of {row['CommitmentDiscountId']} from {row['ChargePeriodStart']}, run {row['x_RunId']}"
         if row["purchased"] != row["used"]:
             text = f"was purchased for {row['purchased']}, and EffectiveCost of its usage sums to {row['used']}"
         else:
             text = f"has {row['purchased_hours']} hours purchased, and {row['used_hours']} used and unused"
-        faults.append(Fault(f"{subject}, {text}", 1, (int(row["first"]),)))
-    return tuple(faults)
+        yield Fault(f"{subject}, {text}", 1, (int(row["first"]),))
 
 
 def _records(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:

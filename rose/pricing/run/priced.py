@@ -25,7 +25,7 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot_pinned
 from rose.pricing.run import tokens
-from rose.pricing.run.tokens import Spread, Tokens
+from rose.pricing.run.tokens import Tokens
 
 #: What a report cannot do without: devices for what a run cost, verdicts for what a correct answer cost.
 Needs = Literal["device", "verdict"]
@@ -84,7 +84,13 @@ def priced(
         from_ns, to_ns = allocation.period_ns
         borrow = marginal(connection, run_id, allocation, book)
         counted = tokens.count(connection, run_id)
-        spreads = _spreads(connection, charged, allocation.period_ns)
+        set_variables(connection, period_from_ns=from_ns, period_end_ns=to_ns, blocks=tokens.BLOCKS)
+        places: dict[tuple[str, str], list[Made]] = {}
+        for (pool, device_class), part in made(charged).items():
+            places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(part)
+        sums = {key: together(parts) for key, parts in places.items()}
+        usd_per_ns = {key: float(part.usd / part.rollout_ns) for key, part in sums.items() if part.rollout_ns}
+        spreads = tokens.spreads(rows(connection, "run/rollout_blocks"), usd_per_ns)
         yield PricedRun(
             connection=connection,
             run=run,
@@ -103,18 +109,6 @@ def priced(
             groups=cost_per_correct.groups(connection, run_id),
             cost=cost_per_correct.token_cost(allocation, counted, borrow, spreads),
         )
-
-
-def _spreads(
-    connection: duckdb.DuckDBPyConnection, charged: charges.Charges, period_ns: tuple[int, int]
-) -> dict[str, Spread]:
-    set_variables(connection, period_from_ns=period_ns[0], period_end_ns=period_ns[1], blocks=tokens.BLOCKS)
-    places: dict[tuple[str, str], list[Made]] = {}
-    for (pool, device_class), part in made(charged).items():
-        places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(part)
-    sums = {key: together(parts) for key, parts in places.items()}
-    usd_per_ns = {key: float(part.usd / part.rollout_ns) for key, part in sums.items() if part.rollout_ns}
-    return tokens.spreads(rows(connection, "run/rollout_blocks"), usd_per_ns)
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection, needs: Needs = "device") -> str:

@@ -27,11 +27,8 @@ from rose.pricing.table import Element, Mark, Paragraph, Row, Section, Table, co
 CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
 P99_SAMPLES = 100  #: With fewer samples than this, a 99th percentile is the largest one measured.
 NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are shown, times and costs are not SGLang's"
-FLEET_COST, HARVEST, UNUSED = (
-    "Fleet cost (amortized)",
-    "Idle serving time put to work (harvest share)",
-    "Leased, not used (idle time of serving devices under a lease)",
-)
+FLEET_COST, HARVEST = "Fleet cost (amortized)", "Idle serving time put to work (harvest share)"
+UNUSED = "Leased, not used (idle time of serving devices under a lease)"
 RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the report of an RL run.
 ACCEPTED = "Trajectories the verifier accepted"
 _MILLION = 10**6
@@ -326,8 +323,7 @@ def _events(
 
 def _preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Table:
     units = {"number": "count", "ns": "ns", "requests": "count", "tokens_kept": "tokens", "tokens_lost": "tokens"}
-    by_action: dict[str, Mapping[str, Any]]
-    by_action = {action: dict.fromkeys(units, 0) for action in ("yield", "cut", "revoke")}
+    by_action: dict[str, Mapping[str, Any]] = {name: dict.fromkeys(units, 0) for name in ("yield", "cut", "revoke")}
     by_action |= {row["name"]: row for row in totals}
 
     def cells(row: Mapping[str, Any]) -> Row:

@@ -22,8 +22,6 @@ _QUARTER = re.compile(r"(\d{4})-Q([1-4])")
 _YEAR = re.compile(r"\d{4}")
 _MONTH = re.compile(r"(\d{4})-(\d\d)")
 _NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
-
-
 _DAYS_MAX = 3660  # Ten years: each hour takes memory.
 
 
@@ -81,20 +79,11 @@ class Calendar:
         while at_ns < period.to_ns:
             day = moment(at_ns).astimezone(self.zone).date()
             end_ns = min(self._begin(day + timedelta(days=1)), period.to_ns)
-            names = self._names(day)
+            iso, quarter = day.isocalendar(), f"{day.year}-Q{(day.month + 2) // 3}"
+            names = (day.isoformat(), f"{iso.year}-W{iso.week:02}", f"{day:%Y-%m}", quarter, f"{day.year}")
             for ns in range(at_ns, end_ns, NS_PER_HOUR):
                 yield Hour(ns, *names)
             at_ns = end_ns
-
-    def _names(self, day: date) -> tuple[str, str, str, str, str]:
-        iso = day.isocalendar()
-        return (
-            day.isoformat(),
-            f"{iso.year}-W{iso.week:02}",
-            f"{day:%Y-%m}",
-            f"{day.year}-Q{(day.month + 2) // 3}",
-            f"{day.year}",
-        )
 
     def _bounds(self, text: str, now_ns: int) -> tuple[int, int]:
         try:

@@ -229,11 +229,9 @@ def tags_of(tags_json: str) -> dict[str, str | None]:
 def _fully_loaded(billed: Bill) -> pl.LazyFrame:
     before = billed.loaded
     opened = pl.any_horizontal(pl.lit(False), *(charge_algebra.in_period(gap) for gap in billed.open))
-    state = pl.when(opened).then(pl.lit("open")).otherwise(pl.lit("closed"))
-    parts = [before.with_columns(state=state)]
+    parts = [before.with_columns(state=pl.when(opened).then(pl.lit("open")).otherwise(pl.lit("closed")))]
     if billed.corrections:
-        now = charges.fully_load(billed.frame.drop("closed"))
-        parts += [now.with_columns(state=pl.lit("correction"))]
+        parts += [charges.fully_load(billed.frame.drop("closed")).with_columns(state=pl.lit("correction"))]
         parts += [before.with_columns(state=pl.lit("correction"), loaded_nano=-pl.col("loaded_nano"))]
     return pl.concat(parts).lazy().with_columns(cost_nano="loaded_nano", ns=pl.lit(0), tokens=pl.lit(0))
 

@@ -19,7 +19,8 @@ from rose.pricing.table import Column, Element, Paragraph, Row, Table, columns
 
 if TYPE_CHECKING:
     from rose.pricing.closing.records import Posting
-    from rose.pricing.spend.saved import RunSaved, Saved
+    from rose.pricing.spend.saved import Saved
+_STATUS = {"running": "goes on", SILENT: "not heard of any more"}
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
@@ -144,7 +145,9 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
         name, figures = team or "the fleet", amounts_of(cash and tuple(cash.values()), sums["capacity_avoided_nano"])
         rows.append((name, "", *figures, f"{sums['runs']}{unknown}"))
         for run in saved.of_team(team) if team else ():
-            rows.append((name, run.run_id, *amounts_of(run.cash_nano, run.capacity_nano), _status(run)))
+            rows.append(
+                (name, run.run_id, *amounts_of(run.cash_nano, run.capacity_nano), _STATUS.get(run.status, run.status))
+            )
     amounts = (f"cash saved ({MARGINAL})", f"capacity avoided ({AMORTIZED}, hypothetical)")
     yield Table(
         title="",
@@ -163,7 +166,3 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     for run in saved.runs:
         if run.why is not None:
             yield f"{run.run_id}: {run.why}"
-
-
-def _status(run: RunSaved) -> str:
-    return {"running": "goes on", SILENT: "not heard of any more"}.get(run.status, run.status)

@@ -64,13 +64,12 @@ def forecast(
     drawn, scale = _draws(history, left)
     totals = sorted(spent_nano + max(0, round(float(f"{value:.{_DIGITS}g}"))) for value in drawn)
     edge = DRAWS // 40
-    over = None if budget_nano is None else sum(total > budget_nano for total in totals) / DRAWS
     return Forecast(
         method=f"level, trend, weekdays and autocorrelation of {len(history)} days in {scale}, {DRAWS} draws",
         expected_nano=totals[DRAWS // 2],
         low_nano=totals[edge],
         high_nano=totals[-1 - edge],
-        over_share=over,
+        over_share=None if budget_nano is None else sum(total > budget_nano for total in totals) / DRAWS,
     )
 
 
@@ -84,7 +83,11 @@ def _draws(history: Mapping[date, int], left: Sequence[tuple[date, Fraction]]) -
     share = np.zeros((max(day for day, _ in left) - first).days + 1 - days)
     for day, part in left:
         share[(day - first).days - days] = float(part)
-    x = _design(first, days, len(share))
+    # Level, trend, and six contrasts of weekdays for each day from the first known one on, shape (days, 8).
+    number = np.arange(days + len(share))
+    weekday = np.array([(first + timedelta(days=int(n))).weekday() for n in number])
+    contrasts = [(weekday == day) * 1.0 - (weekday == 6) for day in range(6)]
+    x = np.column_stack([np.ones(len(number)), (number - days / 2) / days, *contrasts])
     random = np.random.default_rng(_SEED)
     fits = list(_fits(y, x[:days]))
     weight = np.array([fit.log_likelihood for fit in fits])
@@ -102,14 +105,6 @@ def _draws(history: Mapping[date, int], left: Sequence[tuple[date, Fraction]]) -
             total += weight_of_day * (np.exp(np.minimum(value, 60.0)) if logs else value * unit)
         drawn.append(total)
     return np.concatenate(drawn), "logarithms" if logs else "dollars"
-
-
-def _design(first: date, days: int, more: int) -> Floats:
-    """Return level, trend, and six contrasts of weekdays for each day from the first known one on: (days + more, 8)."""
-    number = np.arange(days + more)
-    weekday = np.array([(first + timedelta(days=int(n))).weekday() for n in number])
-    contrasts = [(weekday == day) * 1.0 - (weekday == 6) for day in range(6)]
-    return np.column_stack([np.ones(days + more), (number - days / 2) / days, *contrasts])
 
 
 @dataclass(frozen=True, slots=True)

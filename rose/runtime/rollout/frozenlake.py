@@ -45,8 +45,7 @@ class Episode:
     reward: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        size = self.task.size
-        self.board: list[str] = generate_random_map(size=size, p=self.task.frozen_share, seed=self.seed)
+        self.board: list[str] = generate_random_map(size=self.task.size, p=self.task.frozen_share, seed=self.seed)
         self._lake = FrozenLakeEnv(desc=self.board, is_slippery=self.task.slippery)
         self._state = int(self._lake.reset(seed=self.slip_seed)[0])
         self._read([v.BOS])
@@ -92,12 +91,9 @@ class Episode:
 
     def around(self) -> list[int]:
         """Return tokens of the tiles left, below, right and above: the true reasoning of this turn."""
-        row, col = self.position
-        return [self._tile(row + down, col + right) for down, right in STEPS]
-
-    def _tile(self, row: int, col: int) -> int:
-        size = self.task.size
-        return v.TILES[self.board[row][col]] if 0 <= row < size and 0 <= col < size else v.WALL
+        size, (row, col) = self.task.size, self.position
+        places = [(row + down, col + right) for down, right in STEPS]
+        return [v.TILES[self.board[r][c]] if 0 <= r < size and 0 <= c < size else v.WALL for r, c in places]
 
     def _move(self, move: int) -> int:
         row, col = self.position

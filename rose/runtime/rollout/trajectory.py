@@ -34,8 +34,7 @@ class Trajectory:
     loss: Loss | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(self.ids), len(self.mask), len(self.logprobs), len(self.versions)}
-        if len(lengths) != 1:
+        if not len(self.ids) == len(self.mask) == len(self.logprobs) == len(self.versions):
             raise ValueError(
                 f"trajectory {self.trajectory_id}: {len(self.ids)} ids, {len(self.mask)} mask, "
                 f"{len(self.logprobs)} logprobs, {len(self.versions)} versions: they must match"

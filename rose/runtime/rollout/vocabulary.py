@@ -15,14 +15,12 @@ from collections.abc import Sequence
 
 SIDE_MAX = 8
 
-_CELLS = [f"{row}{col}" for row in range(SIDE_MAX) for col in range(SIDE_MAX)]
-
 NAMES: tuple[str, ...] = (
     *("PAD", "BOS", "EOT"),
     *("START", "F", "H", "GOAL", "WALL"),
     *("LEFT", "DOWN", "RIGHT", "UP"),
     *("MOVED", "BLOCKED", "SLIPPED", "MALFORMED"),
-    *(f"{kind}{cell}" for kind in ("AT", "F", "H") for cell in _CELLS),
+    *(f"{kind}{row}{col}" for kind in ("AT", "F", "H") for row in range(SIDE_MAX) for col in range(SIDE_MAX)),
 )
 
 #: Rows of the embedding table: the names, rounded up for tensor kernels.

@@ -28,5 +28,4 @@ class ControlClient:
             headers={"Content-Type": "application/json", **authorization(self._token)},
         )
         with urllib.request.urlopen(request, timeout=self._timeout_s + hold_s) as response:
-            body: bytes = response.read()
-        return body
+            return bytes(response.read())

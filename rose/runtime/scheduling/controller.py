@@ -147,15 +147,12 @@ class Controller:
 
     def close_run(self, run_id: str, request: CloseRun) -> Run:
         run = self.runs.close(run_id, request.fence, request.outcome, request.reason)
-        self._end_turns(run)
+        for turn in self.loads[run_id].turns:
+            turn.ended = f"run {run_id!r} is {run.facts.state}"
+        self.queue.end(run_id)
+        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run_id)
         self._changed()
         return run
-
-    def _end_turns(self, run: Run) -> None:
-        for turn in self.loads[run.run_id].turns:
-            turn.ended = f"run {run.run_id!r} is {run.facts.state}"
-        self.queue.end(run.run_id)
-        self._take_off(pair for pair in self.workers.running() if pair[1].run_id == run.run_id)
 
     def _take_off(self, turns: Iterable[tuple[Worker, InFlight]]) -> None:
         for worker, item in turns:
@@ -186,8 +183,7 @@ class Controller:
         self._assess(now)
         try:
             while not self._polls.due(heartbeat.device_id, heartbeat.seen, demand := self._wanted_of(heartbeat)):
-                left_s = (deadline - monotonic_ns()) / 1e9
-                if left_s <= 0 or self._stopping:
+                if (left_s := (deadline - monotonic_ns()) / 1e9) <= 0 or self._stopping:
                     break
                 try:
                     await asyncio.wait_for(self._news.wait(), left_s)
@@ -276,7 +272,7 @@ class Controller:
 
     def moved(self, run_id: str) -> None:
         if run_id not in self.assignment.assigned:
-            self._assign(monotonic_ns())
+            self._take_off(self.assignment.update(monotonic_ns()))
         if not self.wanted.engines_ns:
             self._assess(monotonic_ns())
 
@@ -302,14 +298,11 @@ class Controller:
         self.devices.forget(now_ns)
         for item in self.workers.lost(now_ns):
             item.give_up()
-        self._assign(now_ns)
+        self._take_off(self.assignment.update(now_ns))
         self.queue.dispatch(now_ns)
         if not len(self.queue):  # While turns wait, no engine has room. Stalled turns move once other engines are idle.
             self._take_off(self.workers.stalled(now_ns))
         self._assess(now_ns)
-
-    def _assign(self, now_ns: int) -> None:
-        self._take_off(self.assignment.update(now_ns))
 
     def _assess(self, now_ns: int) -> None:
         engines_ns: dict[str, int] = {}
@@ -335,9 +328,6 @@ class Controller:
         self._news = asyncio.Event()
 
 
-_STALL_NS = 1_000_000_000  # A delay of `pass_time` up to this counts as busy, not as a stall.
-
-
 def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
     """Return `at_ns` moved forward by a stall of `late_ns`, at most to `now_ns`."""
     return max(at_ns, min(at_ns + late_ns, now_ns))
@@ -345,7 +335,7 @@ def excused_ns(at_ns: int, late_ns: int, now_ns: int) -> int:
 
 def excuse(late_ns: int, now_ns: int, workers: WorkerTable, devices: Devices, runs: Runs) -> None:
     """Hold a stall of the controller against nobody. Leases are not extended."""
-    if late_ns <= _STALL_NS:
+    if late_ns <= 1_000_000_000:  # Such a short delay is no stall.
         return
     for worker in workers.values():
         worker.expect(excused_ns(worker.due_ns, late_ns, now_ns))

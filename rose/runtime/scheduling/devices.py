@@ -115,11 +115,9 @@ class Devices(dict[str, Device]):
     def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
         """Take up an agent's report. Raises HeartbeatRefusedError."""
         if self.expected:
-            self._check_named(heartbeat)
-            self._check_engines(heartbeat)
+            self._check(heartbeat)
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
-        device = self.get(heartbeat.device_id)
-        if device is None:
+        if (device := self.get(heartbeat.device_id)) is None:
             device = self[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
         device.heard_ns, device.due_ns = now_ns, due_ns
         device.host, device.fault, device.host_facts = heartbeat.host, heartbeat.fault, heartbeat.host_facts
@@ -128,7 +126,9 @@ class Devices(dict[str, Device]):
             device.read_clock(heartbeat.clock, now_ns, utc_ns)
         return device
 
-    def _check_named(self, heartbeat: Heartbeat) -> None:
+    def _check(self, heartbeat: Heartbeat) -> None:
+        """Raise HeartbeatRefusedError for a device or host that the fleet file does not name, and for an engine of
+        another device, which would draw that engine's turns here."""
         device_id = heartbeat.device_id
         if device_id not in self.expected:
             raise HeartbeatRefusedError(f"device_id is {device_id!r}, no device of the fleet file")
@@ -136,10 +136,6 @@ class Devices(dict[str, Device]):
             raise HeartbeatRefusedError(
                 f"host is {heartbeat.host!r}, and the fleet file has device {device_id!r} on {host!r}"
             )
-
-    def _check_engines(self, heartbeat: Heartbeat) -> None:
-        """Raise HeartbeatRefusedError for an engine of another device, which would draw that engine's turns here."""
-        device_id = heartbeat.device_id
         for report in heartbeat.engines:
             owner = report.device_id
             if owner == device_id:

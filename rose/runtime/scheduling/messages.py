@@ -9,8 +9,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.runtime.transfer.wire.origin_rules import shown
 
-_EVENTS_MAX = 10_000
-
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -22,12 +20,15 @@ class Report(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+_STRETCH_MAX = 1e6
+
+
 class BesideReport(Report):
     """What a rollout engine got beside serving's live requests within the last second."""
 
     share: float = Field(ge=0, le=1)  # Its work, as a share of the device.
-    stretch: float = Field(ge=1)  # How many times what they take alone serving's steps took.
-    stretch_max: float = Field(ge=1)  # What its owner allows.
+    stretch: float = Field(ge=1, le=_STRETCH_MAX)  # How many times what they take alone serving's steps took.
+    stretch_max: float = Field(ge=1, le=_STRETCH_MAX)  # What its owner allows.
     held_by: Id | None = None  # Why it gets nothing now, a `Hold`; None: it may run, or serving rests.
 
 
@@ -169,7 +170,7 @@ class PublishVersion(Message):
 
 class RunEvents(Message):
     fence: Fence
-    events: list[dict[str, Any]] = Field(min_length=1, max_length=_EVENTS_MAX)
+    events: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
 
 
 class CloseRun(Message):
@@ -186,7 +187,6 @@ ID_LENGTH_MAX = 256
 REASON_LENGTH_MAX = 1024
 _ADDRESS_LENGTH_MAX = 4096
 _NAMES_MAX = 1024
-_TAGS_MAX = 64
 _SECONDS_MAX = 366 * 86400.0
 
 T = TypeVar("T")
@@ -208,6 +208,6 @@ Reason = Annotated[str, Field(max_length=REASON_LENGTH_MAX)]
 Failure = Annotated[str, BeforeValidator(_cut), Field(max_length=REASON_LENGTH_MAX)]
 Address = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
 Token = Annotated[str, Field(max_length=_ADDRESS_LENGTH_MAX)]
-Tags = Annotated[dict[Name, Name], Field(max_length=_TAGS_MAX)]
+Tags = Annotated[dict[Name, Name], Field(max_length=64)]
 Few = Annotated[list[T], Field(max_length=_NAMES_MAX)]
 ByName = Annotated[dict[Name, T], Field(max_length=_NAMES_MAX)]

@@ -16,7 +16,6 @@ from rose.runtime.scheduling.status import hosts, missing, run_status
 if TYPE_CHECKING:
     from rose.runtime.scheduling.controller import Controller
 
-_ENDED_SHOWN_US = 3600 * 1_000_000  # An ended run's figures are shown this long, so that the last are scraped.
 _COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {  # Name without `rose_`, labels and help text of each figure.
     "turns": (("run", "outcome"), "Turns that ended."),
     "output_tokens": (("run",), "Tokens of completed turns."),
@@ -66,7 +65,7 @@ class _Figures(Collector):
 def _samples(controller: Controller, now_ns: int) -> Iterator[tuple[str, list[str], float | None]]:
     for run_id, load in controller.loads.items():
         run = controller.runs.get(run_id)
-        if run.is_open or utc_us() - (run.facts.closed_us or 0) <= _ENDED_SHOWN_US:
+        if run.is_open or utc_us() - (run.facts.closed_us or 0) <= 3600 * 1_000_000:  # Prometheus still scrapes it.
             yield "turns_open", [run_id], len(load.turns)
             yield "turns", [run_id, "completed"], load.completed
             yield "turns", [run_id, "failed"], load.failed

@@ -97,15 +97,12 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
         return f"run {turn.run_id!r} has published no version"
     if not len(controller.workers):
         return "there is no engine"
-    assigned = [worker for worker in controller.workers.values() if worker.assigned == turn.run_id]
-    if not assigned:
+    if not (assigned := [worker for worker in controller.workers.values() if worker.assigned == turn.run_id]):
         return "no engine is assigned to its run"
-    holders = [worker.report for worker in assigned if worker.serves(turn.run_id)]
-    if not holders:
+    if not (holders := [worker.report for worker in assigned if worker.serves(turn.run_id)]):
         failed = [f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed]
         return "no engine holds its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
-    newest = max(report.policy_version for report in holders)
-    if newest < turn.version_min:
+    if (newest := max(report.policy_version for report in holders)) < turn.version_min:
         return f"engines hold version {newest} at most, and it wants {turn.version_min}"
     if turn.error is not None:
         return "what was tried made no token"

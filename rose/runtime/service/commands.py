@@ -90,8 +90,7 @@ def down_command(
         fleet = configuration.load(config)
         ran = down(fleet, address, progress(err=True), keep_runs=keep_runs)
         echo(f"fleet {fleet.name!r} was put down" if ran else f"no fleet {fleet.name!r} runs here")
-        kept = memory.read(places.state_folder(fleet))
-        if kept is not None:
+        if (kept := memory.read(places.state_folder(fleet))) is not None:
             how = "is kept" if kept.kept else "was not ended, and its RL runs are open on record"
             echo(f"fleet run {kept.run_id} {how}: `rose up` goes on with it, and `rose down` then ends it")
 
@@ -151,8 +150,7 @@ def drain_command(
             raise UserError("--reason is why a device is drained: leave it out with --undo")
         controller = _find(url, token, config)
         if undo:
-            was_drained = controller.undrain(device)
-            echo(f"{device} is lent again" if was_drained else f"{device} was not drained")
+            echo(f"{device} is lent again" if controller.undrain(device) else f"{device} was not drained")
         else:
             controller.drain(device, reason)
             echo(f"{device} is drained; `rose drain {device} --undo` lends it again")

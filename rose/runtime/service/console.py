@@ -20,10 +20,7 @@ from rose.runtime.errors import DeploymentError
 from rose.runtime.service import local_ray, memory, places
 from rose.terminal import styled
 
-#: Serving and rollouts that share a device equally stretch no step further.
-_STRETCH_ANY = 2.3
 _TIMEOUT_S = 10.0
-_NO_TOKEN = 401
 
 
 class ControllerClient:
@@ -44,8 +41,7 @@ class ControllerClient:
 
     def undrain(self, device_id: str) -> bool:
         """Return whether the device was drained."""
-        answer = self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})
-        return bool(answer["was_drained"])
+        return bool(self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})["was_drained"])
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -57,7 +53,7 @@ class ControllerClient:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            if error.code == _NO_TOKEN:
+            if error.code == 401:
                 given = "has another token than the one given" if self.token else "asks for its token"
                 raise UserError(
                     f"the controller at {self.url} {given}: it is `gateway.token` of the fleet file; give it by "
@@ -106,8 +102,7 @@ def _doing(folder: Path) -> str | None:
     """Return why the fleet's controller does not answer, if the fleet's Ray runs on this host."""
     if local_ray.find(folder) is None:
         return None
-    remembered = memory.read(folder)
-    if remembered is not None and remembered.ending:
+    if (remembered := memory.read(folder)) is not None and remembered.ending:
         return f"fleet {folder.name!r} is being put down: `rose up` waits for its end, and starts it again"
     return f"fleet {folder.name!r} is being started: `rose up` shows how far it is"
 
@@ -128,10 +123,7 @@ def status_view(status: dict[str, Any], url: str) -> RenderableType:
                 _state(device) if number == 0 else "",
             )
     parts.append(devices if status["devices"] else styled("no device has reported", "dim"))
-    if status["runs"]:
-        parts.append(_runs_view(status["runs"]))
-    else:
-        parts.append(styled("no run is open", "dim"))
+    parts.append(_runs_view(status["runs"]) if status["runs"] else styled("no run is open", "dim"))
     return Group(*parts)
 
 
@@ -144,8 +136,8 @@ def _runs_view(runs: list[dict[str, Any]]) -> Table:
             run["run_id"],
             run["team"] or "",
             run["state"],
-            _number(run["version"]),
-            _number(run["step"]),
+            "" if run["version"] is None else str(run["version"]),
+            "" if run["step"] is None else str(run["step"]),
             str(run["turns_queued"]),
             str(run["turns_in_flight"]),
             str(len(run["engines"])),
@@ -189,7 +181,7 @@ def _beside(beside: dict[str, Any] | None) -> str | None:
     if beside is None or not (beside["share"] or beside["held_by"]):
         return None
     text = f"busy, lends {beside['share']:.0%} beside live requests, TPOT +{beside['stretch'] - 1:.0%}"
-    if beside["stretch_max"] < _STRETCH_ANY:
+    if beside["stretch_max"] < 2.3:  # Serving and rollouts that share a device equally stretch no step further.
         text += f" of allowed {beside['stretch_max'] - 1:.0%}"
     return f"{text}; held now: {beside['held_by'].replace('_', ' ')}" if beside["held_by"] else text
 
@@ -200,10 +192,6 @@ def _table(*columns: str, wide: Collection[str]) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in wide)
     return table
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)
 
 
 def _error(error: urllib.error.HTTPError) -> str:

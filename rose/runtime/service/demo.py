@@ -67,7 +67,14 @@ def run(
         file.write_text(config.model_dump_json())
         _end_with(os.getpid(), config)
         owner.ensure(_plan(config, outcome.run_id))
-        trainer = stack.enter_context(_child("the trainer", _train_command(config, port, file), say))
+        team = config.tags.get("team")
+        command = [
+            *(sys.executable, "-m", "rose.cli", "train", "--json"),
+            *("--url", f"http://127.0.0.1:{port}", "--config", str(file), "--wait", str(READY_S)),
+            *("--device", next(device.id for device in config.device if device.pool == "rollout")),
+            *(() if team is None else ("--team", team)),
+        ]
+        trainer = stack.enter_context(_child("the trainer", command, say))
         try:
             fleet = up(config, None, say)
             fleet.wait_ready(say, tend)
@@ -134,8 +141,7 @@ def main() -> None:
     with suppress(ProcessLookupError):
         select.select([os.pidfd_open(pid)], [], [])
     fleet_memory = FleetMemory(config)
-    remembered = fleet_memory.read()
-    if remembered is None:
+    if (remembered := fleet_memory.read()) is None:
         return  # The process has put it down itself.
     say = log_to(fleet_memory.logs / "demo.log")
     say("the demo has ended, and its fleet is put down")
@@ -145,22 +151,11 @@ def main() -> None:
         say(str(error))
 
 
-def _train_command(config: FleetConfig, port: int, file: Path) -> list[str]:
-    team = config.tags.get("team")
-    return [
-        *(sys.executable, "-m", "rose.cli", "train", "--json"),
-        *("--url", f"http://127.0.0.1:{port}", "--config", str(file), "--wait", str(READY_S)),
-        *("--device", next(device.id for device in config.device if device.pool == "rollout")),
-        *(() if team is None else ("--team", team)),
-    ]
-
-
 def _follow(trainer: _Child, fleet: Fleet, tend: Callable[[], None]) -> None:
     """Wait for the trainer. Raises DeploymentError if it fails, and what `tend` raises."""
     looked_s = time.monotonic()
     while True:
-        code = trainer.process.poll()
-        if code is not None:
+        if (code := trainer.process.poll()) is not None:
             if code:
                 raise DeploymentError(f"the trainer ended with exit code {code}: what it said above says why")
             return

@@ -16,7 +16,6 @@ from rose.runtime.service.local_ray import ENVIRONMENT
 _SHARE = 0.001
 #: How long to wait for a starting Ray; Ray itself would try for minutes.
 _LISTENS_S = 20.0
-_CONNECT_S = 2.0
 #: Variables that Ray accepts from an actor where its node was started without them.
 _ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_worker_niceness")}
 
@@ -128,7 +127,7 @@ def _ray() -> Any:
 def listens(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
     except OSError:
         return False
     return True

@@ -37,10 +37,7 @@ from rose.runtime.service.process import STOPPING, Report
 from rose.runtime.serving import ServingEngines
 
 _LOOK_S = 0.5
-_ROTATE_S = 60.0
 _AGAIN_S = 5.0
-_ORPHAN_S = 600.0
-_RELAY_BYTES_MIN = 4 << 30
 _FREE = "free.json"
 _UNATTACHED = "its serving engine is not attached yet"
 #: File with the fleet run that the host was checked for.
@@ -190,7 +187,7 @@ class HostRunner:
         while not self._stopping.wait(_LOOK_S):
             for device_id in self._own_serving.keep(self._say):
                 self._unattached.setdefault(device_id, _UNATTACHED)
-            if time.monotonic() - rotated_s > _ROTATE_S:
+            if time.monotonic() - rotated_s > 60.0:
                 process.rotate(self.plan.logs)
                 rotated_s = time.monotonic()
         self._end()
@@ -207,9 +204,16 @@ class HostRunner:
             raise UserError(f"another process has {plan.memory}: it is waited for") from None
         own = plan.own
         self._check(own)
-        self._take_cores(own)
+        # The host's own work stays off the cores that serve.
+        named = next((host.cores for host in plan.config.hosts if host.name == plan.host), [])
+        os.sched_setaffinity(0, set(named) or host_cores(own.device))
         writer = self._open_ledger()
-        urls = self._wait_serving()
+        urls = self._own_serving.look()
+        while down := self._own_serving.down:
+            self._progress("; ".join(f"{device_id}: {why}" for device_id, why in down.items()))
+            self._stopping.wait(_LOOK_S)
+            self._tend()
+            urls = self._own_serving.look()
         attached = [
             device
             if device.serving_url is not None or device.pool != "serving"
@@ -243,8 +247,7 @@ class HostRunner:
     def _attach(self, device_id: str, serving: ServingEngines) -> None:
         """In a thread: attach a device's serving engine to its page, again if it lost it."""
         while not self._stopping.wait(_LOOK_S):
-            agent = self._agent
-            if agent is None or agent.agent(device_id) is None:
+            if (agent := self._agent) is None or agent.agent(device_id) is None:
                 continue
             try:
                 if device_id in self._unattached:
@@ -299,21 +302,6 @@ class HostRunner:
             # After a boot the server must take its GPU memory before a rollout engine does.
             preflight.check_serving(device for device in own.device if device.gpu is not None)
 
-    def _take_cores(self, own: FleetConfig) -> None:
-        """Keep the host's own work off the cores that serve."""
-        named = next((host.cores for host in self.plan.config.hosts if host.name == self.plan.host), [])
-        os.sched_setaffinity(0, set(named) or host_cores(own.device))
-
-    def _wait_serving(self) -> dict[str, str]:
-        """Return the URLs of ROSE's own engines, once all answer."""
-        urls = self._own_serving.look()
-        while down := self._own_serving.down:
-            self._progress("; ".join(f"{device_id}: {why}" for device_id, why in down.items()))
-            self._stopping.wait(_LOOK_S)
-            self._tend()
-            urls = self._own_serving.look()
-        return urls
-
     def _specs(self, devices: list[DeviceConfig]) -> list[AgentSpec]:
         if not devices:
             return []  # The controller's host may have none, and then no checkpoint either.
@@ -334,7 +322,7 @@ class HostRunner:
             door=None if plan.address is None else Door(plan.address, engines_token(plan.state)),
             fork_server=owner.fork_server(plan),
             free_bytes=owner.free_bytes(memory, plan.memory / _FREE),
-            orphan_s=_ORPHAN_S,
+            orphan_s=600.0,
         )
         serving = {device.id: fleet.serving(device) for device in devices}
         self._serving = {
@@ -346,7 +334,7 @@ class HostRunner:
         return [replace(spec, host=plan.host, agent_token=plan.agent_token, host_facts=self.facts) for spec in specs]
 
     def _relays(self) -> Relays:
-        config, host, budget_bytes = self.plan.config, self.plan.host, _RELAY_BYTES_MIN
+        config, host, budget_bytes = self.plan.config, self.plan.host, 4 << 30
         if self.plan.own.device:
             model = models.resolve(config.rollout.model, config.cache.expanduser(), self._say)
             budget_bytes = max(budget_bytes, 3 * weights_bytes(model))

@@ -17,12 +17,9 @@ from rose.runtime.errors import DeploymentError
 from rose.runtime.service import places
 
 _START_TIMEOUT_S = 120.0
-_STOP_GRACE_S = 5.0
 _RECORD, _TOKEN = "ray.json", "ray.token"
 #: Link to the folder with Ray's sockets and logs.
 _LINK = "ray.folder"
-#: Socket paths have at most 107 characters.
-_TEMPORARY = Path("/tmp")
 
 #: Environment that a fleet's Ray needs, also one that is started by hand (docs/fleet.md).
 ENVIRONMENT = {
@@ -44,7 +41,7 @@ def start(folder: Path) -> str:
     stop(folder)
     private_files.write(folder / _TOKEN, secrets.token_hex(32))
     use_token(folder)
-    private_files.make_linked(folder / _LINK, _TEMPORARY, "rose-ray-")
+    private_files.make_linked(folder / _LINK, Path("/tmp"), "rose-ray-")  # Socket paths have at most 107 characters.
     temporary = _temporary(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     command = [
@@ -93,8 +90,7 @@ def find(folder: Path) -> str | None:
         address: str = json.loads((folder / _RECORD).read_text())["address"]
     except (OSError, ValueError, KeyError):
         return None
-    names = {_name(process) for process in _processes(folder)}
-    if not {"gcs_server", "raylet"} <= names:
+    if not {"gcs_server", "raylet"} <= {_name(process) for process in _processes(folder)}:
         return None
     use_token(folder)
     return address
@@ -109,7 +105,7 @@ def stop(folder: Path) -> None:
     for process in processes:
         with suppress(psutil.Error):
             process.terminate()
-    _, left = psutil.wait_procs(processes, _STOP_GRACE_S)
+    _, left = psutil.wait_procs(processes, timeout=5.0)
     for process in left:
         with suppress(psutil.Error):
             process.kill()

@@ -17,8 +17,6 @@ from rose.runtime.service.places import hosts_by_device, make_state, state_folde
 
 #: In a fleet's state folder, on its first host.
 FILE = "fleet.json"
-_TOKEN_FILE = "engines.token"
-_LOCK_FILE = "fleet.lock"
 
 
 @dataclass(slots=True)
@@ -71,7 +69,7 @@ class FleetMemory:
     def alone(self, say: Callable[[str], None] | None = None) -> Iterator[bool]:
         """Lock the fleet; with `say` wait for another command, without yield False. Raises OSError."""
         make_state(self.folder)
-        with (self.folder / _LOCK_FILE).open("a") as lock:
+        with (self.folder / "fleet.lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -88,21 +86,16 @@ class FleetMemory:
 
     def begin(self) -> Remembered:
         """Return the open or a new fleet run. Raises UserError if the file does not fit it, OSError."""
-        remembered = _read(self.folder / FILE)
-        if remembered is None or remembered.ended:
-            former, run_id = "" if remembered is None else remembered.run_id, self._new_id()
-            while run_id == former:  # It ended within this second.
-                time.sleep(0.1)
-                run_id = self._new_id()
+        if (remembered := _read(self.folder / FILE)) is None or remembered.ended:
+            former = "" if remembered is None else remembered.run_id
+            while (run_id := f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}") == former:
+                time.sleep(0.1)  # It ended within this second.
             remembered = Remembered(run_id=run_id)
             self.write(remembered)
         check_fits(remembered, self._config)
         remembered.agent_token = remembered.agent_token or secrets.token_hex(32)
         remembered.placed |= hosts_by_device(self._config)
         return remembered
-
-    def _new_id(self) -> str:
-        return f"{self._config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
 
     def has_ended(self) -> bool:
         """Return whether the last fleet run on this host ended. Raises MemoryUnreadableError."""
@@ -171,7 +164,7 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
 
 def engines_token(folder: Path) -> str:
     """Return the token that other hosts show to this host's engines; its one process makes it once."""
-    file = folder / _TOKEN_FILE
+    file = folder / "engines.token"
     if not file.exists():
         private_files.write(file, secrets.token_urlsafe(24))
     return file.read_text()

@@ -65,7 +65,7 @@ def ensure(plan: HostPlan) -> dict[str, str]:
             return urls(plan)
         planned = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
         private_files.write(state / _PLAN, json.dumps(planned))
-        _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _ports(_last_record(state))})
+        _put(state, {"urls": {}, "failures": {}, "fork_server": None, "ports": _last_record(state).get("ports", {})})
         # Detached, because Ray ends this process with its children.
         command = ["setsid", "--fork", sys.executable, "-m", _MODULE, str(state), str(lock.fileno())]
         started = subprocess.run(
@@ -79,19 +79,17 @@ def ensure(plan: HostPlan) -> dict[str, str]:
 
 
 def urls(plan: HostPlan) -> dict[str, str]:
-    record = _record(plan)
-    return {} if record is None else dict(record["urls"])
+    return dict(_record(plan).get("urls", {}))
 
 
 def failures(plan: HostPlan) -> dict[str, str]:
-    record = _record(plan)
-    return {} if record is None else dict(record["failures"])
+    return dict(_record(plan).get("failures", {}))
 
 
 def fork_server(plan: HostPlan) -> Path | None:
     """Return the socket of the owner's fork server, for rollout engines on CPU cores."""
-    record = _record(plan)
-    return None if record is None or record["fork_server"] is None else Path(record["fork_server"])
+    path = _record(plan).get("fork_server")
+    return None if path is None else Path(path)
 
 
 def stop(plan: HostPlan) -> None:
@@ -149,28 +147,22 @@ def _planned(state: Path) -> HostPlan:
     return HostPlan(config=config, host=planned["host"], run_id=planned["run_id"], controller_url="")
 
 
-def _record(plan: HostPlan) -> dict[str, Any] | None:
-    """Return the running owner's record; None if none runs, or it wrote none yet."""
-    return _last_record(plan.state) or None if runs(plan) else None
+def _record(plan: HostPlan) -> dict[str, Any]:
+    """Return the running owner's record; empty if none runs, or it wrote none yet."""
+    return _last_record(plan.state) if runs(plan) else {}
 
 
 def _last_record(state: Path) -> dict[str, Any]:
-    try:
+    with suppress(OSError, ValueError):
         record: dict[str, Any] = json.loads((state / _RECORD).read_text())
-    except (OSError, ValueError):
-        return {}
-    return record
+        return record
+    return {}
 
 
 def _put(state: Path, record: dict[str, Any]) -> None:
     partial = state / f".{_RECORD}.partial"
     partial.write_text(json.dumps(record))
     partial.replace(state / _RECORD)
-
-
-def _ports(record: dict[str, Any]) -> dict[str, int]:
-    ports: dict[str, int] = record.get("ports", {})
-    return ports
 
 
 def _port(url: str) -> int:
@@ -186,7 +178,7 @@ class _Owner:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
-        self._ports = _ports(_last_record(plan.state))
+        self._ports: dict[str, int] = _last_record(plan.state).get("ports", {})
         for port in self._ports.values():
             ports.claim(port)
         self._making = threading.Lock()
@@ -268,8 +260,7 @@ class _Owner:
     def _at(self, device: ServingDevice, port: int) -> ServingDevice:
         """Return the device at a port, and at no other once its engine answered there: clients know that one."""
         assert device.spec is not None
-        any_port = device.spec.any_port and device.device_id not in self._ports
-        spec = replace(device.spec, port=port, any_port=any_port)
+        spec = replace(device.spec, port=port, any_port=device.spec.any_port and device.device_id not in self._ports)
         return replace(device, url=spec.url, spec=spec)
 
     def _plan_fleet(self) -> FleetPlan:

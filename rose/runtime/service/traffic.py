@@ -22,8 +22,6 @@ from rose.runtime.traffic.replay import Replay, Target
 from rose.runtime.traffic.trace import fit, open_trace
 from rose.terminal import echo, user_errors
 
-_DRAIN_S = 5.0
-
 
 class TrafficError(UserError):
     """There is nothing to replay, or no serving engine."""
@@ -36,8 +34,7 @@ async def replay(config: FleetConfig) -> None:
         raise TrafficError("traffic.trace is 'none': name a CSV in the columns of the public Azure traces, or 'bursty'")
     if remembered is None:
         raise TrafficError(f"no fleet {config.name!r} runs on this host: `rose up` starts it")
-    host = places.hosts(config)[0].name
-    plan = HostPlan(config=config, host=host, run_id=remembered.run_id, controller_url="")
+    plan = HostPlan(config=config, host=places.hosts(config)[0].name, run_id=remembered.run_id, controller_url="")
     own, urls = plan.own, owner.urls(plan)
     serving = [device for device in own.device if device.pool == "serving"]
     # Clients must not use the devices that they measure.
@@ -73,7 +70,7 @@ async def _until_stopped(replays: list[Replay]) -> None:
     await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
     for one in replays:
         one.stop()
-    _, late = await asyncio.wait(running, timeout=_DRAIN_S)
+    _, late = await asyncio.wait(running, timeout=5.0)
     for task in (waiting, *late):
         task.cancel()
     for outcome in await asyncio.gather(*running, return_exceptions=True):

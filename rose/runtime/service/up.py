@@ -29,7 +29,6 @@ CONTROLLER = "controller"
 _LOOK_S = 0.5
 _ANSWER_TIMEOUT_S = 2.0
 _STOP_HOST_TIMEOUT_S = 60.0
-_STOP_CONTROLLER_TIMEOUT_S = 20.0
 _AWAY_S = 60.0
 
 Say = Callable[[str], None]
@@ -63,10 +62,8 @@ class Fleet:
 
     def reports(self) -> dict[str, Report]:
         """Return each part's report by name. A part that is gone for good is placed again."""
-        calls = []
-        for part in self.parts:
-            actor = self.fabric.find(part.name)
-            calls.append((part, None if actor is None else actor.report.remote()))
+        actors = ((part, self.fabric.find(part.name)) for part in self.parts)
+        calls = [(part, None if actor is None else actor.report.remote()) for part, actor in actors]
         until_s = time.monotonic() + _ANSWER_TIMEOUT_S
         reports = {part.name: self._report(part, call, until_s - time.monotonic()) for part, call in calls}
         if any(call is None or reports[part.name].doing == STOPPING for part, call in calls):
@@ -78,8 +75,7 @@ class Fleet:
     def place(self) -> None:
         """Place missing parts, and restart those that a killed command left stopped. Needs the fleet's lock."""
         for part in self.parts:
-            actor = self.fabric.find(part.name)
-            if actor is None:
+            if (actor := self.fabric.find(part.name)) is None:
                 self.fabric.place(part.name, part.cls, *part.arguments, resource=part.resource)
             elif self._report(part, actor.report.remote(), _LOOK_S).doing == STOPPING:
                 self.say(f"{part.name} was stopped, and is started anew")
@@ -103,7 +99,8 @@ class Fleet:
         while True:
             reports = self.reports()
             for name, report in reports.items():
-                text = report.doing or "; ".join(["is at work", *map(_fault, report.faults.items())])
+                faults = (text if text.startswith(f"{at}: ") else f"{at}: {text}" for at, text in report.faults.items())
+                text = report.doing or "; ".join(["is at work", *faults])
                 if shown.get(name) != text:
                     shown[name] = text
                     say(f"{name}: {text}")
@@ -121,7 +118,7 @@ class Fleet:
         self._step("the memory of the fleet run", lambda: self.memory.write(remembered))
         controller, *hosts = self.parts
         self._stop(hosts, _STOP_HOST_TIMEOUT_S)
-        self._stop([controller], _STOP_CONTROLLER_TIMEOUT_S)
+        self._stop([controller], timeout_s=20.0)
         if not remembered.run_id:
             return
         if remembered.ending == "keep":
@@ -162,11 +159,8 @@ class Fleet:
 
     def _stop(self, parts: list[Part], timeout_s: float) -> None:
         """Stop parts side by side and end their actors, also those away, which would begin again."""
-        calls = []
-        for part in parts:
-            actor = self.fabric.find(part.name)
-            if actor is not None:
-                calls.append((part, actor, actor.stop.remote(True)))
+        actors = ((part, self.fabric.find(part.name)) for part in parts)
+        calls = [(part, actor, actor.stop.remote(True)) for part, actor in actors if actor is not None]
         until_s = time.monotonic() + timeout_s
         for part, actor, call in calls:
             here = part.resource in self.fabric.nodes()
@@ -204,8 +198,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
         if (notice := preflight.notice(config)) is not None:
             say(notice)
     with fleet_memory.alone(say):
-        remembered = fleet_memory.read()
-        if remembered is not None:
+        if (remembered := fleet_memory.read()) is not None:
             memory.check_fits(remembered, config)
         address = address or _ray_address(config)
         if address is None:
@@ -276,8 +269,7 @@ def restart(config: FleetConfig, address: str | None, name: str, say: Say) -> No
         # A host may be named `controller`.
         part = host_part(name) if name in hosts else name
         with fleet_memory.alone(say):
-            actor = fabric.find(part)
-            if actor is None or part not in {known.name for known in fleet.parts}:
+            if (actor := fabric.find(part)) is None or part not in {known.name for known in fleet.parts}:
                 raise DeploymentError(
                     f"the fleet that runs has no {part}: a changed fleet file holds after `rose down --keep-runs` and "
                     "`rose up`"
@@ -307,12 +299,11 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
         remembered.kept, remembered.ending = False, ""
         remembered.ray_address = fabric.address if local_ray.find(fleet_memory.folder) is None else ""
         remembered.port = config.gateway.port or remembered.port or free_port(config.gateway.host)
-        address = _first_address(config, fabric)
+        address = hosts[0].address or fabric.node_address
         if len(hosts) == 1:
             address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.gateway.host, config.gateway.host)  # noqa: S104
-        remembered.url = (
-            f"http://[{address}]:{remembered.port}" if ":" in address else f"http://{address}:{remembered.port}"
-        )
+        address = f"[{address}]" if ":" in address else address
+        remembered.url = f"http://{address}:{remembered.port}"
         remembered.gateway_token = config.gateway.token
         # Hosts no longer in the file lose their token.
         remembered.tokens = {host.name: remembered.tokens.get(host.name) or secrets.token_hex(32) for host in hosts[1:]}
@@ -330,8 +321,7 @@ def _begin(config: FleetConfig, fabric: Fabric) -> Remembered:
 
 
 def _writer(config: FleetConfig, run_id: str) -> LedgerWriter:
-    first = places.hosts(config)[0]
-    name = writer_name(first.name if config.hosts else config.host, "deployment")
+    name = writer_name(places.hosts(config)[0].name if config.hosts else config.host, "deployment")
     return LedgerWriter.open(places.make_ledger(config), name, run_id)
 
 
@@ -350,11 +340,6 @@ def _names(config: FleetConfig, remembered: Remembered | None) -> list[str]:
     return [CONTROLLER, *map(host_part, dict.fromkeys(hosts))]
 
 
-def _first_address(config: FleetConfig, fabric: Fabric) -> str:
-    """Return where the other hosts find this one, the first."""
-    return places.hosts(config)[0].address or fabric.node_address
-
-
 def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_host: dict[str, Any]) -> list[Part]:
     hosts, folder = places.hosts(config), places.state_folder(config)
     first, *others = hosts
@@ -370,7 +355,7 @@ def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_hos
         host_tokens={host.name: remembered.tokens[host.name] for host in others if host.name in remembered.tokens},
         cores=tuple(first.cores),
     )
-    address = _first_address(config, fabric)
+    address = first.address or fabric.node_address
     resource = places.resource(first, address)
     parts = [Part(name=CONTROLLER, cls=ControllerActor, arguments=(process.dump(controller),), resource=resource)]
     for host in hosts:
@@ -392,8 +377,7 @@ def _parts(config: FleetConfig, fabric: Fabric, remembered: Remembered, make_hos
 def _check_first_host(config: FleetConfig, fabric: Fabric) -> None:
     """Raises DeploymentError if this is not the fleet's first host, which has its memory and ledger."""
     first = places.hosts(config)[0]
-    resource = places.resource(first, fabric.node_address)
-    if resource not in fabric.own_resources():
+    if (resource := places.resource(first, fabric.node_address)) not in fabric.own_resources():
         raise DeploymentError(
             f"this host is not {first.name!r}, the first of fleet {config.name!r}: no Ray node here has {resource!r}. "
             f"Run this on host {first.name!r}, or correct its `address` or `resource`"
@@ -405,8 +389,7 @@ def _ray_address(config: FleetConfig) -> str | None:
     fleet_memory = FleetMemory(config)
     if (address := local_ray.find(fleet_memory.folder)) is not None:
         return address
-    remembered = fleet_memory.read()
-    if remembered is not None and remembered.ray_address:
+    if (remembered := fleet_memory.read()) is not None and remembered.ray_address:
         # A one-host fleet that was put down may start on another Ray.
         return None if remembered.kept and len(config.hosts) < 2 else remembered.ray_address
     if len(config.hosts) > 1 and not fleet_memory.has_ended():
@@ -436,8 +419,3 @@ def _join(config: FleetConfig, address: str, say: Say) -> Fabric:
             "it there by `rose down`"
         )
     return fabric
-
-
-def _fault(item: tuple[str, str]) -> str:
-    name, fault = item
-    return fault if fault.startswith(f"{name}: ") else f"{name}: {fault}"

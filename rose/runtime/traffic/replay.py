@@ -15,7 +15,6 @@ from rose.runtime.traffic.stream import Arrivals, StreamError, follow
 from rose.runtime.traffic.trace import FittedTrace
 
 _NS_PER_MS = 1_000_000
-_NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,8 +132,7 @@ class Replay:
         }
 
     async def _stopped_by(self, due_ns: int) -> bool:
-        wait_s = (due_ns - monotonic_ns()) / _NS_PER_S
-        if wait_s <= 0:
+        if (wait_s := (due_ns - monotonic_ns()) / 1_000_000_000) <= 0:
             await asyncio.sleep(0)  # Behind time: still let responses be read.
             return self._stopping.is_set()
         try:
@@ -176,7 +174,6 @@ class Replay:
             self.counts.completed += 1
         else:
             self.counts.failed += 1
-        prompt_tokens = call.prompt_tokens if arrivals.prompt_tokens is None else arrivals.prompt_tokens
         self._record(
             Request(
                 device_id=self._target.device_id,
@@ -184,7 +181,7 @@ class Replay:
                 lease_id=lease_id,
                 request_id=call.request_id,
                 outcome="completed" if reason is None else "failed",
-                prompt_tokens=prompt_tokens,
+                prompt_tokens=call.prompt_tokens if arrivals.prompt_tokens is None else arrivals.prompt_tokens,
                 cached_tokens=arrivals.cached_tokens,
                 output_tokens=arrivals.tokens,
                 ttft_ns=arrivals.ttft_ns,

@@ -38,9 +38,7 @@ class Arrivals:
     @property
     def tpot_mean_ns(self) -> int | None:
         """Mean time of each token after the first; None below two tokens."""
-        if self.tokens < 2:
-            return None
-        return (self.times_ns[-1] - self.times_ns[0]) // (self.tokens - 1)
+        return None if self.tokens < 2 else (self.times_ns[-1] - self.times_ns[0]) // (self.tokens - 1)
 
     @property
     def tpot_max_ns(self) -> int | None:
@@ -58,8 +56,7 @@ async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
         at_ns = monotonic_ns()
         if not line.startswith(b"data:"):
             continue
-        payload = line[5:].strip()
-        if payload == b"[DONE]":
+        if (payload := line[5:].strip()) == b"[DONE]":
             if finish is None:
                 raise StreamError(f"stream was done after {arrivals.tokens} tokens without a finish_reason")
             if finish == "abort":
@@ -78,8 +75,7 @@ async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
 
 
 def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
-    usage = chunk.get("usage")
-    if usage:
+    if usage := chunk.get("usage"):
         arrivals.prompt_tokens = usage.get("prompt_tokens", arrivals.prompt_tokens)
         details = usage.get("prompt_tokens_details") or {}
         arrivals.cached_tokens = details.get("cached_tokens", arrivals.cached_tokens)

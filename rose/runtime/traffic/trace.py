@@ -65,8 +65,7 @@ def read(path: Path) -> Trace:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
             header = next(rows, [])
-            missing = [column for column in COLUMNS if column not in header]
-            if missing:
+            if missing := [column for column in COLUMNS if column not in header]:
                 raise TraceError(f"trace {path}, line 1: no column {', '.join(missing)}; it has {header}")
             places = [header.index(column) for column in COLUMNS]
             parsed = [_row(path, rows.line_num, row, places) for row in rows if row]
@@ -86,9 +85,7 @@ def read(path: Path) -> Trace:
 
 def load(name: str) -> Trace:
     """Return the trace `bursty`, or of a CSV file. Raises TraceError."""
-    if name == "bursty":
-        return read(_SAMPLES / "bursty.csv")
-    return read(Path(name).expanduser())
+    return read(_SAMPLES / "bursty.csv" if name == "bursty" else Path(name).expanduser())
 
 
 def open_trace(config: TrafficConfig) -> Trace | None:
@@ -132,8 +129,7 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
         if place >= len(row):
             raise TraceError(f"trace {path}, line {line}: no value for {column}, the row has {len(row)} values")
         values.append(row[place].strip())
-    arrival_ns = _timestamp_ns(values[0])
-    if arrival_ns is None:
+    if (arrival_ns := _timestamp_ns(values[0])) is None:
         raise TraceError(
             f"trace {path}, line {line}, column TIMESTAMP: {values[0]!r} is not a time like 2023-11-16 18:17:03.9799600"
         )
@@ -148,8 +144,7 @@ def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int,
 
 def _timestamp_ns(text: str) -> int | None:
     """Return nanoseconds since the epoch. A time without a zone counts as UTC; only differences matter."""
-    match = _TIMESTAMP.fullmatch(text)
-    if match is None:
+    if (match := _TIMESTAMP.fullmatch(text)) is None:
         return None
     try:
         moment = datetime.fromisoformat(match[1] + (match[3] or "+00:00"))
@@ -159,8 +154,7 @@ def _timestamp_ns(text: str) -> int | None:
 
 
 def _scale_down(lengths: Ints, tokens_max: int) -> float:
-    high = int(np.percentile(lengths, 99, method="inverted_cdf"))
-    return min(1.0, tokens_max / high)
+    return min(1.0, tokens_max / int(np.percentile(lengths, 99, method="inverted_cdf")))
 
 
 def _scaled(lengths: Ints, scale: float) -> Ints:

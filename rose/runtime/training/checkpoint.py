@@ -25,9 +25,6 @@ from rose.ledger.layout import replace_file
 if TYPE_CHECKING:
     from rose.runtime.training.trainer import StepStats, Trainer
 
-#: Fields that a resumed run may change: learning stays the same.
-_MAY_DIFFER = {"steps", "threads"}
-
 
 class CheckpointError(UserError):
     """The folder belongs to another trainer or run, holds no run, or cannot be used."""
@@ -65,7 +62,7 @@ class Checkpoint:
         kept = self._read("run.json") or {}
         for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
             before = kept.get(table, now)
-            for field in now.keys() - _MAY_DIFFER:
+            for field in now.keys() - {"steps", "threads"}:  # These may change: learning stays the same.
                 if before.get(field, now[field]) != now[field]:
                     raise CheckpointError(
                         f"{table}.{field} is {now[field]!r} and the run in {self.folder} was begun with "
@@ -73,8 +70,7 @@ class Checkpoint:
                     )
 
     def tables(self) -> tuple[TaskConfig, TrainingConfig] | None:
-        kept = self._read("run.json")
-        if kept is None:
+        if (kept := self._read("run.json")) is None:
             return None
         return TaskConfig.model_validate(kept["task"]), TrainingConfig.model_validate(kept["training"])
 

@@ -40,8 +40,7 @@ def token_loss(
     ratio is clipped to [1 - clip_low, 1 + clip_high]."""
     log_ratio = logprobs - behaviour
     ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
-    surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
+    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
     return TokenLoss(loss=-surrogate.sum(), kl=(ratio - 1 - log_ratio).detach().sum())
 
 

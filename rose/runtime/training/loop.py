@@ -22,9 +22,6 @@ from rose.runtime.training.train_time import TrainTime
 from rose.runtime.training.trainer import StepStats, Trainer
 
 _WAIT_S = 0.2
-_PROGRESS_S = 5.0
-#: Trajectories are recorded at this interval, and when their step is trained.
-_RECORD_S = 1.0
 #: Lost games are played again at this interval, ...
 _AGAIN_S = 5.0
 #: ... but a game that engines failed at this often counts as lost once its step has others to train on.
@@ -49,8 +46,7 @@ class _Rollouts:
         return len(self.trajectories) == self.games
 
     def take(self, played: Played) -> None:
-        loss = played.trajectory.loss
-        if loss is None:
+        if (loss := played.trajectory.loss) is None:
             self.end(played.trajectory)
             return
         self.lost.append(played)
@@ -162,23 +158,20 @@ class TrainLoop:
     def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
         self._run.check()
         for played in self._players.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
-            self._take(played)
+            trajectory = played.trajectory
+            self._rollouts[trajectory.step].take(played)
+            # A game whose turns no engine took leaves nothing to record.
+            if trajectory.loss is None or trajectory.loss.attempts or trajectory.turns:
+                self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
         now = time.monotonic()
-        if now - self._recorded >= _RECORD_S:
+        if now - self._recorded >= 1.0:  # They are also recorded when their step is trained.
             self._record_trajectories()
         if now - self._repeated >= _AGAIN_S:
             self._play_lost()
-        if now - self._said >= _PROGRESS_S and beside is None:
+        if now - self._said >= 5.0 and beside is None:
             self._said = now
             step, rollouts = min(self._rollouts.items())
             self._say(f"step {step + 1}: {len(rollouts.trajectories)} of {rollouts.games} trajectories")
-
-    def _take(self, played: Played) -> None:
-        trajectory = played.trajectory
-        self._rollouts[trajectory.step].take(played)
-        # A game whose turns no engine took leaves nothing to record.
-        if trajectory.loss is None or trajectory.loss.attempts or trajectory.turns:
-            self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
 
     def _record_trajectories(self) -> None:
         self._recorded = time.monotonic()
@@ -212,8 +205,7 @@ class TrainLoop:
 
     def _finish(self, updated: _Updated, rollouts: _Rollouts | None = None) -> None:
         judgements, step = updated
-        event = self._checkpoint.load_step(step.step)
-        if event is None:
+        if (event := self._checkpoint.load_step(step.step)) is None:
             event = step
             self._checkpoint.save_step(event)
         self._run.record(*judgements, event)

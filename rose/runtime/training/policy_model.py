@@ -184,8 +184,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: torch.device | str = "cpu") -> Tensor:
     """Return int64 [rows, longest], filled on the right with `value`."""
     longest = max(map(len, rows))
-    filled = [[*row, *[value] * (longest - len(row))] for row in rows]
-    return torch.tensor(filled, dtype=torch.int64, device=device)
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.int64, device=device)
 
 
 def generated_logits(

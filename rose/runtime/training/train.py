@@ -50,8 +50,7 @@ def train(
     with ExitStack() as stack:
         checkpoint = Checkpoint(folder)
         stack.callback(checkpoint.close)
-        begun = checkpoint.run_id()
-        if begun is not None and not resume:
+        if (begun := checkpoint.run_id()) is not None and not resume:
             raise CheckpointError(f"{folder} holds run {begun}: give --resume to go on, or another folder")
         if fleet is not None:
             task, training = fleet.task, fleet.training
@@ -123,8 +122,7 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 def _check_fleet(url: str, token: str | None, model: str) -> None:
     """Check that the fleet is there and serves this model, before a minute goes into making one. Raises DeploymentError
     if it is away, UserError if it refuses, TrainError if it has another model."""
-    fleet_model = ControllerClient(url, token).status()["model"]
-    if fleet_model not in (None, model):
+    if (fleet_model := ControllerClient(url, token).status()["model"]) not in (None, model):
         raise TrainError(
             f"the rollout model here is {model!r} and that of the fleet at {url} is {fleet_model!r}: give its fleet "
             "file by --config"

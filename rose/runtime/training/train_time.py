@@ -28,8 +28,7 @@ class TrainTime:
     def span(self) -> Iterator[None]:
         """Count the time inside as training, unless the page is away, as between two starts. Raises
         DeviceTakenError."""
-        page = self._present()
-        if page is None:
+        if (page := self._present()) is None:
             yield
             return
         page.open_span(Party.TRAINER, Span.TRAIN, monotonic_ns())

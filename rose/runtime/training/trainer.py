@@ -19,8 +19,6 @@ from rose.runtime.training.policy_model import Policy, generated_logits
 #: Padded tokens of one forward and backward pass: bounds memory, yet keeps the cores busy.
 MICRO_BATCH_TOKENS = 4096
 
-_GRAD_NORM_MAX = 1.0
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepStats:
@@ -67,8 +65,7 @@ class Trainer:
         size = math.ceil(len(samples) / self._training.minibatches) or 1
         totals, grad_norm = torch.zeros(3, dtype=torch.float64, device="cpu"), 0.0
         for first in range(0, len(samples), size):
-            minibatch = samples[first : first + size]
-            sums, norm = self._optimise(minibatch)
+            sums, norm = self._optimise(samples[first : first + size])
             totals += sums
             grad_norm = max(grad_norm, norm)
         self.version += 1
@@ -128,7 +125,7 @@ class Trainer:
             part = token_loss(logprobs, behaviour, gain, clip_low=training.clip_low, clip_high=training.clip_high)
             (part.loss / tokens).backward()  # type: ignore[no-untyped-call]
             sums += torch.stack([part.loss.detach(), part.kl, entropy(logits).sum()]).double()
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _GRAD_NORM_MAX)
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_norm=1.0)
         self._optimizer.step()
         # Waits for the device, so that the update's time includes its work.
         return sums.cpu(), float(norm)

@@ -12,7 +12,6 @@ from rose.runtime.transfer.wire.receiver import Receiver
 
 _DTYPES = (torch.bfloat16, torch.float32)
 _ELEMENTS = (1 << 12, 1 << 18)  # One that is encoded to be small, and one that is encoded to be fast.
-_VERSIONS = 3
 
 
 def compile_codec() -> None:
@@ -24,7 +23,7 @@ def compile_codec() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = VersionStore(Path(folder) / "store")
         receiver = Receiver(f"file://{store.folder}", None, Path(folder) / "staging")
-        for version in range(_VERSIONS):
+        for version in range(3):
             store.publish(version, weights)
             staged = receiver.fetch(version, version - 1 if version else None)
             prepare(staged, engine).commit()

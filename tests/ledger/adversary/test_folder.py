@@ -35,8 +35,7 @@ def _forge_newest(root, power_mw):
 
 def _forge_next(root):
     head = (root / "heads/a.json").read_bytes()
-    tail = segments.recover(root, "a")
-    append(root, tail, 2)
+    append(root, segments.recover(root, "a"), 2)
     (root / "heads/a.json").write_bytes(head)
 
 
@@ -73,10 +72,6 @@ def _without_record(act):
         shutil.rmtree(root / "verified")
 
     return both
-
-
-def _superseded(root):
-    return sorted((root / "live/a/000000").iterdir())[-1]
 
 
 def _flip(path):
@@ -157,7 +152,10 @@ ACTS = {
         lambda root: (root / FOLDER / "ids/000001.parquet").unlink(),
         "rollup/ids/000001.parquet: it is missing",
     ),
-    "what awaits removal altered": (lambda root: _flip(_superseded(root)), "its bytes were changed"),
+    "what awaits removal altered": (
+        lambda root: _flip(sorted((root / "live/a/000000").iterdir())[-1]),
+        "its bytes were changed",
+    ),
     "a file added to what awaits removal": (
         lambda root: shutil.copy(_newest(root), root / "live/a/000000"),
         "it is not among those that were merged",

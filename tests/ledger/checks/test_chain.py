@@ -125,8 +125,7 @@ def test_a_merged_segment_without_digests_was_forged(tmp_path, monkeypatch, kept
     with monkeypatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", "/dev/null/none")
         root = layout.create(tmp_path / "unsigned")
-        tail = _append(root, _append(root, segments.first_epoch(root, "a")))
-        segments.begin_epoch(root, tail)
+        segments.begin_epoch(root, _append(root, _append(root, segments.first_epoch(root, "a"))))
         for _ in range(2):
             compaction.compact(root, grace_s=0)
         assert verify(root).problems == []
@@ -191,8 +190,7 @@ def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root)
     assert verify(root).problems == [
         f"live/a/000001/{name}: its rows do not match the digest of its writer: they were replaced"
     ]
-    after = segments.recover(root, "a")
-    segments.begin_epoch(root, after)
+    segments.begin_epoch(root, segments.recover(root, "a"))
     with pytest.raises(LedgerError, match="its rows of seq 8 to 9 are not those that were written: replaced; nothing"):
         compaction.compact(root, grace_s=0)
     assert not list(root.glob("compacted/a/*"))

@@ -76,8 +76,7 @@ def _write(root, items, writer="w"):
     LedgerWriter.open(root, writer, "r").close()
     for first in range(0, len(items), 100):
         tail = segments.recover(root, writer)
-        table = rows.table(writer, tail.next_seq, "r", "live", items[first : first + 100])
-        segments.append(root, tail, table)
+        segments.append(root, tail, rows.table(writer, tail.next_seq, "r", "live", items[first : first + 100]))
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +108,7 @@ def test_a_value_that_can_be_summed_stays_in_its_view(tmp_path):
     root = tmp_path / "ledger"
     _write(root, [_with(_whole("power"), busy_share=5.0), _with(_whole("power"), source="nvml")])
     assert views.faulty_events(root) == (0, [])
-    rows_of = ask(root, "SELECT busy_share, source FROM power ORDER BY seq")
-    assert rows_of == [(5.0, "nvml-energy"), (0.5, "nvml")]
+    assert ask(root, "SELECT busy_share, source FROM power ORDER BY seq") == [(5.0, "nvml-energy"), (0.5, "nvml")]
 
 
 def test_sums_of_a_day_that_64_bits_do_not_hold_are_the_largest_there_is(tmp_path):

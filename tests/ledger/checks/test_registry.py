@@ -90,11 +90,8 @@ def test_a_key_that_was_marked_may_endorse_others(root, other_key):
     assert registry.endorse(root, third, other_key, "a") == ["a"]
     assert list(registry.signature_faults(layout.ledger_id(root), registry.lines(root))) == []
     unmarked = (root / registry.FILE).read_bytes().replace(b', "endorses": true', b"", 1)
-    assert any("line 4" in fault for fault in registry.signature_faults(layout.ledger_id(root), _parsed(unmarked)))
-
-
-def _parsed(content):
-    return [registry.Line(**json.loads(text)) for text in content.splitlines()]
+    lines = [registry.Line(**json.loads(text)) for text in unmarked.splitlines()]
+    assert any("line 4" in fault for fault in registry.signature_faults(layout.ledger_id(root), lines))
 
 
 def test_a_key_endorses_its_successor_for_its_own_writer_alone(root, other_key):

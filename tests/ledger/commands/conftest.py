@@ -1,4 +1,5 @@
 import pytest
+from typer.testing import CliRunner
 
 
 @pytest.fixture(autouse=True)
@@ -7,6 +8,10 @@ def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("ROSE_LEDGER", "ROSE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+
+
+def invoke(app, *arguments, stdin=None):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
 
 
 def check_refused(done, says):

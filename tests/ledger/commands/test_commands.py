@@ -3,20 +3,22 @@ import io
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from rose.ledger.commands import ledger_app, sql_command
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.commands.conftest import check_refused
+from tests.ledger.commands.conftest import check_refused, invoke
 from tests.ledger.conftest import close_epochs, copied
 
 app = typer.Typer()
 app.command("sql")(sql_command)
 app.add_typer(ledger_app, name="ledger")
+run = partial(invoke, app)
+QUERY = "SELECT lease_id, reason, event_time FROM lease_event ORDER BY lease_id"
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +33,6 @@ def made(tmp_path_factory, lease):
 @pytest.fixture(autouse=True)
 def root(made, tmp_path):
     return copied(made, tmp_path / "ledger")
-
-
-def run(*arguments, stdin=None):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
-
-
-QUERY = "SELECT lease_id, reason, event_time FROM lease_event ORDER BY lease_id"
 
 
 def test_importing_the_commands_loads_no_database():

@@ -4,16 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from rose.ledger.commands.jobs import jobs_app
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
-from tests.ledger.commands.conftest import check_refused
+from tests.ledger.commands.conftest import check_refused, invoke
 from tests.ledger.conftest import ask
 
 ROSE = str(Path(sys.executable).with_name("rose"))
@@ -31,13 +31,8 @@ def planned(settings):
 
 app = typer.Typer()
 app.add_typer(jobs_app(planned), name="jobs")
-
-
+run = partial(invoke, app, "jobs")
 pytestmark = pytest.mark.usefixtures("root")
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["jobs", *(str(argument) for argument in arguments)])
 
 
 def test_running_a_job_says_how_it_ended_and_records_it(root):

@@ -1,15 +1,15 @@
 import csv
 import io
 import json
+from functools import partial
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from rose.ledger.commands import query_command, schema_command, sql_command
 from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.commands.conftest import check_refused
+from tests.ledger.commands.conftest import check_refused, invoke
 from tests.ledger.conftest import copied
 from tests.ledger.hosts.served import serve
 
@@ -17,6 +17,7 @@ app = typer.Typer()
 app.command("sql")(sql_command)
 app.command("query")(query_command)
 app.command("schema")(schema_command)
+run = partial(invoke, app)
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +34,6 @@ def root_made(tmp_path_factory, lease):
 def root(root_made, tmp_path):
     """Three leases granted at 2026-11-01, :02 and :04."""
     return copied(root_made, tmp_path / "ledger")
-
-
-def run(*arguments, stdin=None):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
 
 
 def leases(*arguments):

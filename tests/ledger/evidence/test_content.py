@@ -36,8 +36,7 @@ def tables(draw):
     }
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=2)):
         kind = SCHEMA.field(name).type
-        values = draw(st.lists(st.none() | VALUES[kind], min_size=count, max_size=count))
-        columns[name] = pa.array(values, kind)
+        columns[name] = pa.array(draw(st.lists(st.none() | VALUES[kind], min_size=count, max_size=count)), kind)
     return pa.table(columns)
 
 
@@ -127,8 +126,7 @@ def test_swapped_rows_and_swapped_columns_have_another_digest(table, data):
 @given(tables(), st.data())
 def test_a_file_that_is_cut_has_the_digests_of_its_ranges(table, data):
     count, first = table.num_rows, table["seq"][0].as_py()
-    cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=5)))
-    bounds = [0, *cuts, count]
+    bounds = [0, *sorted(data.draw(st.lists(st.integers(0, count), max_size=5))), count]
     expected = [rows_sha256(table.slice(a, b - a)) for a, b in itertools.pairwise(bounds)]
     shuffled = table.take(pa.array(data.draw(st.permutations(range(count)))))
     found = ranges_sha256(_parquet(shuffled, row_group_size=7), [first + bound for bound in bounds[:-1]])
@@ -209,8 +207,7 @@ def test_a_link_goes_on_from_one_end_alone():
 
 
 def test_what_a_link_says_and_who_signed_it_cannot_be_changed():
-    places = [{"first_seq": 2}, {"last_seq": 6}, {"rows_sha256": "q"}, {"writer": "v"}]
-    for changed in places:
+    for changed in [{"first_seq": 2}, {"last_seq": 6}, {"rows_sha256": "q"}, {"writer": "v"}]:
         assert replace(_signed(), **changed).fault("before") is not None
     for changed in ({"key": "0" * 64}, {"key": ""}, {"signature": ""}, {"signature": "0" * 128}, {"chain_sha256": "f"}):
         assert "is not by the key" in str(replace(_signed(), **changed).signature_fault())

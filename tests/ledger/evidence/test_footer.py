@@ -27,8 +27,7 @@ def test_statistics_that_hide_rows_are_named(tmp_path, state):
     ledgers.write(root, "a", epochs=2)
     if state == "compacted":
         compaction.compact(root, grace_s=0)
-    pattern = "live/a/000000/000001-*.parquet" if state == "live" else "compacted/a/*.parquet"
-    (path,) = root.glob(pattern)
+    (path,) = root.glob("live/a/000000/000001-*.parquet" if state == "live" else "compacted/a/*.parquet")
     content = path.read_bytes()
     lying = _of_the_footer(content, b"\x05power", b"\x05zzzzz")
     forged = tmp_path / "forged.parquet"
@@ -56,8 +55,7 @@ def test_what_honest_writers_say_is_taken(tmp_path):
     path = tmp_path / "rows.parquet"
     for letter in ("x", "é", "\U0010ffff"):
         for length in (1, 254, 255, 256, 300, 5000):
-            table = _table([None, letter * length, "a", letter * length + "b", ""])
-            pq.write_table(table, path, row_group_size=2)
+            pq.write_table(_table([None, letter * length, "a", letter * length + "b", ""]), path, row_group_size=2)
             first = ranges_sha256(path.read_bytes(), [0])
             options = "FORMAT parquet, WRITE_BLOOM_FILTER false"
             with duckdb.connect() as connection:

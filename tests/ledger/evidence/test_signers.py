@@ -41,22 +41,14 @@ def _check(root, before):
     return report, continuation.check(report, named).problems
 
 
-def test_the_key_of_one_host_does_not_write_for_another(root, agent):
-    before = receipt.take(root)
-    registry.note(root, "h1.agent", agent.public, by=agent)
-    _write(root, "h1.agent", agent)
+@pytest.mark.parametrize("name", ["h2", "accomplice"])
+def test_the_key_of_one_host_neither_writes_for_another_nor_endorses_an_accomplice(root, agent, tmp_path, name):
+    before, key = receipt.take(root), keys.load_or_make(tmp_path / f"{name}.key")
+    registry.note(root, "h1.agent", key.public, by=agent)
+    _write(root, "h1.agent", key)
     report, problems = _check(root, before)
-    assert any("h1.agent" in problem and agent.public in problem for problem in report.problems), report.problems
-    assert any("h1.agent" in problem and agent.public in problem for problem in problems), problems
-
-
-def test_the_key_of_one_host_does_not_endorse_an_accomplice(root, agent, tmp_path):
-    before, accomplice = receipt.take(root), keys.load_or_make(tmp_path / "accomplice.key")
-    registry.note(root, "h1.agent", accomplice.public, by=agent)
-    _write(root, "h1.agent", accomplice)
-    report, problems = _check(root, before)
-    assert any("h1.agent" in problem and accomplice.public in problem for problem in report.problems), report.problems
-    assert any("h1.agent" in problem and accomplice.public in problem for problem in problems), problems
+    assert any("h1.agent" in problem and key.public in problem for problem in report.problems), report.problems
+    assert any("h1.agent" in problem and key.public in problem for problem in problems), problems
 
 
 def test_a_writer_changes_its_key_by_its_old_one(root, agent, tmp_path):

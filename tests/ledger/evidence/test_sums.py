@@ -25,8 +25,7 @@ def days(path, where="true"):
 
 
 def test_sums_of_any_kind_are_sound_as_they_are_written(root):
-    coverage = rolled.newest(root)
-    assert coverage.writers
+    assert rolled.newest(root).writers
     assert sum_faults(root) == ([], None, ())
 
 
@@ -40,8 +39,7 @@ def test_a_footer_that_hides_sums_from_readers_is_named(root):
     path.write_bytes(content[:begin] + content[begin:].replace(stored, struct.pack("<i", 77)))
     assert day in days(path), "the rows are as they were"
     assert days(path, f"day = DATE '{day}'") == [], "a reader trusts the footer"
-    problems = sum_faults(root).problems
-    assert problems == [
+    assert sum_faults(root).problems == [
         "rollup/000000/daily_event.parquet: "
         "the statistics of column 'day' are not those of its values: they were changed"
     ]

@@ -45,8 +45,7 @@ def test_a_part_leaves_and_the_chain_still_holds(root, tmp_path, lease):
     assert not files & {path.stem for path in root.glob("archived/w/*.json")}
     report = next(found for found in verify(root).writers if found.writer == "w")
     assert (report.problems, report.events, report.archived_events, report.first_seq) == ([], 12, gone, 0)
-    summed = ask(root, "SELECT sum(changes) FROM daily_lease")[0]
-    assert summed == (12,), "daily sums outlive the events"
+    assert ask(root, "SELECT sum(changes) FROM daily_lease")[0] == (12,), "daily sums outlive the events"
     detail = details(root, "archived")[0]
     assert detail["deleted"]
     assert detail["url"] == f"file://{away}/{detail['file']}"
@@ -68,8 +67,7 @@ def test_what_was_archived_comes_back(root, tmp_path):
     assert seqs(root) == list(range(12))
     assert verify(root).problems == []
     assert len(details(root, "restored")) == 3
-    again = archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0)
-    assert again.left == 3
+    assert archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0).left == 3
     assert verify(root).problems == []
 
 

@@ -36,8 +36,7 @@ def _counted(root):
 
 
 def _summed(root):
-    query = "SELECT writer, sum(events)::BIGINT FROM daily_event WHERE kind = 'power' GROUP BY ALL"
-    return dict(ask(root, query))
+    return dict(ask(root, "SELECT writer, sum(events)::BIGINT FROM daily_event WHERE kind = 'power' GROUP BY ALL"))
 
 
 def _named(root):

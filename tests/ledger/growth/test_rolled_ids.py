@@ -48,13 +48,11 @@ def write(root, *event_ids, writer="a", run_id="r"):
 
 
 def counted(root):
-    query = "SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'"
-    return int(ask(root, query)[0][0])
+    return int(ask(root, "SELECT sum(events)::BIGINT FROM daily_event WHERE kind = 'power'")[0][0])
 
 
 def numbers_of_ids(root):
-    coverage = rolled.newest(root)
-    return {Path(path).stem: pq.read_metadata(root / path).num_rows for path in coverage.ids}
+    return {Path(path).stem: pq.read_metadata(root / path).num_rows for path in rolled.newest(root).ids}
 
 
 def in_folder(root):
@@ -155,8 +153,7 @@ def test_roll_ups_of_another_form_are_made_anew_from_the_events(root, tmp_path):
     content = json.loads(coverage.read_bytes())
     coverage.write_text(json.dumps({**content, "form": rolled.FORM - 1}))
     assert counted(root) == before, "from the events"
-    reason = "rollup/000000 is of another version of ROSE; the next roll-up makes it anew"
-    assert sum_faults(root) == ([], reason, ())
+    assert sum_faults(root) == ([], "rollup/000000 is of another version of ROSE; the next roll-up makes it anew", ())
     shutil.copytree(root, tmp_path / "copy")
     assert rollup.roll_up(tmp_path / "copy").generation == 1
     assert counted(tmp_path / "copy") == before

@@ -1,7 +1,6 @@
 """The access log of a gateway, with a real writer, on a disk that may refuse."""
 
 import hashlib
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask
+from tests.runtime.conftest import until
 
 
 @pytest.fixture
@@ -66,10 +66,7 @@ def test_while_the_disk_refuses_nothing_is_read_and_refusals_are_kept(root, writ
     log._flush()
     folder.unlink()
     aside.rename(folder)
-    deadline = time.monotonic() + 30
-    while writer.failure is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: writer.failure is None, 30)
     log.check()
     log.close()
     # The read that was refused is on record as soon as it can be: an entry too many, never one too few.

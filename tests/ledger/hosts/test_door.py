@@ -21,6 +21,7 @@ from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.conftest import ask, copied
 from tests.ledger.hosts.served import Limits, serve
+from tests.runtime.conftest import until
 
 TOKEN = "t0ken-of-enough-characters"
 BUSY = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
@@ -99,11 +100,8 @@ def logged(root, where="true", columns="who, action, outcome, statement, result_
 
 
 def until_logged(root, where):
-    deadline = time.monotonic() + 30
-    while not (entries := logged(root, where)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return entries
+    until(lambda: logged(root, where), 30)
+    return logged(root, where)
 
 
 def answer(url, method, path, body=None, token=None):
@@ -210,10 +208,7 @@ def test_a_writer_without_a_scope_stays_behind_alone(url, root, secrets, spool):
     done = forward(spool, url, secrets["rack-7"])
     assert list(done.problems) == ["rack-8.agent"]
     assert "token 'rack-7' may not append as 'rack-8.agent'" in done.problems["rack-8.agent"]
-    assert ask(root, "SELECT DISTINCT writer FROM lease_event ORDER BY writer") == [
-        ("local",),
-        ("rack-7.agent",),
-    ]
+    assert ask(root, "SELECT DISTINCT writer FROM lease_event ORDER BY writer") == [("local",), ("rack-7.agent",)]
     assert until_logged(root, "action = 'append_denied'")[0][:3] == ("rack-7", "append_denied", "refused")
     assert logged(root, "action <> 'append_denied'") == []
 

@@ -1,5 +1,4 @@
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -16,6 +15,7 @@ from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.ledger.conftest import ask
 from tests.ledger.hosts.served import serve
+from tests.runtime.conftest import until
 
 _DOOR = "from tests.ledger.hosts.served import main; main()"
 
@@ -64,13 +64,6 @@ def serving(root, port=0):
             yield process, output.readline().strip()
         finally:
             process.kill()
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def segments_at(centre):

@@ -15,6 +15,7 @@ from rose.ledger.hosts.receive import Receiver
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 
 
 @pytest.fixture
@@ -70,8 +71,7 @@ def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
     for count, (path, content) in enumerate(shipped(spool)):
         held = receiver.receive(path, content)
         assert (held.epoch, held.index, held.next_seq) == (0, count, max(0, count))
-    centre = files(receiver.root / "live")
-    assert centre == files(spool / "live")
+    assert files(receiver.root / "live") == files(spool / "live")
     assert (receiver.root / "heads" / "far.json").read_bytes() == (spool / "heads" / "far.json").read_bytes()
     report = verify(receiver.root)
     assert report.ok, report.problems
@@ -205,9 +205,8 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_named_so_that_its_host_g
     receiver.receive(path, content)
     assert files(receiver.root)[path] == content
     assert verify(receiver.root).ok
-    with catalog.connect(receiver.root) as connection:
-        assert connection.execute("SELECT count(*) FROM lease").fetchall() == [(0,)]
-        assert connection.execute("SELECT kind FROM faulty_event").fetchall() == [("lease",)]
+    assert ask(receiver.root, "SELECT count(*) FROM lease") == [(0,)]
+    assert ask(receiver.root, "SELECT kind FROM faulty_event") == [("lease",)]
 
 
 def test_a_segment_whose_text_is_none_would_stop_every_reader_and_is_refused(spool, receiver):
@@ -235,8 +234,7 @@ def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_ref
         (line,) = registry.lines(receiver.root)
         assert (line.writer, line.key, line.by) == ("far", own_key_of(spool), gateway.public)
         changed = signed(spool, 2, other_key)
-        way_out = f"run `rose ledger endorse {other_key.public} --writer far`"
-        with pytest.raises(LedgerError, match=way_out):
+        with pytest.raises(LedgerError, match=f"run `rose ledger endorse {other_key.public} --writer far`"):
             receiver.receive(*changed)
         registry.endorse(receiver.root, other_key.public, gateway, "far")
         receiver.receive(*changed)

@@ -123,8 +123,7 @@ def by_name(settings):
 
 
 def test_the_ledger_s_own_jobs_do_their_work(root, tmp_path):
-    settings = Settings(compact_every_s=7, archive_to=str(tmp_path / "cold"), archive_after_days=90)
-    todo = by_name(settings)
+    todo = by_name(Settings(compact_every_s=7, archive_to=str(tmp_path / "cold"), archive_after_days=90))
     assert list(todo) == ["compact", "roll-up", "audit", "archive"]
     assert todo["compact"].every_s == 7
     assert [run_job(root, job).error for job in todo.values()] == [None] * 4
@@ -157,5 +156,4 @@ def test_an_audit_says_whether_it_read_every_byte_and_the_next_one_finds_what_it
     decay(path, root)
     assert run_job(root, audit).status == "ok", "what is known and looks unchanged is not read"
     assert not verify(root).ok
-    error = run_job(root, audit).error
-    assert str(path.relative_to(root)) in error
+    assert str(path.relative_to(root)) in run_job(root, audit).error

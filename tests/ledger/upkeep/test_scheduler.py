@@ -2,7 +2,6 @@ import functools
 import os
 import queue
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +11,7 @@ from rose.ledger import layout
 from rose.ledger.upkeep import scheduler
 from rose.ledger.upkeep.jobs import Job, JobRun, history, record
 from rose.ledger.upkeep.scheduler import Scheduler
+from tests.runtime.conftest import until
 
 #: What jobs run lies in a module of its own: it must be found from another process.
 _WORK = """
@@ -42,10 +42,7 @@ def root(tmp_path, monkeypatch):
 
 
 def wait_for(path):
-    deadline = time.monotonic() + 240
-    while not (path.exists() and path.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: path.exists() and path.read_text())
     return path.read_text()
 
 

@@ -31,6 +31,7 @@ parts_of_groups = st.lists(
     ),
     max_size=12,
 )
+usd = st.fractions(-5, 5, max_denominator=10**12)
 
 
 def cost_of(borrowed: Fraction, dedicated: Fraction) -> TokenCost:
@@ -38,9 +39,6 @@ def cost_of(borrowed: Fraction, dedicated: Fraction) -> TokenCost:
     by_line = (1, dedicated / 100, borrowed / 100, (borrowed + dedicated) / 200)
     known = Estimate(*[float(borrowed)] * 3)
     return token_cost(by_line, 0.5, 200, paid={"borrowed": borrowed, "dedicated": dedicated}, borrow=known)
-
-
-usd = st.fractions(-5, 5, max_denominator=10**12)
 
 
 @settings(max_examples=50)
@@ -116,8 +114,7 @@ def test_every_token_and_accepted_trajectory_of_any_ledger_is_in_one_row(
         for run_id in sorted({record.run_id for record in made.recorded}):
             groups, generated = cost_per_correct.groups(connection, run_id), tokens.count(connection, run_id)
             for place in ("borrowed", "dedicated"):
-                useful = sum(int(row[f"{place}_useful"]) for row in groups.rows)
-                assert useful == generated[place].useful
+                assert sum(int(row[f"{place}_useful"]) for row in groups.rows) == generated[place].useful
             for way in get_args(breakdown.By):
                 set_variables(connection, run_id=run_id, part=way)
                 group_parts = rows(connection, "answers/group_parts")

@@ -17,6 +17,7 @@ from tests.pricing.closing.conftest import BOOK, DAY_NS, T0_NS, charges_of, fram
 THEN = Stamp(from_ns=T0_NS, to_ns=T0_NS + DAY_NS, provenance="live", book=BookFacts.from_book(BOOK), verified=True)
 NOW = replace(THEN, from_ns=THEN.to_ns, to_ns=THEN.to_ns + DAY_NS)
 HOUR = 3_600_000_000_000
+FRAMES = frames_of_charges()
 
 
 def compared(before: pl.DataFrame, now: pl.DataFrame, by: str = "team") -> Changes:
@@ -46,8 +47,7 @@ def test_more_accepted_output_at_the_same_rates_is_output() -> None:
 def test_a_lower_accept_rate_is_told_from_slower_devices() -> None:
     fewer_accepted = compared(rollout(10), rollout(20, tokens=2000, accepted=500))
     assert driven(fewer_accepted) == {"tokens per accepted token": 1000}
-    slower = compared(rollout(10), rollout(20))
-    assert driven(slower) == {"device time per token": 1000}
+    assert driven(compared(rollout(10), rollout(20))) == {"device time per token": 1000}
     # Without accepted tokens the volume is not taken apart.
     assert driven(compared(rollout(10, accepted=0), rollout(20, accepted=0))) == {"volume": 1000}
     assert driven(compared(rollout(10), rollout(10, rate=130))) == {"price": 300}
@@ -77,9 +77,6 @@ def test_a_run_that_is_new_has_the_rate_of_its_devices() -> None:
     made = compared(rollout(10), pl.concat([rollout(10), energy]), by="bucket")
     assert driven(made) == {"volume": 70}
     assert made.groups[0].name == "energy"
-
-
-FRAMES = frames_of_charges()
 
 
 @settings(deadline=None, max_examples=15)

@@ -21,15 +21,13 @@ SampleCosts = tuple[Groups, TokenCost, dict[str, Tokens]]
 
 #: Midnight UTC at which the sample's run begins.
 RUN_NS = 1_780_272_000 * 10**9
+#: What the sample's borrow added to the bill; tests/pricing/borrowing/test_marginal.py has it by hand.
+BORROW_USD = Fraction(413 * 1584) * Fraction(5, 4) / 36_000_000 + Fraction(4, 100)
 
 
 @pytest.fixture(scope="module")
 def sample_costs(priced_sample: PricedRun) -> SampleCosts:
     return priced_sample.groups, replace(priced_sample.cost, spreads=EXACT), dict(priced_sample.tokens)
-
-
-#: What the sample's borrow added to the bill; tests/pricing/borrowing/test_marginal.py has it by hand.
-BORROW_USD = Fraction(413 * 1584) * Fraction(5, 4) / 36_000_000 + Fraction(4, 100)
 
 
 def test_rates_of_the_sample(sample_costs: SampleCosts) -> None:
@@ -202,8 +200,7 @@ def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_inte
     def spread(price: TokenCost) -> float:
         return width(cost_per_correct.measured_interval(price, made, many, drawn, "dedicated")[0])
 
-    moving = replace(cost, spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0.5, 9)})
-    assert spread(moving) > 1.5 * spread(cost)
+    assert spread(replace(cost, spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0.5, 9)})) > 1.5 * spread(cost)
     unknown = replace(cost, spreads={"borrowed": Spread(0, 1)})
     assert cost_per_correct.measured_interval(unknown, made, many, drawn, "dedicated") == (None, None)
     assert unknown.no_interval("dedicated") == unknown.no_interval("blended") == UNKNOWN

@@ -65,8 +65,7 @@ def test_the_order_of_the_groups_makes_no_difference(random: Any) -> None:
 
 
 def test_larger_groups_count_by_their_subsets_and_smaller_ones_are_left_out() -> None:
-    pairs = [(4, 1)] * 40 + [(6, 1)] * 4 + [(2, 2)] * 3
-    elastic = elasticity.of_rollouts(groups(pairs))
+    elastic = elasticity.of_rollouts(groups([(4, 1)] * 40 + [(6, 1)] * 4 + [(2, 2)] * 3))
     whole = (40 + 4 * (1 - comb(5, 4) / comb(6, 4))) / 44
     half = (40 * 0.5 + 4 * (1 - comb(5, 2) / comb(6, 2))) / 44
     assert elastic.value == pytest.approx(log(whole / half) / log(2), abs=1e-8)

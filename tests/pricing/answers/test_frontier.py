@@ -24,15 +24,13 @@ from tests.pricing import reference
 from tests.pricing.answers.conftest import device_cost, token_cost
 
 S = 10**9
+UNKNOWN = Elasticity(value=None, interval=None, draws=None, units=0, says="not enough data: none")
 
 
 def eta(value: float, spread: float = 0) -> Elasticity:
     """An elasticity known within `spread` either way."""
     draws = np.linspace(value - spread, value + spread, bootstrap.RESAMPLES)
     return Elasticity(value=value, interval=bootstrap.interval(draws, 100), draws=draws, units=100, says="made up")
-
-
-UNKNOWN = Elasticity(value=None, interval=None, draws=None, units=0, says="not enough data: none")
 
 
 @given(st.floats(0.01, 3), st.floats(0.01, 2), st.floats(0.1, 100), st.floats(0.1, 100))
@@ -64,8 +62,7 @@ def test_free_slack_goes_where_the_formula_says(
 
 @given(st.floats(0.01, 0.99), st.floats(1, 64), st.floats(0.1, 100), st.floats(0.1, 100))
 def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inference: float, training: float) -> None:
-    independent = formulas.best_of_n_elasticity(p, n)
-    answer = frontier.next_dollar(eta(independent), eta(0.001), inference, training)
+    answer = frontier.next_dollar(eta(formulas.best_of_n_elasticity(p, n)), eta(0.001), inference, training)
     assert answer.side == "training"
     assert "one more rollout for each answer raises it" in answer.says.lower()
 
@@ -160,8 +157,7 @@ def test_what_is_missing_is_said_and_not_taken_as_nothing() -> None:
         ("dedicated", None, "no useful token was made on dedicated devices"),
         ("opportunistic", Fraction(-1), "the borrow lowered the bill"),
     ):
-        changed = replace(cost, by_line={**cost.by_line, line: usd})
-        assert says in str(frontier.spend(allocation, changed))
+        assert says in str(frontier.spend(allocation, replace(cost, by_line={**cost.by_line, line: usd})))
 
 
 def test_what_a_slack_second_yields() -> None:

@@ -47,8 +47,7 @@ def test_an_end_is_as_short_as_it_may_be() -> None:
 def test_wilson_s_interval_of_single_trajectories() -> None:
     """Of 10 accepted of 40: the textbook's 0.1419 to 0.4019. Groups whose trajectories hang together widen it."""
     assert single(0, 10, 40).interval == pytest.approx((0.1419, 0.4019), abs=5e-5)
-    whole = Stretch(first=0, last=0, judged=40, accepted=20, groups=10, yy=5 * 16, yx=5 * 16, xx=10 * 16)
-    low, high = whole.interval
+    low, high = Stretch(first=0, last=0, judged=40, accepted=20, groups=10, yy=5 * 16, yx=5 * 16, xx=10 * 16).interval
     alone = single(0, 20, 40).interval
     assert low < alone[0] < alone[1] < high
 

@@ -100,5 +100,4 @@ def test_the_factors_of_a_run() -> None:
     assert levers.factors(2, cost, tokens, groups) == GOLDEN
     assert levers.factors(2, cost, tokens, replace(groups, solved_groups=0)) is None
     assert levers.factors(2, replace(cost, by_line={**cost.by_line, "serving": None}), tokens, groups) is None
-    cheap = replace(cost, by_line={**cost.by_line, "blended": Fraction(-1)})
-    assert levers.factors(2, cheap, tokens, groups) is None
+    assert levers.factors(2, replace(cost, by_line={**cost.by_line, "blended": Fraction(-1)}), tokens, groups) is None

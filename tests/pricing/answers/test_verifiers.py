@@ -104,8 +104,7 @@ def test_a_better_verifier_is_the_cheapest_until_its_price_outweighs_it() -> Non
     dear = verifiers.compare(both, Fraction(4, 100), {"good": 10 * PRICE, "poor": PRICE})
     assert [v.name for v in dear.verifiers] == ["good", "poor"]  # by Brier, whatever it costs
     assert dear.cheapest == "poor"
-    chances = [v.chance_cheapest or 0 for v in dear.verifiers]
-    assert sum(chances) == pytest.approx(1)
+    assert sum([v.chance_cheapest or 0 for v in dear.verifiers]) == pytest.approx(1)
 
 
 def test_what_cannot_be_told_yet_is_not_told() -> None:
@@ -114,9 +113,8 @@ def test_what_cannot_be_told_yet_is_not_told() -> None:
     assert "cannot be told yet: a is the cheapest in" in alike.says
     twins = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.9), PRICE, {"a": PRICE, "b": PRICE})
     assert [v.chance_cheapest for v in twins.verifiers] == [0.5, 0.5]
-    few = noisy("a", 0.9, 20) + noisy("b", 0.1, 20)
     assert "20 probes were judged by all of them, and it takes 30" in (
-        verifiers.compare(few, PRICE, {"a": PRICE, "b": PRICE}).says
+        verifiers.compare(noisy("a", 0.9, 20) + noisy("b", 0.1, 20), PRICE, {"a": PRICE, "b": PRICE}).says
     )
     unpriced = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.6), PRICE, {"a": PRICE, "b": None})
     assert "what an answer costs with b is not known" in unpriced.says
@@ -161,8 +159,7 @@ def test_the_order_of_the_probes_makes_no_difference(random: Any) -> None:
 def test_probes_of_one_group_are_drawn_together() -> None:
     random = np.random.default_rng(2)
     easy = [bool(group) for group in random.integers(0, 2, size=40)]
-    pairs = [(0.9 if report else 0.1, report) for report in easy for _ in range(8)]
-    apart = reports(pairs)
+    apart = reports([(0.9 if report else 0.1, report) for report in easy for _ in range(8)])
     together = [replace(probe, group=f"g{n // 8}") for n, probe in enumerate(apart)]
     widths = [
         width(verifiers.compare(probes, PRICE, {"v": PRICE}).verifiers[0].interval) for probes in (apart, together)

@@ -67,8 +67,7 @@ def quiet_folder(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def quiet_fleet(quiet_folder: Path) -> Served:
-    ledgers = named([str(quiet_folder / "ledger")], str(quiet_folder / "book.toml"))
-    return Served(ledgers, NOW_NS + HOUR_NS)
+    return Served(named([str(quiet_folder / "ledger")], str(quiet_folder / "book.toml")), NOW_NS + HOUR_NS)
 
 
 @pytest.fixture

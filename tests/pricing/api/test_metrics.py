@@ -142,8 +142,7 @@ def test_every_metric_of_the_dashboard_is_in_a_real_scrape(scraped: Samples) -> 
         assert found[name], f"{name} has no sample"
     for query in queries():
         for name, selector in re.findall(r"\b(rose_\w+)\{([^}]*)\}", query):
-            labels = re.findall(r"(\w+)\s*=~?", selector)
-            assert set(labels) <= set(metrics.METRICS[name][0]), query
+            assert set(re.findall(r"(\w+)\s*=~?", selector)) <= set(metrics.METRICS[name][0]), query
         for clause in re.findall(r"\bby \(([^)]*)\)", query):
             known = {label for name in re.findall(r"\brose_\w+", query) for label in metrics.METRICS[name][0]}
             assert {label.strip() for label in clause.split(",")} <= known, query

@@ -76,8 +76,7 @@ def test_the_description_names_every_path_and_parameter(quiet_fleet: Served) -> 
         for parameter in item["get"].get("parameters", ()):
             Draft202012Validator.check_schema(parameter["schema"])
             assert parameter["description"], path
-    parameters = {one["name"] for one in described["paths"]["/cost"]["get"]["parameters"]}
-    assert parameters == set(CostQuery.model_fields)
+    assert {one["name"] for one in described["paths"]["/cost"]["get"]["parameters"]} == set(CostQuery.model_fields)
 
 
 def test_each_request_is_a_line_without_what_may_be_secret(

@@ -68,8 +68,7 @@ def test_a_changed_event_of_a_close_is_found(corrected: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
     path.write_bytes(content)
-    problems = check(corrected).problems
-    assert any(problem.startswith("ledger: live/closing") for problem in problems)
+    assert any(problem.startswith("ledger: live/closing") for problem in check(corrected).problems)
 
 
 def test_a_priced_segment_in_the_middle_that_is_gone_or_changed_is_found(corrected: Path) -> None:

@@ -48,8 +48,7 @@ def test_only_what_was_on_record_then_counts_for_a_closed_period(fleet: Path) ->
     assert (len(evidence.slices), len(evidence.tokens), evidence.late) == (3, 3, 3)
     assert len(gather(fleet, OF).slices) == 4
     # The task of a trajectory that had not ended was not known.
-    early = gather(fleet, OF, {"test": (10, mark["test"][1])})
-    assert [row["task"] for row in early.tokens] == [None, None, None]
+    assert [row["task"] for row in gather(fleet, OF, {"test": (10, mark["test"][1])}).tokens] == [None, None, None]
 
 
 def test_events_are_found_in_their_files_with_their_chain(fleet: Path) -> None:

@@ -192,8 +192,7 @@ def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any
         power(20, 37, 911),
     ]
     root = write_ledger(made)
-    frame = charges.price(root, test_tenures.BOOK).frame
-    assert not frame.select(DIMENSIONS).is_duplicated().any()
+    assert not charges.price(root, test_tenures.BOOK).frame.select(DIMENSIONS).is_duplicated().any()
     made_of = explain(root, Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
     assert made_of.faults == []
     assert sum("headroom, not lent" in text for text in sums(made_of)) == 2

@@ -16,8 +16,9 @@ from rose.pricing.run.priced import priced
 from rose.pricing.run.report import HARVEST, build
 from tests.pricing import any_event
 from tests.pricing.charges import test_tenures
-from tests.pricing.charges.test_pricing import T0_NS, S, slice_, turn, us, verdict
+from tests.pricing.charges.test_pricing import slice_, turn
 from tests.pricing.charges.test_tenures import device, run
+from tests.pricing.closing.conftest import T0_NS, S, judged, us
 
 LENT_NS = 1200 * S
 #: A tenth of a cent for 1 s of serving devices: no nano-dollar is rounded.
@@ -59,7 +60,7 @@ def ours(tokens: int = 1000) -> list[events.Event]:
         turn("a", 10, tokens, device_id="s", lease_id="L"),
         slice_(0, "r", rollout=1800, train=600, idle=1200),
         turn("b", 10, 3 * tokens, device_id="r"),
-        *verdict("a", 20, accepted=True),
+        *judged("a", 20, accepted=True),
         s="serving",
         r="rollout",
     )
@@ -73,8 +74,7 @@ def seen(root: Path, book: PriceBook = BOOK, run_id: str = "run") -> Seen:
 
 
 def with_another(write_ledger: Any, *made: events.Event) -> Path:
-    root: Path = write_ledger(made, writer="other", run_id="other")
-    return root
+    return write_ledger(made, writer="other", run_id="other")
 
 
 def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(
@@ -103,8 +103,7 @@ def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(
 
 def test_idle_time_of_a_device_that_two_runs_have_is_there_once(write_ledger: Any) -> None:
     """Both report 1,200 s of one hour as idle, in which neither worked for more than 2,400 s: each has half of them."""
-    root = write_ledger(ours(), root=with_another(write_ledger, *ours()))
-    way = seen(root).compared.alternatives[0]
+    way = seen(write_ledger(ours(), root=with_another(write_ledger, *ours()))).compared.alternatives[0]
     assert way.bought is not None
     assert way.bought.idle_ns == 600 * S
 

@@ -73,8 +73,7 @@ def test_the_sample_by_hand(sample_by: Callable[[PriceBook], Marginal]) -> None:
     assert (bare.interval, bare.estimate) == (None, None)
     assert bare.no_interval == "energy: power of h100-sxm is assumed, and the price book gives no range for it"
     energy = reference.energy_usd_per_device_s(413 * 1584 / 1440, 1.25, 0.10)
-    transfer = reference.transfer_usd_per_device_s(2, 0.02, 1440)
-    assert float(result.usd / 1440) == pytest.approx(energy + transfer)
+    assert float(result.usd / 1440) == pytest.approx(energy + reference.transfer_usd_per_device_s(2, 0.02, 1440))
 
 
 def test_every_term_is_charged_when_the_book_sets_it(sample_by: Callable[[PriceBook], Marginal]) -> None:

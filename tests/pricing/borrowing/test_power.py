@@ -200,6 +200,5 @@ def test_slices_summed_by_piece_draw_what_each_draws(slices: list[tuple[int, flo
 
 
 def test_a_curve_s_bends_are_known_and_a_kilowatt_hour_is() -> None:
-    book = BOOK.model_copy(update={"power": [CURVE]})
-    assert load_points(book) == [0.3]
+    assert load_points(BOOK.model_copy(update={"power": [CURVE]})) == [0.3]
     assert MW_NS_PER_KWH == 1_000_000 * 3600 * S

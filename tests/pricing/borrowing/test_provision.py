@@ -39,6 +39,9 @@ from tests.pricing.conftest import T0_NS, S, joined, section, work
 
 DAY = date(2026, 6, 1)
 WHY = "confounded: as a test has it"
+H = 10 * S
+DAY_S = 86_400
+usd = st.fractions(-5, 5, max_denominator=10**10)
 
 
 def penalty(usd: str) -> Stretches:
@@ -157,9 +160,6 @@ def test_what_comes_later_changes_no_accrual() -> None:
     assert accruals[1].usd == Fraction(5, 500) * 2 * 100
 
 
-usd = st.fractions(-5, 5, max_denominator=10**10)
-
-
 def test_a_day_is_held_to_the_end_of_the_next() -> None:
     days = [DAY + timedelta(days=n) for n in range(4)]
     balances = roll_forward(
@@ -170,9 +170,6 @@ def test_a_day_is_held_to_the_end_of_the_next() -> None:
     assert [b.closing for b in balances] == [10 * 10**9, 5 * 10**9, 0, -2 * 10**9]
     with pytest.raises(ValueError, match="no accrual"):
         roll_forward({days[0]: Fraction(1), days[1]: None}, {})
-
-
-H = 10 * S
 
 
 def windows_of(slices: list[tuple[int, int, int, bool]]) -> dict[int, tuple[int, bool]]:
@@ -270,9 +267,6 @@ def test_a_request_counts_where_it_arrived_and_not_where_it_ended(tmp_path: Path
         counted = rows(connection, "borrowing/violations_by_load")
     figures = {(str(row["day"]), row["load_bin"]): row["requests"] for row in counted}
     assert figures == {("2026-05-31", None): 1, ("2026-06-01", 0): 1, ("2026-06-01", 4): 1, ("2026-06-01", None): 1}
-
-
-DAY_S = 86_400
 
 
 def bursty() -> list[events.Event]:

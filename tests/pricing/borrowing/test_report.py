@@ -96,8 +96,7 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(priced_sample:
     assert flips[report.PER_MILLION] == 164_500_000 * 10**6 // 1400
     assert flips[report.PER_HOUR] == pytest.approx(added * 3600 / 1440 * 1e9)
     assert usd / (3500 * (1 - flips[report.WASTED])) == pytest.approx(added / 1400)
-    transfer = float(borrow.terms["transfer"].usd)
-    assert usd - transfer + 2 * flips[report.PER_GB] / 1e9 == pytest.approx(added)
+    assert usd - float(borrow.terms["transfer"].usd) + 2 * flips[report.PER_GB] / 1e9 == pytest.approx(added)
     provision = flips["break-even provision against cash, a device-hour"]
     assert provision * 1440 / 3600 / 1e9 == pytest.approx(added - usd)
     assert answer.figure("flips", report.WASTED, "now").value == 0.6
@@ -135,8 +134,7 @@ def test_without_a_dedicated_device_the_book_s_price_is_assumed(
     assert LOADED not in ways
     assert answer.figure("multiplier", "M").value is None
     # 3500 tokens less 1000 stale ones in 1440 s: what a preemption lost would have been kept.
-    seconds = Fraction(1440 * 1400, 2500)
-    assert ways["h100-sxm on demand"].usd == Fraction(199, 100) * seconds / 3600
+    assert ways["h100-sxm on demand"].usd == Fraction(199, 100) * Fraction(1440 * 1400, 2500) / 3600
     assert ways["h100-sxm on demand"].basis == "assumed"
 
 

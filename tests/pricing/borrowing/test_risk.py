@@ -75,8 +75,7 @@ def test_each_thing_moves_cash_saved_by_its_own_range_and_the_furthest_comes_fir
         ("energy", Fraction(8), Fraction(11)),
         (OTHERWISE, Fraction(9), Fraction(12)),
     )
-    hangs = borrow(unstated_usd=Fraction(30))
-    assert risk.swings(dedicated, hangs)[0] == (ANYWAY, Fraction(-20), Fraction(10))
+    assert risk.swings(dedicated, borrow(unstated_usd=Fraction(30)))[0] == (ANYWAY, Fraction(-20), Fraction(10))
     ranged = borrow(avoidable_usd=Fraction(3), avoidable_interval=Interval(low=0, high=9))
     assert risk.swings(dedicated, ranged)[0] == (ANYWAY, Fraction(4), Fraction(13))
     assert risk.swings(way(None), borrow()) == ()

@@ -24,6 +24,9 @@ BOUGHT = Bought(
     needed_ns=Fraction(5 * NS_PER_HOUR), idle_ns=0, usd_per_device_hour=Fraction(1), increment_hours=Decimal("0.001")
 )
 NOT_LENT = Term(usd=Fraction(0), basis="price book", explained="")
+#: 37 s of a dedicated device were needed, which sat idle for 76 s.
+LIVE = Bought(needed_ns=Fraction(37 * NS_PER_S), idle_ns=76 * NS_PER_S, usd_per_device_hour=Fraction(2))
+times = st.integers(0, 1000 * NS_PER_HOUR)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +72,7 @@ def test_what_was_saved_has_the_interval_of_the_marginal_price_or_none(sample_gr
     done = saved(energy(no_interval="a guess"), sample_groups)
     assert why(done) == (None, "energy: a guess")
     assert width(done.less) > 0
-    missing = saved(energy(missing="not enough data"), sample_groups)
-    assert why(missing) == (None, "energy: it is not known")
+    assert why(saved(energy(missing="not enough data"), sample_groups)) == (None, "energy: it is not known")
 
 
 def test_a_token_s_price_an_offer_s_range_and_an_assumption_count(sample_groups: Groups) -> None:
@@ -99,10 +101,6 @@ def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(sample_
     assert why(saved(energy(), few)) == (None, bootstrap.TOO_FEW)
 
 
-#: 37 s of a dedicated device were needed, which sat idle for 76 s.
-LIVE = Bought(needed_ns=Fraction(37 * NS_PER_S), idle_ns=76 * NS_PER_S, usd_per_device_hour=Fraction(2))
-
-
 def test_what_an_idle_device_would_have_made_for_nothing_is_on_no_bill() -> None:
     assert (LIVE.beyond_ns, LIVE.bought_ns, LIVE.usd) == (0, 0, 0)
     hourly = replace(LIVE, increment_hours=Decimal(1))
@@ -125,9 +123,6 @@ def test_the_book_says_the_least_that_can_be_bought(hours: str, units: int, usd:
     bought = replace(LIVE, idle_ns=0, needed_ns=Fraction(60 * NS_PER_S), increment_hours=Decimal(hours))
     assert bought.bought_ns == units * Fraction(hours) * NS_PER_HOUR
     assert bought.usd == Fraction(usd)
-
-
-times = st.integers(0, 1000 * NS_PER_HOUR)
 
 
 @given(times, times, st.sampled_from(["0.25", "1", "24"]))

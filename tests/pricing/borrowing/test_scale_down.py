@@ -84,10 +84,9 @@ def test_a_decision_that_overlaps_one_in_the_ledger_is_not_recorded(tmp_path: Pa
 
 
 def test_time_that_several_decisions_name_is_one_span() -> None:
-    times_h = [("s0", 0, 2), ("s0", 1, 3), ("s0", 1, 2), ("s0", 4, 5), ("s1", 1, 2)]
     rows: list[dict[str, Any]] = [
         {"device_id": name, "decision": "kept", "device_class": "c", "t0_ns": t0 * HOUR_NS, "t1_ns": t1 * HOUR_NS}
-        for name, t0, t1 in times_h
+        for name, t0, t1 in [("s0", 0, 2), ("s0", 1, 3), ("s0", 1, 2), ("s0", 4, 5), ("s1", 1, 2)]
     ]
     rows.append(rows[0] | {"decision": "let_go", "t0_ns": 3 * HOUR_NS, "t1_ns": 4 * HOUR_NS})
     # Of another class, it counts from where the first one ends.
@@ -153,11 +152,10 @@ HOURLY = parse(PRICES.replace("commitment", "bought_in_hours = 1\ncommitment"), 
 
 def fleet(*stays_h: tuple[float, float]) -> Allocation:
     """Two days of r0, and of r1 what is given."""
-    stays = {"r0": ((0.0, 2.0 * DAY),), "r1": stays_h}
     return Allocation(
         devices=tuple(
             device_cost(device_id, "rollout", spans[0][0], spans[-1][1], stays_ns=spans)
-            for device_id, hours in stays.items()
+            for device_id, hours in {"r0": ((0.0, 2.0 * DAY),), "r1": stays_h}.items()
             if (spans := tuple((at_ns(t0_h), at_ns(t1_h)) for t0_h, t1_h in hours))
         )
     )

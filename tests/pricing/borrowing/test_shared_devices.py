@@ -143,8 +143,7 @@ def test_two_runs_that_borrow_a_device_by_turns_are_confounded(write_ledger: Wri
     assert document.figure("terms", "interference", "in all").basis == "assumed"
     # Memory is held for one run only, and not while it is lent, whoever borrows it: 2 GiB at a cent for a GiB and hour.
     held_s = WINDOW_S * sum(WITHHELD[n] and by_turns(n) == "blue" for n in range(min(own), max(own)))
-    held = document.figure("terms", "held memory", "in all").value
-    assert held == round(Fraction(2 * held_s * 10**7, 3600))
+    assert document.figure("terms", "held memory", "in all").value == round(Fraction(2 * held_s * 10**7, 3600))
     numbers = {n for n in range(min(own), max(own) + 1) if WITHHELD[n]} | own
     assert document.figure("meters", "h100-sxm", "metered").value == sum(
         reading.power_mw * (reading.t1_ns - reading.t0_ns)
@@ -168,8 +167,7 @@ def handed_over(event: events.Event) -> Iterator[events.Event]:
 
 
 def test_the_parts_of_a_lease_that_runs_had_are_the_lease(write_ledger: WriteLedger) -> None:
-    made = [part for event in fleet(lambda _: "red") for part in handed_over(event)]
-    root = write_ledger(made, run_id="fleet")
+    root = write_ledger([part for event in fleet(lambda _: "red") for part in handed_over(event)], run_id="fleet")
     red, blue = (section(root, price, run_id, PRICED) for run_id in ("red", "blue"))
     lent = [n for n in range(WINDOWS) if not WITHHELD[n]]
     # A tenth of a cent for a second.

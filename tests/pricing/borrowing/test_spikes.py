@@ -62,8 +62,7 @@ def test_more_coupling_fits_less_and_costs_more() -> None:
         assert figures == sorted(figures)
     assert couplings == coupled(load, demand, 50 * load, FLEET)
     # Independent: the share of windows that fit is that of all pairs.
-    fits = (load[:, None] + demand[None, :] <= 1).mean()
-    assert couplings[0].attainment == pytest.approx(fits, abs=0.01)
+    assert couplings[0].attainment == pytest.approx((load[:, None] + demand[None, :] <= 1).mean(), abs=0.01)
 
 
 @pytest.mark.parametrize("r", [0, 0.25, 0.5, 0.75])

@@ -74,8 +74,7 @@ def test_time_that_no_slice_reports_is_shown_and_paid_for(write_ledger: Any) -> 
 
 
 def test_a_device_that_has_not_left_counts_to_its_last_slice_and_to_the_end_of_an_ended_run(write_ledger: Any) -> None:
-    made = run_events(*device("a", T0_NS, None), slice_("a", T0_NS, serving=5_000_000))
-    root = write_ledger(made)
+    root = write_ledger(run_events(*device("a", T0_NS, None), slice_("a", T0_NS, serving=5_000_000)))
     assert allocated(root).bucket_ns()["unaccounted"] == 0
     write_ledger([events.Run(action="failed", name="n", at_us=T0_NS // 1000 + 7_000)], root=root, writer="second")
     assert allocated(root).bucket_ns()["unaccounted"] == 2_000_000

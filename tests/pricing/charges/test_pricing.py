@@ -12,17 +12,14 @@ from rose.pricing.closing.close import totals
 from rose.pricing.money import PricingError, charge_nano_usd
 from rose.pricing.price_books.pricebook import PriceBookError, load, parse
 from tests.pricing import any_event
-from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, begun, fleet_events, write
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, T0_NS, S, begun, fleet_events, judged, us, write
 
 BOOK = load("example")
-T0_NS = 1_780_272_000 * 10**9  # 2026-06-01T00:00Z
-S = 10**9
 HOUR = 3600 * S
 H1 = T0_NS + HOUR
-
-
-def us(after_s: float) -> int:
-    return T0_NS // 1000 + int(after_s * 1_000_000)
+CITED = 'source = "inventory"\nsource_date = 2026-01-01\n'
+#: 500 W for an hour, in milliwatt-nanoseconds.
+HOUR_MW_NS = 500_000 * 3600 * 10**9
 
 
 def begin(device_id: str = "d", pool: Any = "serving", tags: str | None = None) -> list[events.Event]:
@@ -44,13 +41,6 @@ def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.
     plain = {"device_id": "d", "group_id": "g", "step": 1, "policy_version": 3, "answer_tokens": 1}
     plain |= {"prompt_tokens": 30, "cached_tokens": 10, "output_tokens": tokens, "at_us": us(at_s)}
     return any_event.turn(trajectory_id=trajectory_id, **(plain | fields))
-
-
-def verdict(trajectory_id: str, at_s: float, *, accepted: bool, stale: bool = False) -> list[events.Event]:
-    return [
-        any_event.trajectory(trajectory_id=trajectory_id, answer_tokens=1, at_us=us(at_s)),
-        any_event.verdict(trajectory_id=trajectory_id, accepted=accepted, stale=stale, at_us=us(at_s)),
-    ]
 
 
 def by(frame: pl.DataFrame, *keys: str) -> dict[Any, Any]:
@@ -77,9 +67,9 @@ RUNS: dict[str, list[events.Event]] = {
         turn("c", 40, 30, lease_id="L", attempt=1, prompt_tokens=120, cached_tokens=30),
         turn("x", 50, 7, lease_id="gone"),
         events.Preemption(action="cut", reason="r", device_id="d", lease_id="L", tokens_lost=0, at_us=us(41)),
-        *verdict("a", 60, accepted=True),
-        *verdict("b", 60, accepted=False),
-        *verdict("c", 60, accepted=True, stale=True),
+        *judged("a", 60, accepted=True),
+        *judged("b", 60, accepted=False),
+        *judged("c", 60, accepted=True, stale=True),
     ],
     "idle": [
         *begin(),
@@ -145,8 +135,8 @@ def test_a_later_verdict_moves_the_dollars_and_keeps_their_sum(write_ledger: Any
     root = write_ledger([*begin(), slice_(0, rollout=100), turn("a", 10, 5)])
     before = charges.price(root, BOOK).frame
     assert set(before["fate"].drop_nulls()) == {"open"}
-    write_ledger(verdict("a", 20, accepted=False), root=root, writer="second")
-    write_ledger(verdict("a", 30, accepted=True), root=root, writer="third")
+    write_ledger(judged("a", 20, accepted=False), root=root, writer="second")
+    write_ledger(judged("a", 30, accepted=True), root=root, writer="third")
     after = charges.price(root, BOOK).frame
     assert set(after["fate"].drop_nulls()) == {"accepted"}
     assert after["cost_nano"].sum() == before["cost_nano"].sum()
@@ -263,9 +253,6 @@ def test_power_that_cannot_be_counted_or_was_read_twice_or_of_no_device_is_refus
         charges.price(root, BOOK, run_id="large")
 
 
-CITED = 'source = "inventory"\nsource_date = 2026-01-01\n'
-
-
 def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]]:
     root = tmp_path / "ledger"
     if not root.exists():
@@ -301,10 +288,6 @@ def test_what_names_fewer_devices_holds(tmp_path: Path) -> None:
     entries = ['device = "s0"\ntags = { team = "chat" }', 'pool = "serving"\ntags = { team = "other" }']
     for given in (entries, entries[::-1]):
         assert set().union(*teams(tmp_path, None, *given).values()) == {"chat"}
-
-
-#: 500 W for an hour, in milliwatt-nanoseconds.
-HOUR_MW_NS = 500_000 * 3600 * 10**9
 
 
 def rows(count: int) -> pl.DataFrame:

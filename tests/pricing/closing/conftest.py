@@ -106,10 +106,10 @@ def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.
     return any_event.turn(trajectory_id=trajectory_id, **(plain | fields))
 
 
-def judged(trajectory_id: str, at_s: float, *, accepted: bool) -> list[events.Event]:
+def judged(trajectory_id: str, at_s: float, *, accepted: bool, stale: bool = False) -> list[events.Event]:
     return [
         any_event.trajectory(trajectory_id=trajectory_id, answer_tokens=1, at_us=us(at_s)),
-        any_event.verdict(trajectory_id=trajectory_id, accepted=accepted, at_us=us(at_s)),
+        any_event.verdict(trajectory_id=trajectory_id, accepted=accepted, stale=stale, at_us=us(at_s)),
     ]
 
 

@@ -81,8 +81,7 @@ def test_a_run_that_goes_on_needs_to_be_said(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*begun(), slice_(0, serving=7200)])
     with pytest.raises(PricingError, match=r"a run has not ended: run.*--with-open-runs"):
         close(root)
-    closed = close(root, with_open_runs=True)
-    assert closed.open_runs == ("run",)
+    assert close(root, with_open_runs=True).open_runs == ("run",)
     # What began afterwards, or is not charged here, does not hold a close up.
     write(root, [events.Run(action="started", name="later", at_us=NEXT_DAY_US)], "other")
     assert close(root, Period(T0_NS + HOUR_NS, T0_NS + 2 * HOUR_NS), with_open_runs=True).close_id

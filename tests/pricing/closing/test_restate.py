@@ -33,8 +33,7 @@ def again(root: Path, reason: str = "late", book: PriceBook | None = None, hours
 
 
 def now(root: Path, book: PriceBook = BOOK) -> pl.DataFrame:
-    priced = charges.price(root, book, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns)
-    return priced.frame
+    return charges.price(root, book, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns).frame
 
 
 def amounts(frame: pl.DataFrame) -> pl.DataFrame:
@@ -123,8 +122,7 @@ def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) 
         close = of_close(closed, CLOSE_ID, at_us * 1000)
         assert amounts(close.frame).equals(expected)
         for keys in ("team", "bucket", "hour", "device_id", "fate"):
-            both = pl.concat([part.frame for part in close.parts])
-            assert _by(both, keys) == _by(expected, keys)
+            assert _by(pl.concat([part.frame for part in close.parts]), keys) == _by(expected, keys)
         # One who asks about the same instant later is told the same, and one who asks about a later instant knows more.
         later = of_close(closed, CLOSE_ID, known[-1][0] * 1000)
         assert all(part.frame.equals(then.frame) for part, then in zip(later.parts, close.parts, strict=False))
@@ -138,8 +136,7 @@ def _by(frame: pl.DataFrame, key: str) -> dict[object, int]:
 
 def test_a_close_and_its_corrections_are_shown(closed: Path) -> None:
     restate(closed, CLOSE_ID, "contract 18 [signed]", DEARER, by="bob", now_us=NEXT_DAY_US + 1)
-    listed = printed(tables.closes(postings(closed)))
-    assert f"{CLOSE_ID} 2026-06-01 2026-06-01T01 $3.87 1: +$0.360 $4.23" in listed
+    assert f"{CLOSE_ID} 2026-06-01 2026-06-01T01 $3.87 1: +$0.360 $4.23" in printed(tables.closes(postings(closed)))
     text = printed(tables.postings(postings(closed)[CLOSE_ID]))
     assert f"SHA-256 of the close {postings(closed)[CLOSE_ID][0].sha256}" in text
     assert "0 2026-06-02T00:00:00Z $3.87" in text

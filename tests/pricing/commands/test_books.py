@@ -53,8 +53,7 @@ def test_a_restatement_says_what_it_posted_or_that_it_did_not(folder: Path) -> N
     assert "nothing differs, so nothing was posted" in books(folder, "restate", CLOSE_ID, "--reason", "x").output
     assert data(books(folder, "restate", CLOSE_ID, "--reason", "x", "--json"))["correction"] is None
     dearer = ["--price-book", str(folder / "dearer.toml"), "--reason", "contract 18"]
-    made = data(books(folder, "restate", CLOSE_ID, *dearer, "--json"))
-    assert made["total_nano"] == BILL_NANO + 360_000_000
+    assert data(books(folder, "restate", CLOSE_ID, *dearer, "--json"))["total_nano"] == BILL_NANO + 360_000_000
     assert "contract 18" in books(folder, "show", CLOSE_ID).output
 
 

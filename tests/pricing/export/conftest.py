@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.bill import Bill, bill, of_close
@@ -14,6 +13,7 @@ from rose.pricing.closing.restate import restate
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing import any_event
+from tests.pricing.closing.conftest import write
 from tests.pricing.random_ledger import BOOK
 
 S = 10**9
@@ -100,10 +100,7 @@ def record(root: Path, provenance: events.Provenance) -> Path:
         for n, (device_id, lease_id) in enumerate((("s0", f"L{hour}"), ("r0", None), ("s0", f"L{hour}"))):
             made += trajectory(f"t{hour}-{n}", hour, device_id, lease_id, accepted=n == 0, stale=n == 1)
     made.append(events.Run(action="ended", name=NAME, at_us=us(HOURS * 3600)))
-    with LedgerWriter.open(root, "test", RUN, provenance) as ledger:
-        for event in made:
-            ledger.record(event, durable=False)
-    return root
+    return write(root, made, provenance=provenance, run_id=RUN)
 
 
 def us(after_s: float) -> int:

@@ -50,10 +50,8 @@ _MENDED = """", ".join("'" + k.replace('"', '""') + "'" for k in ignore_keys)"""
 
 
 def home() -> Path:
-    """Return the environment's folder, by pins and Python."""
     pins = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "rose" / f"focus-validator-{pins}"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rose" / f"focus-validator-{pins}"
 
 
 def set_up() -> Path:

@@ -100,13 +100,11 @@ def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample_k
     rows = pl.read_parquet(tmp_path / "f.parquet")
     assert bill.marginal_nano is not None
     assert rows["x_MarginalCost"].sum() == bill.marginal_nano * NANO > 0
-    known = rows.filter(pl.col("x_MarginalCost").is_not_null())
-    assert known["x_CostBucket"].unique().to_list() == ["rollout"]
+    assert rows.filter(pl.col("x_MarginalCost").is_not_null())["x_CostBucket"].unique().to_list() == ["rollout"]
     # A team that is not known is no account.
     assert bill.frame["team"].unique().to_list() == ["unallocated"]
     assert rows["SubAccountId"].null_count() == rows.height
-    part = dataclasses.replace(bill, marginal_nano=-7)
-    focus.write(part, tmp_path / "g.parquet")
+    focus.write(dataclasses.replace(bill, marginal_nano=-7), tmp_path / "g.parquet")
     assert pl.read_parquet(tmp_path / "g.parquet")["x_MarginalCost"].sum() == -7 * NANO
 
 
@@ -114,8 +112,7 @@ def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_
     done = focus.write(close_bill, tmp_path / "f.parquet")
     rows = pl.read_parquet(tmp_path / "f.parquet")
     (correction,) = close_bill.corrections
-    sums = dict(rows.group_by("InvoiceId").agg(pl.col("BilledCost").sum()).iter_rows())
-    assert sums == {
+    assert dict(rows.group_by("InvoiceId").agg(pl.col("BilledCost").sum()).iter_rows()) == {
         close_bill.close_id: close_bill.charges[0].total_nano * NANO,
         f"{close_bill.close_id}/1": correction.total_nano * NANO,
     }
@@ -131,8 +128,7 @@ def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_
 def test_the_same_bill_is_the_same_bytes(close_bill: Bill, tmp_path: Path) -> None:
     for suffix in focus.SUFFIXES:
         first = focus.write(close_bill, tmp_path / f"a{suffix}")
-        again = focus.write(close_bill, tmp_path / f"b{suffix}")
-        assert first.sha256 == again.sha256
+        assert first.sha256 == focus.write(close_bill, tmp_path / f"b{suffix}").sha256
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
@@ -184,8 +180,7 @@ def test_closed_hours_of_a_period_are_those_of_the_books(
     busy: Path, book: PriceBook, dear_book: PriceBook, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(busy, tmp_path / "ledger"))
-    first = Period(PERIOD.from_ns, PERIOD.from_ns + 3 * HOUR_NS)
-    frozen = closing.close(root, first, book)
+    frozen = closing.close(root, Period(PERIOD.from_ns, PERIOD.from_ns + 3 * HOUR_NS), book)
     made = bill(root, PERIOD, dear_book)
     done = focus.write(made, tmp_path / "f.parquet")
     rows = pl.read_parquet(tmp_path / "f.parquet")
@@ -220,7 +215,6 @@ def test_focus_s_own_validator_finds_nothing_new(
 
 
 def test_rows_of_an_unverified_ledger_say_so(tmp_path: Path, period_bill: Bill) -> None:
-    marked = dataclasses.replace(period_bill, verified=False)
-    focus.write(marked, tmp_path / "rows.parquet")
+    focus.write(dataclasses.replace(period_bill, verified=False), tmp_path / "rows.parquet")
     provenances = pl.read_parquet(tmp_path / "rows.parquet")["x_Provenance"].unique().to_list()
     assert provenances == [f"{period_bill.stamp.provenance}, UNVERIFIED"]

@@ -32,8 +32,7 @@ def test_one_entry_of_the_book_has_one_name(period_bill: Bill) -> None:
 
 
 def test_a_unit_says_what_it_counts(period_bill: Bill) -> None:
-    keyed = prices.keyed(period_bill.parts[0])
-    assert dict(keyed.select("kind", "unit").unique().iter_rows()) == {
+    assert dict(prices.keyed(period_bill.parts[0]).select("kind", "unit").unique().iter_rows()) == {
         "capacity": "GPU-Hours",
         "transfer": "GB",
         "energy": "kWh",

@@ -84,8 +84,7 @@ def test_totals_are_formulas_that_re_add(values: Any, formulas: Any, close_bill:
             cells, total = [sheet.cell(row, index) for row in range(HEADER_ROW + 1, last)], sheet.cell(last, index)
             assert total.value == pytest.approx(sum(cell.value for cell in cells), abs=1e-9)
             letter = total.column_letter
-            formula = formulas[name].cell(last, index).value
-            assert formula == f"=SUM({letter}{HEADER_ROW + 1}:{letter}{last - 1})"
+            assert formulas[name].cell(last, index).value == f"=SUM({letter}{HEADER_ROW + 1}:{letter}{last - 1})"
             if column != workbook.HOURS:
                 assert "$" in total.number_format
                 assert round(total.value * 10**9) == frame[column].sum()

@@ -22,8 +22,7 @@ def _damaged(event: Event) -> list[rows.Row]:
     fields, values = rows.fields_of(event.kind), rows.encode(event)
     damaged = []
     for index, field in enumerate(fields):
-        needed = ["", None] if field.name in KINDS[event.kind].needs else []
-        for value in odd.get(field.sql_type, needed):
+        for value in odd.get(field.sql_type, ["", None] if field.name in KINDS[event.kind].needs else []):
             if value != -1 or field.name != "staleness":
                 damaged.append((event.kind, (*values[:index], value, *values[index + 1 :])))
     return damaged

@@ -22,10 +22,8 @@ def test_section_1_the_verified_cost_per_delivered_token_is_the_plain_case() -> 
 
 def test_section_1_the_formula_and_its_partials() -> None:
     cpm, r, rho, alpha = 2.0, 10.0, 15.0, 0.5
-    cost = f.cost_correct(cpm, r, rho, alpha)
-    assert cost == cpm * r * (1 + rho) / alpha == 640
-    partials = reference.cost_correct_partials(cpm, r, rho, alpha)
-    assert partials == (-1280, 320, 64, 40)
+    assert f.cost_correct(cpm, r, rho, alpha) == cpm * r * (1 + rho) / alpha == 640
+    assert reference.cost_correct_partials(cpm, r, rho, alpha) == (-1280, 320, 64, 40)
 
 
 @pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])

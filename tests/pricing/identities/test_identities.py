@@ -290,8 +290,7 @@ def test_identity_6_spreading_idle_keeps_the_total_where_every_weight_is_zero() 
         recorded.append(slice_of(pool, MIDNIGHT_NS, idle=HOUR_NS // 2 + 1))
         # A nanosecond of work costs nothing.
         recorded.append(slice_of(pool, MIDNIGHT_NS + HOUR_NS, train=1))
-    root = root_of(made_of(recorded))
-    frame = charges.price(root, BOOK).frame
+    frame = charges.price(root_of(made_of(recorded)), BOOK).frame
     loaded = fully_load(frame)
     assert loaded["loaded_nano"].sum() == frame["cost_nano"].sum() > 0
     idle = frame.filter(pl.col("bucket") == "idle")
@@ -352,8 +351,7 @@ def test_identity_8_the_provision_rolls_forward(accrued: dict[date, Fraction], r
         assert (day.released or 0) >= 0
         balance = day.closing or 0
     # Nothing is lost on the way: all that was provided and was not spent is released, or still there.
-    moved = sum((day.accrued or 0) - day.realised - (day.released or 0) for day in known)
-    assert moved == balance
+    assert sum((day.accrued or 0) - day.realised - (day.released or 0) for day in known) == balance
     assert sum(day.accrued or 0 for day in known) == half_even(sum(accrued.values(), Fraction(0)) * 10**9)
 
 

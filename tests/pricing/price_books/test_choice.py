@@ -75,8 +75,7 @@ def test_each_rule_goes_before_the_next(
     book_file: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun = run_with(book_file("own"))
-    root = write_ledger([begun, *sample_made[1:]])
+    root = write_ledger([run_with(book_file("own")), *sample_made[1:]])
 
     def rule() -> tuple[str, str]:
         book = choose(root, run_id="run")
@@ -202,8 +201,7 @@ def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) ->
         close(sample, of_day(date(2026, 6, 1)), book)
     with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
         store.adopt(sample, book, by="ann")
-    renamed = EXAMPLE.text.replace('version = "', 'version = "copy of ')
-    assert pricebook.parse(renamed, "copied.toml").example
+    assert pricebook.parse(EXAMPLE.text.replace('version = "', 'version = "copy of '), "copied.toml").example
 
 
 def test_made_up_prices_mark_every_figure(sample: Path, tmp_path: Path) -> None:

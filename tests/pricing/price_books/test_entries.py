@@ -82,8 +82,7 @@ def test_an_entry_holds_from_its_first_day_until_before_its_last() -> None:
     from_ns, to_ns = midnight_ns(first), midnight_ns(end)
     assert from_ns is not None
     assert to_ns is not None
-    held = [price.holds_at(at) for at in (from_ns - 1, from_ns, to_ns - 1, to_ns)]
-    assert held == [False, True, True, False]
+    assert [price.holds_at(at) for at in (from_ns - 1, from_ns, to_ns - 1, to_ns)] == [False, True, True, False]
     assert [day_of(at) for at in (from_ns - 1, from_ns, to_ns - 1)] == [date(2026, 2, 28), first, date(2026, 3, 31)]
     always = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, **CITED})
     assert (always.from_ns, always.to_ns) == (None, None)

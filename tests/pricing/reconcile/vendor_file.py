@@ -79,8 +79,7 @@ def make(to: Path) -> None:
     made.append(last | {"ChargePeriodStart": f"{before}T23:00:00Z", "ChargePeriodEnd": f"{day}T00:00:00Z"})
     made.append(_row("Credit", hour, "-0.000100", ChargeDescription="start-up credit"))
     made.append(_row("Tax", hour, "0.000095", ChargeDescription="VAT"))
-    schema = dict.fromkeys(_row("Usage", hour, "0"), pl.String)
-    pl.DataFrame(made, schema=schema).write_csv(to)
+    pl.DataFrame(made, schema=dict.fromkeys(_row("Usage", hour, "0"), pl.String)).write_csv(to)
 
 
 def _device(row: dict[str, Any]) -> dict[str, str | None]:

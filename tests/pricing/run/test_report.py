@@ -200,8 +200,7 @@ def test_an_unknown_run_and_an_empty_ledger_are_refused(sample_kept: Path, write
 
 def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) -> None:
     came = joined("s0", device_class="h200")
-    left = replace(came, action="left", t_ns=T0_NS + 3600 * S)
-    made = [events.Run(action="started", name="later"), came, left]
+    made = [events.Run(action="started", name="later"), came, replace(came, action="left", t_ns=T0_NS + 3600 * S)]
     write_ledger(made, root=sample, writer="second", run_id="later", provenance="simulated")
     with priced.priced(sample) as run:
         assert (run.run.run_id, run.stamp.provenance) == ("later", "simulated")
@@ -211,8 +210,7 @@ def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) 
 def test_the_tables_fit_and_show_view_currency_and_provenance(sample_report: Report) -> None:
     text = shown(sample_report.elements())
     assert max(len(line) for line in text.splitlines()) <= WIDTH
-    titles = [line for line in text.splitlines() if "USD, replay, EXAMPLE PRICES" in line]
-    assert len(titles) > 8
+    assert len([line for line in text.splitlines() if "USD, replay, EXAMPLE PRICES" in line]) > 8
     assert "trace bursty, prompts x0.1, outputs x0.5, gaps x2" in text
     assert "$0.102 (partly assumed)" in text
 
@@ -227,8 +225,7 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(
     compaction.compact(sample)
     rollup.roll_up(sample)
     away = str(tmp_path / "away")
-    done = archive.archive(sample, older_than_days=0, to=away, delete=True, grace_s=0)
-    assert done.left == 1
+    assert archive.archive(sample, older_than_days=0, to=away, delete=True, grace_s=0).left == 1
     with pytest.raises(PricingError, match=r"events of run 'run' were archived.*rose ledger restore"):
         report.build(sample, "run")
     archive.restore(sample, away)

@@ -73,8 +73,7 @@ def test_rose_cost_shows_each_its_own(root: Path) -> None:
     command = ["cost", "--by", "run", "--by", "team", "--json", "--ledger", str(root), "--price-book", book]
     done = CliRunner().invoke(app, [*command, "--period", "2026-06"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    dollars = {(line["run"], line["team"]): line["cost_nano"] / 10**9 for line in json.loads(done.stdout)["lines"]}
-    assert dollars == {
+    assert {(line["run"], line["team"]): line["cost_nano"] / 10**9 for line in json.loads(done.stdout)["lines"]} == {
         ("fleet", "chat"): 2.10,
         ("fleet", "infra"): 2.30,
         ("red", "chat"): 0.05,

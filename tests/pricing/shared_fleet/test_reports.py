@@ -41,8 +41,7 @@ def test_a_report_of_the_fleet_lists_what_each_run_has_of_it(reports: dict[str, 
 
 
 def steps(made: report.Report) -> list[str]:
-    rows = made.section.table("glance").records()
-    return [row["value"].text for row in rows if row["what"].endswith(" step")]
+    return [row["value"].text for row in made.section.table("glance").records() if row["what"].endswith(" step")]
 
 
 def test_a_fleet_of_one_rl_run_shows_the_steps_of_that_run(reports: dict[str, report.Report], tmp_path: Path) -> None:

@@ -141,8 +141,7 @@ def test_a_period_without_a_charge_is_refused(fleet_kept: Path) -> None:
 
 def test_days_are_those_of_the_reader(half_closed_kept: Path) -> None:
     berlin = Calendar("Europe/Berlin")
-    period = berlin.period("2026-06-03..2026-06-04", 0)
-    billed = bill(half_closed_kept / "ledger", period, BOOK)
+    billed = bill(half_closed_kept / "ledger", berlin.period("2026-06-03..2026-06-04", 0), BOOK)
     made = asked(billed, "day", "bucket", calendar=berlin)
     assert {line.values[0] for line in made.lines} == {"2026-06-03", "2026-06-04"}
     assert made.total.cost_nano == int(billed.frame["cost_nano"].sum())
@@ -157,8 +156,7 @@ def test_a_device_s_tag_holds_where_its_run_has_none(half_closed_kept: Path) -> 
     root = half_closed_kept / "ledger"
     entries = 'pool = "serving"\ntags = { site = "fra", team = "ops" }', 'hardware = "*/s0"\ntags = { rack = "7" }'
     book = tagged_book(*entries)
-    two_days = Period(T0_NS + 6 * DAY_NS, T0_NS + 8 * DAY_NS)
-    billed = bill(root, two_days, book)
+    billed = bill(root, Period(T0_NS + 6 * DAY_NS, T0_NS + 8 * DAY_NS), book)
     only = asked(billed, "day", only={"tag:rack": "7"})
     assert [line.values[0] for line in only.lines] == ["2026-06-07", "2026-06-08"]
     assert only.total.cost_nano == only.bill_nano
@@ -170,8 +168,7 @@ def test_a_device_s_tag_holds_where_its_run_has_none(half_closed_kept: Path) -> 
 
 @on_any_ledger
 def test_the_lines_of_any_ledger_sum_to_its_bill_in_both_views(made: Made) -> None:
-    whole = Calendar().period("2026-02-20..2026-03-10", 0)
-    billed = bill(root_of(made), whole, ANY_BOOK)
+    billed = bill(root_of(made), Calendar().period("2026-02-20..2026-03-10", 0), ANY_BOOK)
     for view, by in (("amortized", ("team", "day")), ("fully-loaded", ("pool", "task", "version"))):
         cost = asked(billed, *by, view=view)
         assert sum(line.cost_nano for line in cost.lines) == cost.bill_nano == priced(made).total_nano
@@ -198,8 +195,7 @@ def test_a_close_sums_to_its_total_by_every_dimension_in_both_views(corrected: P
 
 def test_a_close_as_of_a_time_is_what_it_was(corrected: Path) -> None:
     closed = Question(period=HOUR, by=("bucket",), close_id=CLOSE_ID, as_of_ns=NEXT_DAY_US * 1000)
-    costs = {line.values[0]: line.cost_nano for line in ask(corrected, closed).lines}
-    assert costs == {
+    assert {line.values[0]: line.cost_nano for line in ask(corrected, closed).lines} == {
         "serving": 1_800_000_000,
         "rollout": 900_000_000,
         "idle": 600_000_000,

@@ -42,8 +42,7 @@ def test_a_run_counts_in_the_period_in_which_it_ended(ended: Path) -> None:
 
 
 def test_a_live_run_that_fell_silent_counts_when_it_was_last_heard_of(write_ledger: WriteLedger) -> None:
-    config = '{"expires_s": 900}'
-    begun = events.Run(action="started", name="lost", at_us=us(0), config_json=config)
+    begun = events.Run(action="started", name="lost", at_us=us(0), config_json='{"expires_s": 900}')
     device = events.Device(
         action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=us(0)
     )
@@ -90,8 +89,7 @@ def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_
     assert run.cash_nano[0] == figures.get(f"{CASH} {WOULD}", figures[CASH])
     assert (new.capacity_nano, new.cash_nano, new.team) == (None, None, "research")
     assert new.why
-    fleet = summed(fleet_saved.runs)
-    assert fleet == {
+    assert summed(fleet_saved.runs) == {
         "capacity_avoided_nano": run.capacity_nano,
         "cash_saved_nano": dict(zip(ENDS, run.cash_nano, strict=True)),
         "runs": 2,

@@ -32,15 +32,13 @@ def test_alike_days_are_forecast_without_a_doubt() -> None:
 
 
 def test_weekdays_are_told_apart_and_a_free_day_has_no_logarithm() -> None:
-    history = {day: (7 if day.weekday() < 5 else 0) * USD for day in DAYS[:28]}
-    estimate = forecast(history, 0, rest(28, 7), 34 * USD)
+    estimate = forecast({day: (7 if day.weekday() < 5 else 0) * USD for day in DAYS[:28]}, 0, rest(28, 7), 34 * USD)
     assert (estimate.low_nano, estimate.expected_nano, estimate.high_nano) == (35 * USD,) * 3
     assert "in dollars" in estimate.method
 
 
 def test_growth_goes_on() -> None:
-    history = {day: round(100 * USD * 1.02**n) for n, day in enumerate(DAYS[:56])}
-    estimate = forecast(history, 0, rest(56))
+    estimate = forecast({day: round(100 * USD * 1.02**n) for n, day in enumerate(DAYS[:56])}, 0, rest(56))
     assert estimate.expected_nano == pytest.approx(sum(100 * USD * 1.02**n for n in range(56, 66)), rel=1e-4)
 
 

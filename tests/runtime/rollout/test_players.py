@@ -36,8 +36,7 @@ def test_games_are_played_and_played_again_under_other_names_until_the_run_is_cl
             assert sorted(item.game.trajectory_id for item in played) == [game.trajectory_id for game in GAMES]
             assert {item.trajectory.outcome for item in played} <= {"finished", "truncated"}
             players.play_again(0, 0, GAMES[:2])
-            again = collect(players, 2)
-            assert {item.trajectory.trajectory_id for item in again} == {"g0-0~1", "g0-1~1"}
+            assert {item.trajectory.trajectory_id for item in collect(players, 2)} == {"g0-0~1", "g0-1~1"}
             run.close()
             players.play(1, 0, GAMES)
             with pytest.raises(client.RunEndedError, match=f"run '{run.run_id}' is closed"):

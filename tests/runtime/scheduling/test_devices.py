@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 
 from rose.clock import both_ns
 from rose.event_fields import INSTANT_NS_MAX
-from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.controller import Controller
 from rose.runtime.scheduling.devices import FORGET_NS, Devices, HeartbeatRefusedError
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat
+from tests.ledger.conftest import ask
 from tests.runtime.scheduling.stand_ins import report
 
 MS = 1_000_000
 UTC_NS = 2**61
+_GAPS_NS = st.integers(10, 20_000).map(lambda ms: ms * MS)
 
 
 def hear(devices, sent_ns, *, delay_ns, offset_ns, ours_set_ns=0, **reading):
@@ -119,9 +120,6 @@ async def test_our_clocks_are_read_at_one_moment(monkeypatch):
         await controller.stop()
 
 
-_GAPS_NS = st.integers(10, 20_000).map(lambda ms: ms * MS)
-
-
 @given(st.lists(st.tuples(_GAPS_NS, st.integers(0, 3000 * MS)), min_size=1), st.integers(-(2**60), 2**60))
 def test_a_clock_that_stands_still_is_told_of_once_a_minute_at_most_however_late_messages_are(messages, offset_ns):
     devices, sent_ns, heard, events = Devices(), 0, 0, []
@@ -158,10 +156,9 @@ def test_a_clock_at_either_end_of_time_is_an_event(utc_ns, tmp_path):
     device = devices.hear(Heartbeat(device_id="d", engines=[], clock=clock), 7, now_ns)
     with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
         writer.record(device.clock_news())
-    with catalog.connect(tmp_path / "ledger") as connection:
-        offsets = connection.execute("SELECT offset_ns, device_time_offset_ns FROM clock").fetchall()
-        assert offsets == [(utc_ns - now_ns, utc_ns - now_ns)]
-        assert connection.execute("SELECT * FROM faulty_event").fetchall() == []
+    offsets = ask(tmp_path / "ledger", "SELECT offset_ns, device_time_offset_ns FROM clock")
+    assert offsets == [(utc_ns - now_ns, utc_ns - now_ns)]
+    assert ask(tmp_path / "ledger", "SELECT * FROM faulty_event") == []
 
 
 def test_an_engine_is_of_the_device_that_reported_it_until_that_is_forgotten():

@@ -99,9 +99,8 @@ async def test_with_a_token_any_name_is_answered_but_no_stranger_and_no_page_of_
             async with session.get("/status", headers=headers) as response:
                 assert response.status == 200, headers
         for headers in ({}, {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer sécret"}):
-            async with aiohttp.ClientSession(headers=headers) as stranger:
-                async with stranger.get(f"{url}/status") as response:
-                    assert response.status == 401
+            async with aiohttp.ClientSession(headers=headers) as stranger, stranger.get(f"{url}/status") as response:
+                assert response.status == 401
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "rack-1"])

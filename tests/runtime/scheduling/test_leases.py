@@ -30,8 +30,7 @@ async def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_ove
         poll = asyncio.create_task(run.beat(run.lent(url), seen=first["seq"], hold_s=9))
         await asyncio.sleep(0.1)
         assert not poll.done()
-        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 5}}
-        turn = asyncio.create_task(run.post(body))
+        turn = asyncio.create_task(run.post({"input_ids": [1], "sampling_params": {"max_new_tokens": 5}}))
         wanted = await asyncio.wait_for(poll, 5)
         assert wanted["seq"] > first["seq"]
         assert wanted["wanted_ns"]["e0"] > 0

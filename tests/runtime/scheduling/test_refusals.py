@@ -60,6 +60,7 @@ REFUSED = [
         )
     ),
 ]
+FOLDERS = (rose.runtime.scheduling, rose.runtime.transfer, rose.pricing.api)
 
 
 async def test_a_refusal_names_the_field_and_a_short_value_or_a_similar_run_and_no_prompt_or_secret():
@@ -104,9 +105,6 @@ async def test_a_client_of_the_controller_s_host_may_publish_at_loopback_and_one
         reply = await beat(session, report("http://x", run_id=opened["run_id"]), hold_s=0.0)
         (target,) = reply["targets"].values()
         assert (target["url"], target["client_address"]) == ("http://127.0.0.1:5", "127.0.0.1")
-
-
-FOLDERS = (rose.runtime.scheduling, rose.runtime.transfer, rose.pricing.api)
 
 
 def messages():

@@ -7,9 +7,9 @@ import aiohttp
 
 from rose.client.address import RunAddress
 from rose.client.turns import TurnClient
-from rose.ledger import catalog
 from rose.runtime.engines.ports import free_port
 from tests import programs
+from tests.ledger.conftest import ask
 from tests.runtime.scheduling.stand_ins import (
     AGENT_TOKEN,
     FakeAgent,
@@ -114,8 +114,7 @@ async def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
         await until(lambda: agent.engine.running)
         process.kill()
         await process.start(session)
-        answers = [first, *[await asyncio.wait_for(task, 20) for task in turns]]
-        for status, answer in answers:
+        for status, answer in [first, *[await asyncio.wait_for(task, 20) for task in turns]]:
             assert (status, answer["output_ids"]) == (200, list(range(1, 21)))
             assert answer["meta_info"]["rose"]["versions"] == [6] * 20
         requests = len(agent.engine.requests)
@@ -133,11 +132,9 @@ async def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
         assert agent.targets[0]["token"] == "of-the-store"
         await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
         await asyncio.sleep(0.5)  # until the ledger's flush interval is over
-    with catalog.connect(tmp_path / "ledger") as connection:
-        turns = "SELECT trajectory_id, count(*) FROM turn WHERE run_id = ? AND outcome = 'completed' GROUP BY 1"
-        counts = dict(connection.execute(turns, [run_id]).fetchall())
-        assert counts == {f"t{number}": 1 for number in range(21)}
-        assert connection.execute("SELECT status FROM run WHERE run_id = ?", [run_id]).fetchall() == [("ended",)]
+    turns = "SELECT trajectory_id, count(*) FROM turn WHERE run_id = ? AND outcome = 'completed' GROUP BY 1"
+    assert dict(ask(tmp_path / "ledger", turns, [run_id])) == {f"t{number}": 1 for number in range(21)}
+    assert ask(tmp_path / "ledger", "SELECT status FROM run WHERE run_id = ?", [run_id]) == [("ended",)]
 
 
 #: What an engine makes of each prompt before the controller dies, and after.

@@ -23,6 +23,7 @@ from tests.runtime.scheduling.stand_ins import (
 TOKEN, STORE_TOKEN = "token-of-the-clients", "token-of-a-store-of-team-a"
 PREEMPT = json.dumps({"engine_id": "e0", "reason": "x"})
 DEVICES = {"gpu-0": "rack-1", "gpu-1": "rack-2"}
+OPERATOR = "token-of-the-operator"
 
 
 async def ask(session, method, path, token, body=None):
@@ -130,9 +131,6 @@ async def test_a_controller_without_an_agent_token_hears_no_agent():
                 assert "`rose down --keep-runs` and `rose up`" in text
     finally:
         await server.stop()
-
-
-OPERATOR = "token-of-the-operator"
 
 
 @pytest.fixture

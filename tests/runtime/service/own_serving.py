@@ -64,13 +64,11 @@ def plan_of(folder: Path, controller_url: str = "http://127.0.0.1:9") -> HostPla
 
 
 def record(plan: HostPlan) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((plan.state / "serving.json").read_text())
-    return told
+    return json.loads((plan.state / "serving.json").read_text())
 
 
 @contextmanager
 def host_running(runner: Any, *, leave: bool = False) -> Iterator[threading.Thread]:
-    """Run a host in a thread, and stop it at the end."""
     running = threading.Thread(target=runner.run)
     running.start()
     try:

@@ -38,8 +38,7 @@ class Engine(FakeEngine):
         self.staging, self.prepared = staging, None
 
     def tokens(self, body):
-        wanted = body["sampling_params"]["max_new_tokens"]
-        return [random.choice(vocabulary.MOVES[1:3]), vocabulary.EOT][:wanted]
+        return [random.choice(vocabulary.MOVES[1:3]), vocabulary.EOT][: body["sampling_params"]["max_new_tokens"]]
 
     async def generate(self, request):
         rid = (await request.json()).get("rid", "")

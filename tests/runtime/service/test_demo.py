@@ -15,11 +15,11 @@ import pytest
 
 from rose.config_example import demo
 from rose.events import BUCKETS
-from rose.ledger import catalog
 from rose.ledger.verify import verify
 from rose.pricing.run import report
 from rose.runtime.coserving.attach.attachment import described
 from rose.runtime.service.places import HostPlan
+from tests.ledger.conftest import ask
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -44,6 +44,8 @@ cli.main()
 
 #: In the environment of a demo and of all that it starts: which of a host's fleets they are of.
 MARK = "ROSE_TEST_DEMO"
+#: Ray's own two agents look for their raylet only about once a minute, so they outlive a killed Ray by as much.
+RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def start(ledger, *arguments):
@@ -57,10 +59,6 @@ def start(ledger, *arguments):
     )
 
 
-#: Ray's own two agents look for their raylet only about once a minute, so they outlive a killed Ray by as much.
-RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-
-
 def ours(ledger):
     """(process, command line) of what a demo started that is still there."""
     found = []
@@ -71,29 +69,20 @@ def ours(ledger):
     return found
 
 
-def ours_alive(ledger):
-    return [line[:80] for _, line in ours(ledger)]
-
-
 def wait_gone(ledger, seconds=30, *, besides=()):
     """Return what is left in the end."""
     deadline = time.monotonic() + seconds
-    while (left := [line for line in ours_alive(ledger) if not line.startswith(besides)]) and (
-        time.monotonic() < deadline
-    ):
+    while left := [line[:80] for _, line in ours(ledger) if not line.startswith(besides)]:
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.5)
     return left
-
-
-def rows(ledger, sql):
-    with catalog.connect(ledger) as connection:
-        return connection.execute(sql).fetchall()
 
 
 def lent_engines(ledger):
     """Return the beginnings and ends of the rollout engine on the serving device, at most three."""
     lent = "kind = 'engine' and role = 'rollout' and device_id = 'serving-0' and action in ('started', 'died')"
-    return rows(ledger, f"select action from event where {lent} order by event_time limit 3")
+    return ask(ledger, f"select action from event where {lent} order by event_time limit 3")
 
 
 def kill_lent_engine(ledger):
@@ -165,16 +154,16 @@ def test_it_stops_cleanly_and_ends_with_the_cost_report(stopped_run):
 def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(stopped_run):
     ledger, _, _ = stopped_run
     failed = "from request where outcome <> 'completed' and reason <> 'replay cancelled'"
-    assert rows(ledger, f"select outcome, reason {failed}") == []
-    assert rows(ledger, "select count(*) > 10 from request where outcome = 'completed'") == [(True,)]
+    assert ask(ledger, f"select outcome, reason {failed}") == []
+    assert ask(ledger, "select count(*) > 10 from request where outcome = 'completed'") == [(True,)]
     for nothing in (
         "from trajectory where outcome = 'lost'",
         "from event where kind = 'engine' and action = 'died' and role = 'serving'",
         "from lease where closed_by is null",
     ):
-        assert rows(ledger, nothing) == []
+        assert ask(ledger, nothing) == []
     assert lent_engines(ledger) == [("started",), ("died",), ("started",)]
-    assert rows(ledger, "select count(*) = count(distinct step) from step") == [(True,)]
+    assert ask(ledger, "select count(*) = count(distinct step) from step") == [(True,)]
 
 
 def test_whoever_has_no_token_of_its_ray_runs_nothing_there(stopped_run, without_token):
@@ -188,7 +177,7 @@ def test_its_ledger_is_whole(stopped_run):
     found = verify(ledger)
     assert found.ok, found.problems
     fields = "status, trace, trace_keep_share, trace_length_scale"
-    fleet, *others = rows(ledger, f"select {fields} from run order by fleet_run_id <> run_id")
+    fleet, *others = ask(ledger, f"select {fields} from run order by fleet_run_id <> run_id")
     (status, trace, keep, scale), other = fleet, others[0][0]
     assert (status, other, trace) == ("ended", "ended", "bursty")
     assert 0 < keep <= 1
@@ -199,10 +188,10 @@ def test_every_step_was_played_on_versions_that_are_new_enough(stopped_run):
     """An engine may skip a version, so the syncs of a step are not counted."""
     ledger, output, _ = stopped_run
     staleness_max = demo([0, 1], ledger=ledger).training.staleness_max
-    steps = [step for (step,) in rows(ledger, "select step from step order by step")]
-    turns = rows(ledger, "select step, device_id, policy_version from turn where outcome = 'completed'")
+    steps = [step for (step,) in ask(ledger, "select step from step order by step")]
+    turns = ask(ledger, "select step, device_id, policy_version from turn where outcome = 'completed'")
     synced = "from sync where ok and source <> 'audit' order by event_time"
-    syncs = rows(ledger, f"select device_id, policy_version {synced}")
+    syncs = ask(ledger, f"select device_id, policy_version {synced}")
     assert steps == list(range(int(re.search(r"stopped after (\d+) steps", output)[1])))
     assert {step for step, _, _ in turns} >= set(steps)
     assert min(version - (step - staleness_max) for step, _, version in turns) >= 0
@@ -214,18 +203,18 @@ def test_every_step_was_played_on_versions_that_are_new_enough(stopped_run):
 
 def test_the_run_borrowed_yielded_and_synced(stopped_run):
     ledger, _, _ = stopped_run
-    pools = rows(ledger, "select distinct pool from turn join device using (device_id) where outcome = 'completed'")
+    pools = ask(ledger, "select distinct pool from turn join device using (device_id) where outcome = 'completed'")
     assert {pool for (pool,) in pools} == {"serving", "rollout"}
     for view in ("lease", "preemption"):
-        assert rows(ledger, f"from {view}")
+        assert ask(ledger, f"from {view}")
     deltas = "from sync where ok and encoding = 'delta'"
-    assert rows(ledger, f"select sum(dense_bytes) / sum(wire_bytes) > 1.5 {deltas}") == [(True,)]
+    assert ask(ledger, f"select sum(dense_bytes) / sum(wire_bytes) > 1.5 {deltas}") == [(True,)]
 
 
 def test_device_time_sums_to_provisioned_time_exactly(stopped_run):
     ledger, _, _ = stopped_run
     buckets = " + ".join(f"sum({bucket}_ns)" for bucket in BUCKETS)
-    devices = rows(
+    devices = ask(
         ledger,
         f"select device_id, {buckets}, any_value(left_ns - joined_ns) from device_slice"
         " join device using (device_id) group by device_id",
@@ -233,7 +222,7 @@ def test_device_time_sums_to_provisioned_time_exactly(stopped_run):
     assert len(devices) == 2
     for device_id, counted, provisioned in devices:
         assert counted == provisioned, device_id
-    lost = rows(ledger, "select detail_json from event where kind = 'ledger' and action = 'slices_closed'")
+    lost = ask(ledger, "select detail_json from event where kind = 'ledger' and action = 'slices_closed'")
     assert len(lost) == 2
     assert all(json.loads(detail)["lost_spans"] == 0 for (detail,) in lost)
 
@@ -241,11 +230,11 @@ def test_device_time_sums_to_provisioned_time_exactly(stopped_run):
 def test_every_token_has_one_version_and_one_owner(stopped_run):
     ledger, _, _ = stopped_run
     in_trajectories = "trajectory_id in (select trajectory_id from trajectory)"
-    made = rows(ledger, f"select sum(output_tokens) from turn where {in_trajectories}")
-    assert made == rows(ledger, "select sum(output_tokens) from trajectory")
+    made = ask(ledger, f"select sum(output_tokens) from turn where {in_trajectories}")
+    assert made == ask(ledger, "select sum(output_tokens) from trajectory")
     of_steps = "from trajectory where step in (select step from step)"
-    assert rows(ledger, "select count(*) from verdict") == rows(ledger, f"select count(*) {of_steps}")
-    ((stale,),) = rows(ledger, "select max(staleness) from trajectory")
+    assert ask(ledger, "select count(*) from verdict") == ask(ledger, f"select count(*) {of_steps}")
+    ((stale,),) = ask(ledger, "select max(staleness) from trajectory")
     assert stale <= demo([0, 1], ledger=ledger).training.staleness_max
 
 
@@ -272,4 +261,4 @@ def test_killing_the_demo_ends_its_fleet_in_order(tmp_path):
         process.wait()
     assert wait_gone(ledger, 60, besides=RAY_AGENTS) == []
     assert verify(tmp_path / "ledger").ok
-    assert rows(ledger, "select status from run where fleet_run_id = run_id") == [("ended",)]
+    assert ask(ledger, "select status from run where fleet_run_id = run_id") == [("ended",)]

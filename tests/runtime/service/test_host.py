@@ -208,8 +208,7 @@ def test_an_owner_of_serving_that_died_is_started_again_and_what_cannot_be_ended
         plan.ledger.write_text("no folder")
     finally:
         said = actor.stop(serving=True)
-    undone = {text.partition(": not ended in order: LedgerError: ")[0] for text in said}
-    assert undone >= {"the events of the host"}
+    assert {text.partition(": not ended in order: LedgerError: ")[0] for text in said} >= {"the events of the host"}
     assert "the events of the host: not ended in order" in (plan.logs / "host.log").read_text()
     (url,) = urls.values()
     assert not answers(url)

@@ -58,8 +58,7 @@ def test_what_cannot_be_read_is_not_begun_over(tmp_path):
 
 
 def test_the_ledger_of_a_kept_run_may_not_be_another(tmp_path):
-    before = fleet_here.fleet(tmp_path)
-    kept = Remembered(run_id="r", config_json=before.model_dump_json())
+    kept = Remembered(run_id="r", config_json=fleet_here.fleet(tmp_path).model_dump_json())
     memory.check_fits(kept, fleet_here.fleet(tmp_path))
     with pytest.raises(UserError, match=f"ledger is '{tmp_path}/other'"):
         memory.check_fits(kept, fleet_here.fleet(tmp_path, ledger="other"))

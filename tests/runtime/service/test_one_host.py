@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rose.ledger import catalog
 from rose.ledger.verify import verify
+from tests.ledger.conftest import ask
 from tests.runtime import hosts
 from tests.runtime.conftest import until
 from tests.runtime.hosts import Host, Network
@@ -110,7 +110,6 @@ def test_down_that_is_killed_in_the_middle_is_completed_and_ends_all_but_serving
     assert len(running(host, "stand_ins serving")) == 1
     assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
     assert host.call(*ROSE, "down", "-c", "/srv/fleet.toml") == "no fleet 'two' runs here\n"
-    with catalog.connect(host.disk / "ledger") as connection:
-        ended = connection.execute(RUN_EVENTS).fetchall()[-2:]
+    ended = ask(host.disk / "ledger", RUN_EVENTS)[-2:]
     assert ended == [(True, "ended", "the fleet was ended"), (False, "ended", None)]
     assert verify(host.disk / "ledger").problems == []

@@ -152,8 +152,7 @@ def test_one_that_outlived_its_fleet_serves_as_the_next_one_s_file_says(made):
     until(serves(made))
     former, url = owners(made), owner.urls(made)["s"]
     more = made.config.device[0].model_copy(update={"id": "t", "cores": [1]})
-    following = of_next_fleet(made, more=[more])
-    looks = OwnServing(following)
+    looks = OwnServing(of_next_fleet(made, more=[more]))
     until(lambda: looks.look().keys() == {"s", "t"})
     assert looks.down == {}
     assert owners(made) != former

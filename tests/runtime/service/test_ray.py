@@ -148,8 +148,7 @@ def test_the_kubernetes_fleet_goes_together():
         if item.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "rose-fleet"
     }
     assert secrets <= documents["Secret"]["stringData"].keys()
-    ports = {port["port"] for port in documents["Service"]["spec"]["ports"]}
-    assert ports == {fleet.gateway.port}
+    assert {port["port"] for port in documents["Service"]["spec"]["ports"]} == {fleet.gateway.port}
 
 
 def test_a_rollout_engine_that_the_kernel_took_takes_neither_its_unit_nor_serving_with_it():

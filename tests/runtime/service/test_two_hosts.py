@@ -162,7 +162,6 @@ class TwoHosts:
         return sum(engine["in_flight"] for engine in self.status().get(device_id, {"engines": []})["engines"])
 
     def pids(self) -> dict[str, str]:
-        """Return the pids of the fleet's actors."""
         found = {}
         for host in (self.one, self.other):
             for line in host.call("ps", "-eo", "pid,args", "--no-headers").splitlines():

@@ -10,13 +10,13 @@ import pytest
 
 from rose.config_example import demo
 from rose.errors import UserError
-from rose.ledger import catalog
 from rose.runtime import preflight
 from rose.runtime.errors import DeploymentError
 from rose.runtime.service import local_ray, memory, places, process, up
 from rose.runtime.service.console import ControllerClient
 from rose.runtime.service.demo import run as run_demo
 from rose.runtime.service.memory import FleetMemory
+from tests.ledger.conftest import ask
 from tests.runtime.service.fleet_here import MODEL, TOKEN, Here, Part, cluster, fleet, started, stopped
 from tests.test_config import MINIMAL
 
@@ -57,8 +57,7 @@ def runs(begun: up.Fleet) -> list[dict[str, Any]]:
 
 
 def recorded(folder: Path, run_id: str) -> list[tuple[Any, ...]]:
-    with catalog.connect(folder / "ledger") as connection:
-        return connection.execute(RUN_EVENTS.format(run_id)).fetchall()
+    return ask(folder / "ledger", RUN_EVENTS.format(run_id))
 
 
 def remembered(folder: Path) -> memory.Remembered | None:
@@ -103,8 +102,7 @@ def test_a_fleet_run_that_ends_closes_its_runs_on_record_and_leaves_its_drains_a
     assert second.remembered.run_id != run_id
     assert runs(second) == []
     stopped(config)
-    third = started(config)
-    console(third).undrain("b")
+    console(started(config)).undrain("b")
     stopped(config)
 
 
@@ -131,8 +129,7 @@ def test_it_ends_though_its_ledger_refuses_and_the_next_run_tells_it(tmp_path, c
     started(config)
     stopped(config)
     ended = "SELECT run_id, fleet_run_id FROM event WHERE kind = 'run' AND action = 'ended' AND run_id = ?"
-    with catalog.connect(tmp_path / "ledger") as ledger:
-        assert ledger.execute(ended, [run["run_id"]]).fetchall() == [(run["run_id"], former)]
+    assert ask(tmp_path / "ledger", ended, [run["run_id"]]) == [(run["run_id"], former)]
 
 
 def test_what_a_host_did_not_end_in_order_is_named_and_one_that_hangs_is_ended(tmp_path, cluster, monkeypatch):
@@ -168,9 +165,8 @@ def test_a_fleet_whose_trace_is_gone_ends_on_record(tmp_path, cluster):
     run_id = started(made).remembered.run_id
     trace.unlink()
     stopped(made)
-    with catalog.connect(tmp_path / "ledger") as connection:
-        query = "SELECT status, trace, trace_keep_share FROM run WHERE run_id = ?"
-        assert connection.execute(query, [run_id]).fetchall() == [("ended", "trace", 1.0)]
+    query = "SELECT status, trace, trace_keep_share FROM run WHERE run_id = ?"
+    assert ask(tmp_path / "ledger", query, [run_id]) == [("ended", "trace", 1.0)]
 
 
 def test_the_part_that_is_named_is_started_anew_and_knows_its_runs(tmp_path, cluster, monkeypatch):

@@ -155,8 +155,7 @@ def test_prompts_follow_from_the_seed_and_share_no_beginning() -> None:
         replay(server, fitted(list(range(20)), output_tokens=1), seed=seed)
         prompts.append(sorted(body["prompt"] for body in server.bodies))
     assert prompts[0] == prompts[1] != prompts[2]
-    beginnings = {tuple(prompt.split()[:3]) for prompt in prompts[0] + prompts[2]}
-    assert len(beginnings) == 40
+    assert len({tuple(prompt.split()[:3]) for prompt in prompts[0] + prompts[2]}) == 40
 
 
 def test_a_slow_server_does_not_delay_arrivals() -> None:
@@ -176,8 +175,7 @@ def test_a_slow_server_does_not_delay_arrivals() -> None:
     ],
 )
 def test_failures_are_recorded_with_their_reason(fault: str, reason: str) -> None:
-    server = Server(fault=fault)
-    counts, requests = replay(server, fitted([0, 3]), timeout_s=0.5)
+    counts, requests = replay(Server(fault=fault), fitted([0, 3]), timeout_s=0.5)
     assert counts == Counts(due=2, failed=2)
     for request in requests:
         assert request.outcome == "failed"

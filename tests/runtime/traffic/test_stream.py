@@ -46,12 +46,7 @@ def test_the_closing_total_counts_tokens_but_is_no_arrival() -> None:
 
 
 @pytest.mark.parametrize(
-    ("details", "cached"),
-    [
-        ('{"cached_tokens": 7}', 7),
-        ('{"cached_tokens": 0}', 0),
-        ("null", None),
-    ],
+    ("details", "cached"), [('{"cached_tokens": 7}', 7), ('{"cached_tokens": 0}', 0), ("null", None)]
 )
 def test_what_was_in_the_prefix_cache_is_known_where_the_server_says_so(details: str, cached: int | None) -> None:
     arrivals = run(

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +12,7 @@ from rose.ledger import catalog, layout
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.client.fleet import fleet
+from tests.runtime.conftest import until
 from tests.runtime.training.frozenlake_fleet import FILE, engine
 from tests.runtime.training.test_loop import learn
 
@@ -21,13 +21,6 @@ def start(url, folder):
     kept = ["-c", folder / "fleet.toml", "--checkpoint", folder / "kept", "--resume"]
     command = [sys.executable, "-m", "rose.cli", "train", "--url", url, *kept, "--json"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(condition, seconds=120.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.long
@@ -42,13 +35,13 @@ def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, tiny
     ):
         runs = service.gateway.controller.runs
         killed = start(service.url, tmp_path)
-        wait_for(lambda: any(run.facts.version for run in runs))
+        until(lambda: any(run.facts.version for run in runs))
         os.kill(killed.pid, signal.SIGKILL)
         killed.communicate()
         (run,) = runs
         before = run.facts.version
         stopped = start(service.url, tmp_path)
-        wait_for(lambda: run.facts.version > before + 1)
+        until(lambda: run.facts.version > before + 1)
         stopped.send_signal(signal.SIGINT)
         output, errors = stopped.communicate(timeout=60)
         assert stopped.returncode == 130, errors

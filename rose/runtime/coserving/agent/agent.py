@@ -566,7 +566,7 @@ class DeviceAgent:
             self._serving_share = serving_ns / total_ns
             self._worked_share = sum(part.rollout_ns for part in slices) / total_ns
             self._beside_share = beside_ns / total_ns
-            self._stretch = 1 + delayed_ns / max(1, serving_ns + beside_ns - delayed_ns)
+            self._stretch = 1 + delayed_ns / max(1, delayed_ns // 2, serving_ns + beside_ns - delayed_ns)
 
     def _tell_withheld(self) -> None:
         if self._leasing is not None:

@@ -92,8 +92,6 @@ def _usable(worker: Worker, now_ns: int) -> bool:
 
 
 PEAK_NS = 2_000_000_000  # A run counts as having its recent peak of turns this long: trajectories think between turns.
-_EXPECTED_NS = 500_000_000  # Expected length of a turn before the first; then a moving average.
-_AVERAGE_WEIGHT = 0.1
 
 
 @dataclass(slots=True)
@@ -101,7 +99,7 @@ class Load:
     """The turns of one run. Times are monotonic nanoseconds, given by the caller."""
 
     turns: set[Turn] = field(default_factory=set)
-    expected_ns: int = _EXPECTED_NS
+    expected_ns: int = 500_000_000  # Of a turn: a guess before the first, then a moving average.
     step: int | None = None
     completed: int = 0
     failed: int = 0
@@ -130,7 +128,7 @@ class Load:
     def complete(self, turn: Turn) -> None:
         self.completed += 1
         self.tokens += turn.tokens.count
-        self.expected_ns += int(_AVERAGE_WEIGHT * (turn.on_engines_ns - self.expected_ns))
+        self.expected_ns += int(0.1 * (turn.on_engines_ns - self.expected_ns))
 
     def peak(self, now_ns: int) -> int:
         if len(self.turns) >= self._peak or now_ns >= self._peak_until_ns:

@@ -21,12 +21,9 @@ from rose.runtime.scheduling.turns.turn_queue import Placed
 from rose.runtime.scheduling.turns.turns import Turn
 
 _REPEAT_S = 0.25  # An abort can overtake its turn, so it is repeated at this interval until the turn is off.
-_TAKE_OFF_MAX_S = 10.0  # After this long the engine counts as hanging, and the connection is cut.
-_ABORT_MAX_S = 2.0
 #: Statuses of a turn that every engine would refuse. Other errors are the engine's own: an engine that took over the
 #: port asks for its own token (401), and SGLang's embedded server ends a turn without tokens (499).
 _REFUSALS = frozenset({400, 413, 422})
-_ERROR_MAX = 300  # Characters kept of an attempt's error: a turn may have hundreds of attempts.
 _EVENT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -56,7 +53,7 @@ class _Reply:
         if self.status:
             text = f"answered {self.status}" + (f": {text}" if text else "")
         text = "".join(letter if letter.isprintable() else " " for letter in text)
-        return " ".join(text.split())[:_ERROR_MAX]
+        return " ".join(text.split())[:300]  # A turn may have hundreds of attempts.
 
 
 class EngineCalls:
@@ -135,9 +132,8 @@ class EngineCalls:
             # The engine's weights changed under the turn: later tokens belong to no run, earlier ones to the turn.
             attempt["error"] = "made tokens with another run's weights"
         attempt |= _token_counts(answer)
-        aborted = answer.finish == "abort"
         failed = broke or foreign
-        if not failed and not aborted:
+        if not failed and answer.finish != "abort":
             attempt["outcome"] = "completed"
             worker.took(attempt["duration_ns"], ended)
         elif not failed or attempt["output_tokens"]:
@@ -158,7 +154,7 @@ class EngineCalls:
         self._spawn(self._insist(worker, item))
 
     async def _insist(self, worker: Worker, item: InFlight) -> None:
-        deadline = monotonic_ns() + int(_TAKE_OFF_MAX_S * 1e9)
+        deadline = monotonic_ns() + int(10.0 * 1e9)  # After this the engine counts as hanging.
         while item.request_id in worker.in_flight and monotonic_ns() < deadline:
             await self._abort(worker.report, item.request_id)
             await asyncio.sleep(_REPEAT_S)
@@ -168,7 +164,7 @@ class EngineCalls:
     async def _abort(self, engine: EngineReport, request_id: str) -> None:
         with suppress(*_FAILURES):
             body = question("end", request_id)  # SGLang's own abort may answer without the tokens that exist.
-            async with asyncio.timeout(_ABORT_MAX_S), self._generate(engine, body) as response:
+            async with asyncio.timeout(2.0), self._generate(engine, body) as response:
                 await response.read()
 
     def _generate(
@@ -194,8 +190,7 @@ class EngineCalls:
                 if response.status != 200:
                     return _Reply(response.status, error=await response.text("utf-8", errors="replace"))
                 async for line in _lines(response.content):
-                    data = line.removeprefix(b"data:").strip()
-                    if data == b"[DONE]":
+                    if (data := line.removeprefix(b"data:").strip()) == b"[DONE]":
                         return _Reply(200, turn.part)
                     if line.startswith(b"data:"):
                         if _is_error(data):

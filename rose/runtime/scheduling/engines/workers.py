@@ -13,7 +13,6 @@ from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 SILENCE_MAX_NS = 2_000_000_000  # An engine whose agent is overdue by this much takes no new turns, ...
 LOST_NS = 10_000_000_000  # ... by this much, its turns are taken for lost and go on elsewhere, ...
 FORGET_NS = 60_000_000_000  # ... and by this much it is forgotten.
-_PACE_WEIGHT = 0.1
 
 
 class UnknownEngineError(UserError):
@@ -80,9 +79,7 @@ class Worker:
         return now_ns - self.due_ns
 
     def unlent_ns(self, now_ns: int) -> int:
-        if not self.report.borrowed or self.lease_id is not None:
-            return 0
-        return now_ns - self.lent_ns
+        return now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
 
     @property
     def facts(self) -> WorkerFacts:
@@ -92,6 +89,7 @@ class Worker:
 
     def _look(self) -> WorkerFacts:
         report, lease_until_ns = self.report, None
+        oldest = next(iter(self.in_flight.values()), None)
         if report.borrowed:
             lease_until_ns = 0
             if self.lease_id is not None and report.lease_left_ns is not None:
@@ -106,7 +104,7 @@ class Worker:
             lease_until_ns=lease_until_ns,
             pace_ns=self.pace_ns,
             pace_turns=self.pace_turns,
-            busy_since_ns=max(self.completed_ns, self.oldest_ns) if self.in_flight else None,
+            busy_since_ns=None if oldest is None else max(self.completed_ns, oldest.placed_ns),
         )
 
     def hear(self, report: EngineReport, now_ns: int, due_ns: int) -> None:
@@ -138,13 +136,9 @@ class Worker:
         self.in_flight.pop(item.request_id, None)
         self._facts = None
 
-    @property
-    def oldest_ns(self) -> int:
-        return next(iter(self.in_flight.values())).placed_ns
-
     def took(self, duration_ns: int, now_ns: int) -> None:
         self.completed_ns = now_ns
-        weight = 1.0 if self.pace_ns == 0 else _PACE_WEIGHT
+        weight = 1.0 if self.pace_ns == 0 else 0.1
         self.pace_ns += int(weight * (duration_ns - self.pace_ns))
         self.pace_turns += weight * (len(self.in_flight) + 1 - self.pace_turns)
         self._facts = None
@@ -158,8 +152,7 @@ class WorkerTable(dict[str, Worker]):
         """Take up an agent's report; the next one is due once its poll may have been answered."""
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         for report in heartbeat.engines:
-            worker = self.get(report.engine_id)
-            if worker is None:
+            if (worker := self.get(report.engine_id)) is None:
                 worker = self[report.engine_id] = Worker(report, now_ns, due_ns, life_ns=now_ns)
             else:
                 worker.hear(report, now_ns, due_ns)
@@ -169,8 +162,7 @@ class WorkerTable(dict[str, Worker]):
     def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
         """The heartbeat was answered, or its connection broke: the next one is due now."""
         for report in heartbeat.engines:
-            worker = self.get(report.engine_id)
-            if worker is not None:
+            if (worker := self.get(report.engine_id)) is not None:
                 worker.expect(min(worker.due_ns, now_ns))
 
     def serving(self, run_id: str) -> list[WorkerFacts]:

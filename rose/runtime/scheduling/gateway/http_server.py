@@ -86,10 +86,8 @@ class _Protocol(LimitedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and cycle.disconnected:
-            on_client_gone = cycle.scope["state"].get(ON_CLIENT_GONE)
-            if on_client_gone is not None:
-                on_client_gone()
+        if cycle is not None and cycle.disconnected and (gone := cycle.scope["state"].get(ON_CLIENT_GONE)) is not None:
+            gone()
 
 
 class _Server(uvicorn.Server):

@@ -108,7 +108,10 @@ def routes(controller: Controller) -> list[Route]:
 
     async def publish(request: Request) -> Response:
         version = messages.PublishVersion.model_validate_json(await read(request.receive))
-        controller.publish(request.path_params["run_id"], version, _client_address(request))
+        # None behind a proxy, whose address the connection has.
+        proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
+        client_address = None if proxied or request.client is None else request.client.host
+        controller.publish(request.path_params["run_id"], version, client_address)
         return JSONResponse({})
 
     async def record(request: Request) -> Response:
@@ -168,12 +171,6 @@ def routes(controller: Controller) -> list[Route]:
 
 def _message(body: BaseModel) -> Response:
     return Response(body.model_dump_json(), media_type="application/json")
-
-
-def _client_address(request: Request) -> str | None:
-    """Return the client's address; None behind a proxy, whose address the connection has."""
-    proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
-    return None if proxied or request.client is None else request.client.host
 
 
 def _opened(run: Run, request: Request) -> Response:

@@ -58,8 +58,6 @@ _STATUSES: dict[type[UserError], int] = {
     StateError: 503,
 }
 
-
-_HIDDEN_FIELDS = {"input_ids", "token"}
 _SHOWN_MAX = 60
 
 
@@ -202,16 +200,15 @@ def _sent(scope: Scope, wanted: bytes) -> bytes:
 
 
 def _explain(error: ValidationError) -> str:
-    wrong = error.errors(include_context=False, include_url=False)
     return "; ".join(
         f"{'.'.join(map(str, item['loc'])) or 'the body'}{_given(item)}: {item['msg'].removeprefix('Value error, ')}"
-        for item in wrong
+        for item in error.errors(include_context=False, include_url=False)
     )
 
 
 def _given(item: ErrorDetails) -> str:
     value, where = item["input"], item["loc"]
-    if not where or _HIDDEN_FIELDS & set(where) or item["type"] in ("missing", "extra_forbidden"):
+    if not where or {"input_ids", "token"} & set(where) or item["type"] in ("missing", "extra_forbidden"):
         return ""
     if not (value is None or isinstance(value, (str, int, float))) or len(shown := repr(value)) > _SHOWN_MAX:
         return ""

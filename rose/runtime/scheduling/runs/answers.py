@@ -14,7 +14,6 @@ FILE = "turns.sqlite"
 KEPT_US = round((AWAY_S + 2 * GONE_S) * 1e6)
 KEPT_BYTES = 256 << 20
 _TRIM_US = 1_000_000
-_LOG_PAGES = 16_384  # Pages of its log that SQLite moves into the file at once: only then it waits for the disk.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS turn (number INTEGER PRIMARY KEY AUTOINCREMENT, kept_us INTEGER NOT NULL,
     run_id TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, answer BLOB NOT NULL, events_json BLOB NOT NULL,
@@ -35,7 +34,7 @@ class AnswerStore:
             self._connection = sqlite3.connect(self.path or ":memory:", isolation_level=None)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+            self._connection.execute("PRAGMA wal_autocheckpoint = 16384")  # Pages. Only then SQLite waits for the disk.
             self._connection.executescript(_TABLE)
             self._trim(utc_us())
         except (OSError, sqlite3.Error) as error:

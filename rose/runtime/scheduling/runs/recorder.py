@@ -28,8 +28,6 @@ from rose.runtime.scheduling.turns.turns import Turn, new_id
 if TYPE_CHECKING:
     from rose.ledger.writer import LedgerWriter
 
-_RETRY_S = 5.0
-
 CLIENT_KINDS: dict[str, type[events.Event]] = {
     kind.kind: kind for kind in (events.Trajectory, events.Verdict, events.Step)
 }
@@ -47,8 +45,7 @@ def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
             raise EventRefusedError(
                 f"field {name[:60]!r} of an event must be a number or a text of at most {REASON_LENGTH_MAX} characters"
             )
-    kind = given.get("kind")
-    if kind not in CLIENT_KINDS:
+    if (kind := given.get("kind")) not in CLIENT_KINDS:
         raise EventRefusedError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
     if not isinstance(given.get("event_id"), str) or not given["event_id"]:
         raise EventRefusedError(
@@ -184,7 +181,7 @@ class Recorder:
                 # A refusal by the disk is the writer's failure, which says when it is over.
                 self._state_failure = None if writer.failure is not None else str(error)
                 self._again = True
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(5.0)
 
     async def _durable(self, writer: LedgerWriter, batch: Sequence[Event]) -> None:
         self.record_turns()

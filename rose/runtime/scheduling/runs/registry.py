@@ -18,7 +18,6 @@ from rose.runtime.transfer.wire.origin_rules import STRICT, OriginRules
 
 NOT_HEARD = "not heard of"
 ENDED_MAX = 1000  # Ended runs that are remembered; the earliest to end are forgotten first.
-_NAME_LENGTH_MAX = 40
 _RECORDED = ("model", "task", "staleness_max", "weight", "priority", "expires_s")
 KEYS_MAX = 16
 
@@ -91,8 +90,7 @@ class Runs:
         return iter(self._runs.values())
 
     def get(self, run_id: str) -> Run:
-        run = self._runs.get(run_id)
-        if run is None:
+        if (run := self._runs.get(run_id)) is None:
             live = [run.run_id for run in self if run.facts.state != "closed"]
             raise UnknownRunError(f"there is no run {run_id!r}{did_you_mean(run_id, live)}")
         return run
@@ -115,19 +113,17 @@ class Runs:
     def open(self, request: OpenRun, now_ns: int) -> Run:
         if self._model is not None and request.model != self._model:
             raise RunRefusedError(f"model is {request.model!r}; this fleet's rollout model is {self._model!r}")
-        repeated = next((run for run in self if request.key in run.facts.keys), None)
-        if repeated is not None:
+        if (repeated := next((run for run in self if request.key in run.facts.keys), None)) is not None:
             return _opened_again(repeated, request, now_ns)
         if request.resume is not None:
             return self._resume(self.get(request.resume), request, now_ns)
         opened_us = utc_us()
-        settings = request.model_dump(exclude={"resume", "fence", "key"})
         facts = RunFacts(
             run_id=_new_id(request.name),
             opened_us=opened_us,
             taken_us=opened_us,
             keys=_keys({}, 1, request),
-            **settings,
+            **request.model_dump(exclude={"resume", "fence", "key"}),
         )
         run = Run(facts, now_ns)
         self._state.keep(facts, self._due(facts, "started", opened_us))
@@ -156,8 +152,7 @@ class Runs:
             reason=None,
             keys=_keys(before.keys, before.fence + 1, request),
         )
-        due = [] if run.is_open else self._due(facts, "started", utc_us(), "resumed")
-        self._change(run, facts, due)
+        self._change(run, facts, [] if run.is_open else self._due(facts, "started", utc_us(), "resumed"))
         run.heard_ns = now_ns
         return run
 
@@ -179,15 +174,15 @@ class Runs:
         and `client_address` sent the request. Raises TransferError for a URL that the rules refuse."""
         run = self.hear(run_id, now_ns, request.fence)
         replace(self._origins, client=client_address).check_url(request.url)
-        if len(hosts) > 1 and _leads_to_itself(request.url):
+        host = urlsplit(request.url).hostname
+        if len(hosts) > 1 and host and (is_loopback(host) or host in ("0.0.0.0", "::")):  # noqa: S104
             raise RunRefusedError(
                 f"url is {request.url!r}, which leads each host of the fleet ({', '.join(hosts)}) to itself: open the "
                 "run with `host`, the address by which they reach the trainer, or at an address of the controller that "
                 "is not loopback"
             )
         facts = run.facts
-        sha256s = {request.weights_sha256, facts.weights_sha256} - {None}
-        if request.version == facts.version and len(sha256s) > 1:
+        if request.version == facts.version and len({request.weights_sha256, facts.weights_sha256} - {None}) > 1:
             raise RunRefusedError(
                 f"version is {request.version}, which run {run_id!r} has published with other weights: publish these "
                 "as a newer one"
@@ -228,8 +223,7 @@ class Runs:
     def forget(self) -> list[str]:
         """Forget ended runs beyond ENDED_MAX; return their ids, none while the disk refuses."""
         ended = sorted((run.facts for run in self if not run.is_open), key=lambda facts: facts.closed_us or 0)
-        late = [facts.run_id for facts in ended[: max(0, len(ended) - ENDED_MAX)]]
-        if late:
+        if late := [facts.run_id for facts in ended[: max(0, len(ended) - ENDED_MAX)]]:
             try:
                 self._state.forget(late)
             except StateError:
@@ -242,9 +236,8 @@ class Runs:
         self, run: Run, state: Literal["expired", "closed"], outcome: Literal["ended", "failed"], reason: str | None
     ) -> None:
         closed_us = utc_us()
-        was_open = run.is_open
         facts = replace(run.facts, state=state, outcome=outcome, reason=reason, closed_us=closed_us)
-        self._change(run, facts, self._due(facts, outcome, closed_us, reason) if was_open else [])
+        self._change(run, facts, self._due(facts, outcome, closed_us, reason) if run.is_open else [])
 
     def _change(self, run: Run, facts: RunFacts, due: list[dict[str, Any]] | None = None) -> None:
         self._state.keep(facts, due or [])
@@ -280,16 +273,10 @@ def _check_fence(run: Run, fence: int) -> None:
         )
 
 
-def _leads_to_itself(url: str) -> bool:
-    host = urlsplit(url).hostname
-    return host is not None and (is_loopback(host) or host in ("0.0.0.0", "::"))  # noqa: S104
-
-
 def _keys(before: dict[str, dict[str, Any]], fence: int, request: OpenRun) -> dict[str, dict[str, Any]]:
     if request.key is None:
         return before
-    kept = list(before.items())[1 - KEYS_MAX :]
-    return {**dict(kept), request.key: {"fence": fence, "digest": _digest(request)}}
+    return {**dict(list(before.items())[1 - KEYS_MAX :]), request.key: {"fence": fence, "digest": _digest(request)}}
 
 
 def _digest(request: OpenRun) -> str:
@@ -310,5 +297,5 @@ def _opened_again(run: Run, request: OpenRun, now_ns: int) -> Run:
 
 
 def _new_id(name: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:_NAME_LENGTH_MAX].lower()
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40].lower()
     return f"{plain or 'run'}-{uuid.uuid4().hex[:12]}"

@@ -95,7 +95,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     def own(self, run_id: str) -> Self:
         """Return the answer up to the first token of another run's weights; itself if there is none."""
-        foreign = [span.start for span in self.spans if span.end > span.start and not _may_be_of(run_id, span)]
+        own = (("", ""), (run_id, "/"))  # A version without a run may be of any.
+        foreign = [s.start for s in self.spans if s.end > s.start and str(s.version).rpartition("/")[:2] not in own]
         if not foreign:
             return self
         end = min(foreign)
@@ -108,8 +109,7 @@ class Answer(msgspec.Struct, frozen=True):
         if self.spans:
             return self
         spans = [_Span(weights_name(run_id, version), 0, self.tokens.count)]
-        tokens = replace(self.tokens, versions=_versions(spans, self.tokens.count))
-        return replace(self, tokens=tokens, spans=spans)
+        return replace(self, tokens=replace(self.tokens, versions=_versions(spans, self.tokens.count)), spans=spans)
 
 
 def array(items: bytes) -> msgspec.Raw:
@@ -118,16 +118,11 @@ def array(items: bytes) -> msgspec.Raw:
 
 def _items(given: msgspec.Raw) -> bytes:
     """Return the text between the brackets of a JSON array. Raises ValidationError unless it is an array or null."""
-    text = bytes(given)
-    if text == b"null":
+    if (text := bytes(given)) == b"null":
         return b""
     if not text.startswith(b"["):
         raise msgspec.ValidationError("output_ids and output_token_logprobs are arrays")
     return text[1:-1].strip()
-
-
-def _may_be_of(run_id: str, span: _Span) -> bool:
-    return str(span.version).rpartition("/")[:2] in (("", ""), (run_id, "/"))
 
 
 def _versions(spans: list[_Span], count: int) -> list[int]:

@@ -50,8 +50,7 @@ class TurnQueue:
         return now_ns - min((waiting.since_ns for waiting in self._firsts(run_id)), default=now_ns)
 
     def first(self, run_id: str) -> Turn | None:
-        turns = (waiting.turn for waiting in self._firsts(run_id))
-        return min(turns, key=lambda turn: turn.arrived_ns, default=None)
+        return min((waiting.turn for waiting in self._firsts(run_id)), key=lambda turn: turn.arrived_ns, default=None)
 
     def _firsts(self, run_id: str) -> Iterator[_Waiting]:
         return (waiting[0] for key, waiting in self._waiting.items() if key[0] == run_id and waiting)
@@ -65,8 +64,7 @@ class TurnQueue:
     async def place(self, turn: Turn) -> Placed | None:
         """Return a worker for the turn's next attempt; None if it waited too long without progress, or must end."""
         since_ns = monotonic_ns()
-        left_s = QUEUE_MAX_S - turn.waited_ns / 1e9
-        if left_s <= 0 or turn.ended is not None:
+        if (left_s := QUEUE_MAX_S - turn.waited_ns / 1e9) <= 0 or turn.ended is not None:
             return None
         waiting = _Waiting(turn, since_ns, asyncio.get_running_loop().create_future())
         # Waiting turns were tried at the last change: this takes no room from them.
@@ -82,20 +80,17 @@ class TurnQueue:
             taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
             if taken is not None:
                 taken.release()
-            self._forget(key, waiting)
+            alike = self._waiting.get(key, [])
+            if waiting in alike:
+                alike.remove(waiting)
+            if not alike:
+                self._waiting.pop(key, None)
             if isinstance(error, asyncio.CancelledError):
                 raise
             return None
         if placed is not None:
             turn.waited_ns += placed.queue_ns
         return placed
-
-    def _forget(self, key: tuple[str, int], waiting: _Waiting) -> None:
-        alike = self._waiting.get(key, [])
-        if waiting in alike:
-            alike.remove(waiting)
-        if not alike:
-            self._waiting.pop(key, None)
 
     def dispatch(self, now_ns: int) -> None:
         # Of several lists of one run, the one with the earliest turn goes first.
@@ -121,8 +116,7 @@ class TurnQueue:
             if item.placed.done():
                 continue  # cancelled, and not forgotten yet
             turn = item.turn
-            avoid = turn.avoids(self._table, now_ns)
-            if avoid in nowhere:
+            if (avoid := turn.avoids(self._table, now_ns)) in nowhere:
                 continue
             prefix = self._trajectories.engine(turn.trajectory)
             placement = self._place(TurnFacts(prefix, version_min, avoid), facts.values(), now_ns)
@@ -131,23 +125,19 @@ class TurnQueue:
                 continue
             worker = self._table[placement.engine_id]
             reason = placement.reason if item.since_ns == now_ns else "queue"
-            item.placed.set_result(Placed(worker, _take_room(turn, worker, now_ns), reason, now_ns - item.since_ns))
+            taken = InFlight(
+                request_id=new_id(),
+                kv_tokens=turn.request.prompt.count + turn.request.sampling["max_new_tokens"],
+                placed_ns=now_ns,
+                lease_id=worker.report.lease_id,
+                run_id=turn.run_id,
+                version_min=turn.version_min,
+                deaths=len(turn.deaths),
+                life_ns=worker.life_ns,
+            )
+            worker.take(taken)
+            item.placed.set_result(Placed(worker, taken, reason, now_ns - item.since_ns))
             facts[placement.engine_id] = worker.facts
             placed.append(index)
         for index in reversed(placed):
             del waiting[index]
-
-
-def _take_room(turn: Turn, worker: Worker, now_ns: int) -> InFlight:
-    item = InFlight(
-        request_id=new_id(),
-        kv_tokens=turn.request.prompt.count + turn.request.sampling["max_new_tokens"],
-        placed_ns=now_ns,
-        lease_id=worker.report.lease_id,
-        run_id=turn.run_id,
-        version_min=turn.version_min,
-        deaths=len(turn.deaths),
-        life_ns=worker.life_ns,
-    )
-    worker.take(item)
-    return item

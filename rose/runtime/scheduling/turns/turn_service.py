@@ -21,7 +21,6 @@ from rose.runtime.scheduling.turns.turns import DEATHS_MAX, Trajectories, Turn
 KEY_GRACE_S = 10.0  # A turn with a key continues for this long after its client left, who may return.
 #: Most waiting time that one attempt without tokens counts for: a death after long work must not end the turn.
 ATTEMPT_WAITED_MAX_NS = 60_000_000_000
-_DIGEST_BYTES = 21
 
 _SORTED = msgspec.json.Encoder(order="sorted")
 
@@ -126,14 +125,11 @@ class TurnService:
     def _find(self, turn: Turn) -> _Open | Outcome:
         """Return the turn in progress, or its outcome; otherwise open it, to be made."""
         digest, name = _digest(turn), _name(turn)
-        opened = self._open.get(name)
-        if opened is None and turn.key is not None:
-            kept = self._answers.find(*name)
-            if kept is not None:
+        if (opened := self._open.get(name)) is None:
+            if turn.key is not None and (kept := self._answers.find(*name)) is not None:
                 kept_digest, answer = kept
                 _check(turn, digest, kept_digest)
                 return Outcome(200, answer)
-        if opened is None:
             opened = self._open[name] = _Open(turn, digest, asyncio.get_running_loop().create_future())
         _check(turn, digest, opened.digest)
         return opened
@@ -157,8 +153,7 @@ class TurnService:
     def _leave(self, opened: _Open) -> None:
         opened.waiting -= 1
         if opened.waiting == 0 and not opened.outcome.done():
-            grace_s = 0.0 if opened.turn.key is None else KEY_GRACE_S
-            asyncio.get_running_loop().call_later(grace_s, _give_up, opened)
+            asyncio.get_running_loop().call_later(0.0 if opened.turn.key is None else KEY_GRACE_S, _give_up, opened)
 
     async def _make(self, turn: Turn, load: Load, digest: bytes = b"") -> Outcome:
         now = monotonic_ns()
@@ -230,7 +225,7 @@ def _name(turn: Turn) -> tuple[str, str]:
 
 
 def _digest(turn: Turn) -> bytes:
-    prompt = hashlib.blake2b(turn.request.prompt.text, digest_size=_DIGEST_BYTES)
+    prompt = hashlib.blake2b(turn.request.prompt.text, digest_size=21)
     prompt.update(_SORTED.encode(turn.request.sampling))
     return prompt.digest()
 

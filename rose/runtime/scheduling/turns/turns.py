@@ -146,7 +146,6 @@ def _crowded(worker: Worker, deaths: int) -> bool:
 
 
 REMEMBERED_MAX = 20_000  # Trajectories, 5 MB. The longest idle is forgotten first and needs a prefill at its next turn.
-_AVERAGE_WEIGHT = 0.02
 
 
 @dataclass(slots=True)
@@ -163,7 +162,7 @@ class Trajectories:
     def begin(self, trajectory_id: str) -> int:
         """Count a turn of the trajectory; return how many came before."""
         seen = self._seen.get(trajectory_id)
-        self.follow_share += _AVERAGE_WEIGHT * ((seen is not None) - self.follow_share)
+        self.follow_share += 0.02 * ((seen is not None) - self.follow_share)
         seen = self._remember(trajectory_id)
         seen.turns += 1
         return seen.turns - 1

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -41,8 +42,7 @@ def prepare(
     or hashed, a few megabytes that are read from an accelerator. What it raises ends the work, and is raised here.
     Raises TransferError naming the tensor, what was expected and what was found."""
     started_ns = time.monotonic_ns()
-    last = staged.manifests[-1]
-    tensors = {info.name: info for info in last.tensors}
+    tensors = {info.name: info for info in staged.manifests[-1].tensors}
     if regions is None:
         regions = {name: Region.whole(info.shape) for name, info in tensors.items()}
     elif odd := sorted(set(regions) - set(tensors)):
@@ -55,7 +55,7 @@ def prepare(
         )
     for name, region in regions.items():
         _check_layout(tensors[name], region, current[name])
-    blobs = _Blobs(staged)
+    opened: dict[Chunk, memoryview] = {}
     links = [manifest.pieces_by_name() for manifest in staged.manifests]
     beside_engine = aside or Aside(next((tensor.device for tensor in current.values()), torch.device("cpu")))
     beside_engine.follow()
@@ -68,13 +68,18 @@ def prepare(
         memory: Bits = own.memory[: old.nbytes].view(old.dtype).reshape(old.shape)
         return memory
 
+    def blob(index: int, piece: PieceEntry) -> memoryview:
+        if (chunk := staged.manifests[index].chunks[piece.chunk]) not in opened:
+            opened[chunk] = staged.chunk(chunk)
+        return opened[chunk][piece.offset : piece.offset + piece.length]
+
     def one(name: str) -> tuple[Patch, int | None]:
         box, dtype, tensor = regions[name], tensors[name].dtype, current[name]
         chain = [inside(name, box, link[name]) for link in links]
         beside = at_once if tensor.is_cuda else turn  # An accelerator only hands its bits over.
         with beside_engine.entered():
             old = beside_engine.read(name, tensor, turn)
-            new = follow(box, old, chain, blobs.blob, room(old), beside)
+            new = follow(box, old, chain, blob, room(old), beside)
             if tensor.is_contiguous():
                 with beside():
                     patch = beside_engine.patch(old, new, dtype)
@@ -90,24 +95,20 @@ def prepare(
     return Prepared(staged, current, patches, fingerprints, time.monotonic_ns() - started_ns)
 
 
+@dataclass(eq=False)
 class Prepared:
     """A version decoded and verified, ready to be written. `stage_ns` is what that took. `fingerprints` are those of
     all its tensors in the published types, made of what was verified in host memory; none for an engine on the CPU."""
 
-    def __init__(
-        self,
-        staged: Staged,
-        current: Mapping[str, torch.Tensor],
-        patches: dict[str, Patch],
-        fingerprints: dict[str, int],
-        stage_ns: int,
-    ) -> None:
-        self.staged = staged
-        self.version = staged.version
-        self.fingerprints = fingerprints
-        self.stage_ns = stage_ns
-        self._current = current
-        self._patches = patches
+    staged: Staged
+    _current: Mapping[str, torch.Tensor]
+    _patches: dict[str, Patch]
+    fingerprints: dict[str, int]
+    stage_ns: int
+
+    @property
+    def version(self) -> int:
+        return self.staged.version
 
     @property
     def write_bytes(self) -> int:
@@ -132,18 +133,6 @@ class Prepared:
         pause_ns = time.monotonic_ns() - started_ns
         self._patches = {}
         return pause_ns
-
-
-class _Blobs:
-    def __init__(self, staged: Staged) -> None:
-        self._staged = staged
-        self._open: dict[Chunk, memoryview] = {}
-
-    def blob(self, index: int, piece: PieceEntry) -> memoryview:
-        chunk = self._staged.manifests[index].chunks[piece.chunk]
-        if chunk not in self._open:
-            self._open[chunk] = self._staged.chunk(chunk)
-        return self._open[chunk][piece.offset : piece.offset + piece.length]
 
 
 def _write_on_host(patch: Patch, tensor: torch.Tensor) -> None:

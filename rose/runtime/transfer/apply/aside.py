@@ -53,8 +53,7 @@ class Aside:
         most = max(0, after.nbytes - 1) // (place.itemsize + after.element_size())
         places, values = np.empty(most, place), torch.empty(most, dtype=after.dtype)
         before = integers(from_bits(old, dtype)).numpy()
-        count = differences.pick(before, integers(after).numpy(), places, integers(values).numpy())
-        if count < 0:
+        if (count := differences.pick(before, integers(after).numpy(), places, integers(values).numpy())) < 0:
             return Patch(None, self.keep(after))
         return Patch(self.keep(torch.from_numpy(places[:count])), self.keep(values[:count]))
 

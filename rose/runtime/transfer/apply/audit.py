@@ -30,8 +30,7 @@ def find_drift(
         box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
             continue
-        view = views.get(name)
-        if view is None or tuple(view.shape) != box.shape:
+        if (view := views.get(name)) is None or tuple(view.shape) != box.shape:
             return f"tensor {name!r} of the engine is {None if view is None else list(view.shape)}, expected {box}"
         for piece in inside(name, box, entries):
             actual = _digest(piece, view[piece.region.within(box).slices], turn)

@@ -160,15 +160,13 @@ def _header(new: Bits, encoding: Encoding, mantissa_bits: int | None) -> Header:
 
 
 def _chosen(base: Bits, new: Bits) -> Encoding:
-    return "small" if new.size <= SMALL_ELEMENTS or _share_changed(base, new) > SMALL_FROM else "fast"
-
-
-def _share_changed(base: Bits, new: Bits) -> float:
-    """Return the approximate share of changed elements, from evenly spaced samples."""
+    if new.size <= SMALL_ELEMENTS:
+        return "small"
+    # Evenly spaced samples give the approximate share of changed elements.
     apart = new.size // _SAMPLED_PARTS
     shape = _SAMPLED_PARTS, apart
     parts = [array[: apart * _SAMPLED_PARTS].reshape(shape)[:, :_SAMPLED_ELEMENTS] for array in (base, new)]
-    return float(np.mean(parts[0] != parts[1]))
+    return "small" if np.mean(parts[0] != parts[1]) > SMALL_FROM else "fast"
 
 
 def _joined(header: Header, sent: Sequence[SentBlock], new: Bits) -> bytes:

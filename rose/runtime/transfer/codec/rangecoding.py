@@ -43,8 +43,7 @@ def encode(contexts: Array, gaps: Words, steps: Steps) -> bytes | None:
 def decode(block: memoryview, contexts: Array, changed: int) -> tuple[Words, Steps]:
     """Return the gaps and steps of `changed` elements. Raises TransferError."""
     gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
-    length = _read(np.frombuffer(bytes(block), np.uint8), contexts, gaps, steps)
-    if length != len(block):
+    if (length := _read(np.frombuffer(bytes(block), np.uint8), contexts, gaps, steps)) != len(block):
         raise TransferError(
             f"encoded array has {len(block)} bytes for {changed} changes of a block of {contexts.size} elements: "
             + (f"they take {length}" if length >= 0 else "they lead past its end")

@@ -64,8 +64,7 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
     """Raise TransferError unless the tensors are as in the published `version`; `whole`: all of them are given."""
     known = {info.name: info for info in before}
     now = {cut.info.name: cut.info for cut in cuts}
-    odd = sorted(set(known) ^ set(now) if whole else set(now) - set(known))
-    if odd:
+    if odd := sorted(set(known) ^ set(now) if whole else set(now) - set(known)):
         raise TransferError(f"tensors differ from version {version} in {odd}; publish to a new store")
     for name, info in now.items():
         if info != known[name]:

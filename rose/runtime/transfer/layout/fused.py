@@ -8,8 +8,6 @@ import torch
 
 from rose.runtime.transfer.errors import TransferError
 
-_VOCABULARY = ("embed_tokens", "lm_head")
-
 
 def hf_views(
     named_parameters: Iterable[tuple[str, torch.Tensor]],
@@ -37,14 +35,13 @@ def hf_views(
         elif kind == "gate_up_proj":
             half = weight.shape[0] // 2
             parts = {"gate_proj": half, "up_proj": half}
-        elif kind in _VOCABULARY and vocab_size is not None:
+        elif kind in ("embed_tokens", "lm_head") and vocab_size is not None:
             held = weight.shape[0]
             if held * tp < vocab_size:
                 raise TransferError(
                     f"parameter {name!r} has {held} rows on each of {tp} ranks, expected at least {vocab_size} in all"
                 )
-            rows = min(held, vocab_size - rank * held)
-            if rows > 0:
+            if (rows := min(held, vocab_size - rank * held)) > 0:
                 views[name] = weight[:rows]
             continue
         else:

@@ -64,9 +64,7 @@ class Region:
     def between(self, axis: int, start: int, stop: int) -> Region | None:
         """Return the elements whose index on `axis` is from `start` up to `stop`, None without any."""
         low, high = max(start, self.start[axis]), min(stop, self.stop[axis])
-        if low >= high:
-            return None
-        return Region(_put(self.start, axis, low), _put(self.stop, axis, high))
+        return None if low >= high else Region(_put(self.start, axis, low), _put(self.stop, axis, high))
 
     def __str__(self) -> str:
         return f"[{', '.join(f'{start}:{stop}' for start, stop in zip(self.start, self.stop, strict=True))}]"
@@ -91,8 +89,7 @@ def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region,
         return _in_row(shape, last, start - last * row, stop - last * row)
     head = _in_row(shape, first - 1, start - (first - 1) * row, row) if start < first * row else ()
     body = Region.whole(shape).between(0, first, last)
-    tail = _in_row(shape, last, 0, stop - last * row)
-    return (*head, *((body,) if body else ()), *tail)
+    return (*head, *((body,) if body else ()), *_in_row(shape, last, 0, stop - last * row))
 
 
 def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:

@@ -9,7 +9,6 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.regions import Region, grid
 
 _VOCABULARY = ("embed_tokens", "lm_head")
-_VOCABULARY_MULTIPLE = 64  # SGLang pads the vocabulary to a multiple of this.
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +71,18 @@ def receiver_regions(model: ModelShape, tp: int, rank: int) -> dict[str, Region]
     parallelism, expert parallelism and packed weights are not covered. Raises TransferError for a split that SGLang
     refuses, and for a rank out of range."""
     check_rank(tp, rank)
-    multiple = _VOCABULARY_MULTIPLE
+    multiple = 64  # SGLang pads the vocabulary to a multiple of this.
     if _up_to_multiple(model.vocab_size, multiple) % tp:
         multiple *= tp
-    vocabulary_rows = _up_to_multiple(model.vocab_size, multiple)
-    return tensor_parallel_regions(model, tp, rank, vocabulary_rows)
+    return tensor_parallel_regions(model, tp, rank, _up_to_multiple(model.vocab_size, multiple))
 
 
 def tensor_parallel_regions(model: ModelShape, tp: int, rank: int, vocabulary_rows: int | None) -> dict[str, Region]:
     """Return `receiver_regions` with a vocabulary padded to `vocabulary_rows`, by default as long as the tensors."""
-    misfit = _misfit(model, tp)
-    if misfit:
+    if misfit := _misfit(model, tp):
         raise TransferError(misfit)
-    regions = {}
-    for name in model.shapes:
-        region = _tensor_parallel_region(model, name, tp, rank, vocabulary_rows)
-        if region is not None:
-            regions[name] = region
-    return regions
+    regions = {name: _tensor_parallel_region(model, name, tp, rank, vocabulary_rows) for name in model.shapes}
+    return {name: region for name, region in regions.items() if region is not None}
 
 
 def cells(model: ModelShape, tp: int) -> dict[str, tuple[Piece, ...]]:
@@ -115,8 +108,7 @@ def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Pie
         for region in regions:
             shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
             placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
-            covered = sum(piece.region.elements for piece in placed)
-            if covered != region.elements:
+            if (covered := sum(piece.region.elements for piece in placed)) != region.elements:
                 raise TransferError(
                     f"tensor {name!r}: only {covered} of the {region.elements} elements of {region} are inside of the "
                     "model's tensor; check the shapes that the model was described with"

@@ -39,8 +39,7 @@ class Layout:
                 if not Region.whole(model.shapes[name]).contains(region):
                     shape = model.shapes[name]
                     raise TransferError(f"tensor {name!r}: rank {rank} holds {region}, outside of its shape {shape}")
-            boxes = tuple(box for region in regions if (box := region.intersect(published)))
-            if boxes:
+            if boxes := tuple(box for region in regions if (box := region.intersect(published))):
                 by_name[name] = boxes
         return by_name
 
@@ -58,12 +57,8 @@ def fsdp(ranks: int) -> Layout:
     """FSDP2: the rows of each parameter in chunks of ceil(rows / ranks); the last chunks may be short or empty."""
 
     def held(model: ModelShape, rank: int) -> Regions:
-        by_name: Regions = {}
-        for name, shape in model.shapes.items():
-            rows = -(-(shape or (1,))[0] // ranks)
-            row = math.prod(shape[1:])
-            by_name[name] = _flat(shape, rank * rows * row, (rank + 1) * rows * row)
-        return by_name
+        sizes = {name: -(-(shape or (1,))[0] // ranks) * math.prod(shape[1:]) for name, shape in model.shapes.items()}
+        return {name: _flat(model.shapes[name], rank * size, (rank + 1) * size) for name, size in sizes.items()}
 
     return Layout(ranks, held)
 
@@ -120,8 +115,7 @@ def check_cover(model: ModelShape, layout: Layout) -> None:
         for name, regions in layout.regions(model, rank).items():
             held[name] += regions
     for name, boxes in held.items():
-        pair = overlapping(boxes)
-        if pair:
+        if pair := overlapping(boxes):
             raise TransferError(f"tensor {name!r}: {pair[0]} and {pair[1]} overlap, expected each element once")
         covered, total = sum(box.elements for box in boxes), model.published(name).elements
         if covered != total:

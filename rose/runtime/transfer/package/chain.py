@@ -18,12 +18,7 @@ Blobs = Callable[[int, PieceEntry], Buffer]  # The encoded bytes of a piece of t
 
 
 def follow(
-    box: Region,
-    bits: Bits,
-    links: Sequence[Sequence[PieceEntry]],
-    blobs: Blobs,
-    new: Bits,
-    turn: Turn = at_once,
+    box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn = at_once
 ) -> Bits:
     """Return in `new` what the packages of `links` make of `bits`, the elements in `box`; `bits` is only read. Each
     link has a package's pieces inside of the box (`inside`). Only the result is hashed, since a wrong base leads to
@@ -61,8 +56,7 @@ def _walk(
 def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEntry]:
     """Return a tensor's pieces that make up `box`. Raises TransferError if one crosses its edge or some are missing."""
     contained = [piece for piece in pieces if box.contains(piece.region)]
-    covered = sum(piece.elements for piece in contained)
-    if covered != box.elements:
+    if (covered := sum(piece.elements for piece in contained)) != box.elements:
         raise TransferError(
             f"tensor {name!r} is not cut at the edges of {box}: whole pieces hold {covered} of its {box.elements} "
             "elements; publish for a tensor-parallel size that the receiver's divides"
@@ -76,8 +70,7 @@ def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
     for pieces in links:
         for piece in pieces:
             if wider.intersect(piece.region):
-                start = tuple(map(min, wider.start, piece.start))
-                wider = Region(start, tuple(map(max, wider.stop, piece.stop)))
+                wider = Region(tuple(map(min, wider.start, piece.start)), tuple(map(max, wider.stop, piece.stop)))
     return box if wider == box else reach(wider, links)
 
 

@@ -29,12 +29,9 @@ MANIFEST_BYTES_MAX = 64 << 20  # Larger than the manifest of any model, whose ha
 #: 58 of these values, so there is room for 400,000 pieces: 700 tensors on 570 ranks.
 _BYTES_MAX, _VALUES_MAX = 160 << 20, 24_000_000
 _VALUE_SIGNS = (b",", b"[", b'"')
-_BLOCK_BYTES = 4 << 20
-_LEVEL = 6
 _GZIP = 31  # Selects the gzip format in zlib.
 _SEAL_BYTES = 65
 INDEX_BYTES_MAX = 8 << 20  # A hundred thousand packages.
-
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=1024)]
@@ -61,8 +58,7 @@ class Package:
     @classmethod
     def parse(cls, stem: str, blob_bytes: int = 0) -> Package | None:
         """Return the package of a file name, or None for another name."""
-        match = _STEM.fullmatch(stem)
-        if match is None:
+        if (match := _STEM.fullmatch(stem)) is None:
             return None
         return cls(int(match[1]), None if match[2] is None else int(match[2]), blob_bytes)
 
@@ -177,7 +173,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the file. Another version of zlib may pack the same manifest differently."""
-        packed = zlib.compress(msgspec.json.encode(self), _LEVEL, _GZIP)
+        packed = zlib.compress(msgspec.json.encode(self), level=6, wbits=_GZIP)
         return _seal(packed) + packed
 
     @classmethod
@@ -209,7 +205,12 @@ def check_sound(manifest: Manifest, *, whole: bool) -> None:
         _check_piece(manifest, piece)
     _check_chunks(manifest)
     for info, group in itertools.groupby(manifest.pieces, key=lambda piece: piece.tensor):
-        _check_cover(info, [piece.region for piece in group], whole=whole)
+        regions = [piece.region for piece in group]
+        if both := overlapping(regions):
+            raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
+        covered = sum(region.elements for region in regions)
+        if whole and covered != info.elements:
+            raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements")
     if len({info.name for info in manifest.tensors}) != len(manifest.tensors):
         raise TransferError(f"manifest of version {manifest.version} gives a tensor two dtypes or shapes")
 
@@ -243,14 +244,6 @@ def _check_chunks(manifest: Manifest) -> None:
             raise TransferError(f"manifest: pieces fill {filled[index]} bytes of a chunk of {chunk.size_bytes}")
 
 
-def _check_cover(info: TensorInfo, regions: list[Region], *, whole: bool) -> None:
-    if both := overlapping(regions):
-        raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
-    covered = sum(region.elements for region in regions)
-    if whole and covered != info.elements:
-        raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements")
-
-
 def _seal(packed: bytes) -> bytes:
     return hashlib.sha256(packed).hexdigest().encode() + b"\n"
 
@@ -260,7 +253,7 @@ def unpack(packed: bytes, bytes_max: int = _BYTES_MAX, values_max: int = _VALUES
     unpacking = zlib.decompressobj(_GZIP)
     content, values = bytearray(), 0
     try:
-        while not unpacking.eof and (part := unpacking.decompress(packed, _BLOCK_BYTES)):
+        while not unpacking.eof and (part := unpacking.decompress(packed, 4 << 20)):
             packed = unpacking.unconsumed_tail
             content += part
             values += sum(map(part.count, _VALUE_SIGNS))

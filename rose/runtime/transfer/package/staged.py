@@ -56,7 +56,7 @@ class Staged:
 
     def chunk(self, chunk: Chunk) -> memoryview:
         """Return a chunk's bytes, mapped. Raises TransferError if it is not staged or of another size."""
-        return map_file(self._path(chunk), chunk.size_bytes)
+        return map_file(self.folder / "chunks" / chunk.sha256, chunk.size_bytes)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -89,11 +89,8 @@ class Staged:
         for start in range(0, len(content), PORTION_BYTES):
             with turn():
                 hasher.update(content[start : start + PORTION_BYTES])
-        actual = hasher.hexdigest()
-        if actual != chunk.sha256:
+        if (actual := hasher.hexdigest()) != chunk.sha256:
             raise TransferError(
-                f"chunk {self._path(chunk)} of version {self.version} has SHA-256 {actual}; fetch it again"
+                f"chunk {self.folder / 'chunks' / chunk.sha256} of version {self.version} has SHA-256 {actual}; "
+                "fetch it again"
             )
-
-    def _path(self, chunk: Chunk) -> Path:
-        return self.folder / "chunks" / chunk.sha256

@@ -10,7 +10,6 @@ from rose.ledger.layout import locked, make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Manifest, Package, index_bytes
 
-_INDEX = "index.json"
 _SUFFIX = ".json"
 
 
@@ -50,8 +49,7 @@ class Catalog:
 
     def any_of(self, version: int) -> Manifest:
         """Return a manifest of `version`: all name the same tensors and results. Raises TransferError without one."""
-        packages = [package for package in self.packages() if package.version == version]
-        if not packages:
+        if not (packages := [package for package in self.packages() if package.version == version]):
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
         last = self._last
         return last if last is not None and last.package in packages else self.manifest(packages[0])
@@ -78,7 +76,7 @@ class Catalog:
 
     def refresh(self) -> None:
         """Write the index. Raises OSError without room."""
-        self._replace({self.folder / _INDEX: index_bytes(self.packages())})
+        self._replace({self.folder / "index.json": index_bytes(self.packages())})
 
     def _replace(self, files: dict[Path, bytes]) -> None:
         """Write files, all on disk before the first gets its name."""
@@ -107,8 +105,7 @@ class Catalog:
             except TransferError:
                 if (self.folder / name).exists():  # Else it was removed since the folder was listed.
                     raise
-        ordered = sorted(entries.items(), key=lambda item: _order(item[1][0]))
-        self._known = dict(ordered)
+        self._known = dict(sorted(entries.items(), key=lambda item: _order(item[1][0])))
         return list(self._known.values())
 
     def _names(self) -> list[str]:

@@ -20,6 +20,7 @@ CHUNK_BYTES_MAX = 64 << 20  # Pieces in one chunk do not exceed this; a larger p
 class ChunkFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock_file = folder / "lock"
         make_folder(folder)
         self._put: set[Path] = set()  # Put, and not known to be on disk.
 
@@ -77,10 +78,6 @@ class ChunkFolder:
                 if path.name not in kept:
                     path.unlink()
         return True
-
-    @property
-    def _lock_file(self) -> Path:
-        return self._folder / "lock"
 
 
 class ChunkBuilder:

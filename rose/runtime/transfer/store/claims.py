@@ -23,7 +23,6 @@ _PIN = re.compile(r"[0-9a-f]{32}")
 PINS_MAX = 4096  # Receivers that fetch at once.
 RECEIVERS_MAX = 4096  # Receivers whose version is kept; the ones heard of longest ago are forgotten first.
 
-
 _UnixTime = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
@@ -134,19 +133,14 @@ def _read(path: Path, kind: type[_Claim]) -> _Claim | None:
 
 
 def unneeded(
-    packages: Sequence[Package],
-    *,
-    anchors_kept: int,
-    pinned: Collection[Sequence[str]],
-    acknowledged: Iterable[int],
+    packages: Sequence[Package], *, anchors_kept: int, pinned: Collection[Sequence[str]], acknowledged: Iterable[int]
 ) -> list[Package]:
     """Return the packages that may be removed. The others are the newest `anchors_kept` anchors and all that leads on
     from the oldest of those; the `pinned` ways, as stems in their order; and the cheapest way to the newest version
     from each `acknowledged` one and from each pinned way's end."""
     anchors = sorted(package.version for package in packages if package.base_version is None)
     oldest = min(anchors[-anchors_kept:], default=0)
-    old = [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]
-    if not old:
+    if not (old := [p for p in packages if (p.version if p.base_version is None else p.base_version) < oldest]):
         return []
     stems = {stem for way in pinned for stem in way}
     keep = {package for package in old if package.stem in stems}

@@ -223,8 +223,7 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
     opened: dict[Chunk, memoryview] = {}
 
     def blob(link: int, _: int, piece: PieceEntry) -> memoryview:
-        chunk = manifests[link].chunks[piece.chunk]
-        if chunk not in opened:
+        if (chunk := manifests[link].chunks[piece.chunk]) not in opened:
             opened[chunk] = chunks.open(chunk)
         return opened[chunk][piece.offset : piece.offset + piece.length]
 

@@ -8,8 +8,6 @@ from rose.ledger.layout import write_file
 from rose.runtime.transfer.errors import TransferError, of_run
 from rose.runtime.transfer.package.manifest import Package
 
-_FILE = "publisher.json"
-
 
 class FencedError(TransferError):
     """A newer publisher has taken the folder over."""
@@ -21,7 +19,7 @@ class Fence:
     with the store's lock held."""
 
     def __init__(self, folder: Path, run_id: str, number: int | None) -> None:
-        self._path = folder / _FILE
+        self._path = folder / "publisher.json"
         self._run_id = run_id
         self._number = number
 

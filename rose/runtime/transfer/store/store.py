@@ -26,14 +26,7 @@ from rose.runtime.transfer.codec.bits import digest, to_bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.layout.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
 from rose.runtime.transfer.layout.shards import ModelShape, Piece, cells
-from rose.runtime.transfer.package.manifest import (
-    Manifest,
-    Package,
-    check_chain,
-    check_sound,
-    merge_parts,
-    plan,
-)
+from rose.runtime.transfer.package.manifest import Manifest, Package, check_chain, check_sound, merge_parts, plan
 from rose.runtime.transfer.package.parts import Parts, Writer
 from rose.runtime.transfer.store.catalog import Catalog
 from rose.runtime.transfer.store.chunks import ChunkFolder
@@ -136,8 +129,7 @@ class VersionStore:
         Raises TransferError for a version that is not newer, another layout, an unknown dtype, a full disk, or
         (FencedError) a newer publisher; earlier versions stay intact. If the message says that this version is visible
         all the same, the next one makes up for the rest."""
-        latest = self.latest()
-        if latest is not None and version <= latest:
+        if (latest := self.latest()) is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
         self._hold_fence(version)
         published = self._publish(version, cut_whole(tensors, self._model, self._cells), Writer(), visible)
@@ -156,8 +148,7 @@ class VersionStore:
             raise ValueError("a part does not say what the whole tensors are: give the store the model's shape")
         writer = Writer(rank, ranks, attempt)
         cuts = cut_part(pieces, self._model)
-        latest = self.latest()
-        if latest is not None and version <= latest:
+        if (latest := self.latest()) is not None and version <= latest:
             self._check_repeated(version, _digests(cuts))
             return None
         if self._fence.given:
@@ -247,12 +238,10 @@ class VersionStore:
                 self._fence.hold(self.packages())
             else:
                 self._fence.check_run(self.packages())
-            latest = self.latest()
-            if latest is not None and version <= latest:
+            if (latest := self.latest()) is not None and version <= latest:
                 self._check_repeated(version, {(p.name, p.region): p.result_xxh3 for p in part.pieces})
                 return None
-            manifest = self._merged(part, writer)
-            if manifest is None:
+            if (manifest := self._merged(part, writer)) is None:
                 self._parts.check_base(part.package, writer)
                 return None
             if manifest.base_version is not None:
@@ -264,8 +253,7 @@ class VersionStore:
     def _complete_more(self, parts: Sequence[Manifest], writer: Writer) -> list[Manifest]:
         """Add further packages of a version, once the parts of all ranks exist."""
         with self._catalog.locked():
-            merged = [self._merged(part, writer) for part in parts]
-            whole = [manifest for manifest in merged if manifest is not None]
+            whole = [manifest for part in parts if (manifest := self._merged(part, writer)) is not None]
             anchor = next((manifest.blob_bytes for manifest in whole if manifest.base_version is None), math.inf)
             # A composite that is no smaller than the version itself is of no use where that is there.
             added = [package for package in whole if package.base_version is None or package.blob_bytes < anchor]

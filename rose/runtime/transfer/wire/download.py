@@ -5,16 +5,13 @@ import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.package.manifest import Chunk
 from rose.runtime.transfer.wire.origin import BrokenError, Origin
 
 _Result = TypeVar("_Result")
-_BACKOFF_S = 0.1
-_BACKOFF_S_MAX = 5.0
-_READ_BYTES = 1 << 20
 
 
 def download(
@@ -34,8 +31,7 @@ def download(
     written."""
     try:
         for _ in range(2):
-            actual = _pull(origin, chunk, path, retries, stopped, progress)
-            if actual == chunk.sha256:
+            if (actual := _pull(origin, chunk, path, retries, stopped, progress)) == chunk.sha256:
                 progress(chunk.size_bytes)
                 return
             path.unlink()
@@ -60,16 +56,11 @@ def persist(call: Callable[[], _Result], retries: int, stopped: threading.Event 
 
 
 def backoff_s(failures: int) -> float:
-    return min(_BACKOFF_S * 2.0 ** min(failures, 30), _BACKOFF_S_MAX)
+    return min(0.1 * 2.0 ** min(failures, 30), 5.0)
 
 
 def _pull(
-    origin: Origin,
-    chunk: Chunk,
-    path: Path,
-    retries: int,
-    stopped: threading.Event,
-    progress: Callable[[int], None],
+    origin: Origin, chunk: Chunk, path: Path, retries: int, stopped: threading.Event, progress: Callable[[int], None]
 ) -> str:
     """Fetch the missing bytes; return the SHA-256 of the whole."""
     sha256 = hashlib.sha256()
@@ -78,17 +69,20 @@ def _pull(
         progress(min(have, chunk.size_bytes - 1))
 
     with path.open("a+b") as file:
-        have = _resume(file, sha256.update)
-        failures = 0
+        file.seek(0)
+        have = failures = 0
+        while block := file.read(1 << 20):
+            sha256.update(block)
+            have += len(block)
         while have < chunk.size_bytes:
             before = have
             tell(have)
             try:
-                for block in origin.read_chunk(chunk, have):
-                    file.write(block)
+                for received in origin.read_chunk(chunk, have):
+                    file.write(received)
                     file.flush()  # So that nothing received is lost to a kill, and a relay's clients can read it.
-                    sha256.update(block)
-                    have += len(block)
+                    sha256.update(received)
+                    have += len(received)
                     tell(have)
                     if stopped.is_set():
                         raise BrokenError(f"the transfer of chunk {chunk.sha256} was stopped at byte {have}")
@@ -97,12 +91,3 @@ def _pull(
                 if failures > retries or stopped.wait(backoff_s(failures)):
                     raise
     return sha256.hexdigest()
-
-
-def _resume(file: BinaryIO, hashed: Callable[[bytes], None]) -> int:
-    file.seek(0)
-    have = 0
-    while block := file.read(_READ_BYTES):
-        hashed(block)
-        have += len(block)
-    return have

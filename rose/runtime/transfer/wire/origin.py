@@ -15,19 +15,11 @@ from typing import Annotated, Any
 import msgspec
 
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.package.manifest import (
-    INDEX_BYTES_MAX,
-    MANIFEST_BYTES_MAX,
-    Chunk,
-    Package,
-    plan,
-    read_index,
-)
+from rose.runtime.transfer.package.manifest import INDEX_BYTES_MAX, MANIFEST_BYTES_MAX, Chunk, Package, plan, read_index
 from rose.runtime.transfer.wire.connections import Connections, Throttle
 from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 
 BLOCK_BYTES = 256 << 10  # Received, hashed and written at a time; a broken transfer loses no more than this.
-_OBJECT_BLOCK_BYTES = 4 << 20  # Asked of an object store at a time: each is a request of its own.
 _ANSWER_BYTES_MAX = 1 << 20  # The largest answer to a request for a pin: few packages lead to a version.
 PIN = re.compile(r"[A-Za-z0-9_-]{1,64}")  # The names that a pin may have.
 
@@ -164,9 +156,7 @@ class HttpOrigin(Origin):
         return self._fetch("GET", f"/v1/packages/{package.stem}.json", bytes_max=MANIFEST_BYTES_MAX)
 
     def manifest_tag(self, package: Package) -> str:
-        head = self._head(f"/v1/packages/{package.stem}.json")
-        tag = head.get("ETag")
-        if tag is None:
+        if (tag := self._head(f"/v1/packages/{package.stem}.json").get("ETag")) is None:
             raise TransferError(f"{self.url} sends no ETag for {package.stem}; is this a weight store?")
         return tag
 
@@ -337,7 +327,7 @@ class FsspecOrigin(Origin):
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
         name = _chunk_name(chunk.sha256)
         while offset < chunk.size_bytes:
-            end = min(offset + _OBJECT_BLOCK_BYTES, chunk.size_bytes)
+            end = min(offset + (4 << 20), chunk.size_bytes)  # Each is a request of its own.
             block = self._ask("cat_file", name, start=offset, end=end)
             if len(block) != end - offset:
                 raise TransferError(f"{self.url}/{name} ends at byte {offset + len(block)} of {chunk.size_bytes}")

@@ -10,8 +10,6 @@ from rose.ledger.address import is_loopback
 from rose.runtime.transfer.errors import TransferError
 
 _OVER_HTTP = ("http", "https")
-_OBJECT_STORES = ("s3", "gs")
-_SHOWN_CHARS_MAX = 200
 #: Metadata services outside the link-local networks: of Amazon, Google, Alibaba, Azure and Oracle.
 _METADATA = tuple(
     ipaddress.ip_address(address)
@@ -31,7 +29,7 @@ class OriginRules:
     def check_url(self, url: str) -> SplitResult:
         """Return the parts of the URL. Raises TransferError, without possible secrets, for a refused one."""
         scheme = url.partition("://")[0]
-        schemes = (*_OVER_HTTP, *_OBJECT_STORES, *(("file",) if self.files else ()))
+        schemes = (*_OVER_HTTP, "s3", "gs", *(("file",) if self.files else ()))
         if not url.isprintable() or " " in url:
             raise _refused(url, "no URL holds such a character")
         if "://" not in url or scheme not in schemes:
@@ -60,8 +58,7 @@ class OriginRules:
     def check_address(self, host: str, address: str) -> None:
         """Raise TransferError for a forbidden address of `host`, as the URL names it."""
         found = _plain(address)
-        kind = _kind(found)
-        if kind is None or any(_covers(entry, host, found) for entry in self.hosts):
+        if (kind := _kind(found)) is None or any(_covers(entry, host, found) for entry in self.hosts):
             return
         if self.client is not None:
             client = _plain(self.client)
@@ -85,7 +82,7 @@ def shown(url: str) -> str:
     if "@" in url:
         return f"{scheme}://..." if separator and "@" not in scheme else "..."
     plain = url.partition("?")[0].partition("#")[0]
-    return (plain if plain == url else f"{plain}...")[:_SHOWN_CHARS_MAX]
+    return (plain if plain == url else f"{plain}...")[:200]
 
 
 def _refused(url: str, reason: str) -> TransferError:

@@ -30,7 +30,6 @@ from rose.runtime.transfer.wire.origin_rules import ANYWHERE, OriginRules
 _RENEWALS = 3  # A pin is renewed this often while it lasts, with at least `_RENEWAL_S_MIN` in between.
 _RENEWAL_S_MIN = 0.1
 _LOCK = "lock"
-_PARALLEL = 4  # Chunks that are fetched at once.
 
 Regions = Mapping[str, Region]
 
@@ -88,10 +87,13 @@ class Receiver:
         planned once. Raises TransferError if the origin is unreachable, lacks the version, breaks off, or sends data
         that do not match their hashes; nothing is staged then, and a repeated call resumes."""
         target = self.folder(version, have, regions)
-        with self._alone():
+        with (self._partial / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # One fetch at a time. A killed process holds no lock.
             if target.exists():
                 try:
-                    staged = _staged(target, regions)
+                    staged = Staged.open(target, regions)
+                    for chunk in (chunk for manifest in staged.manifests for chunk in manifest.chunks_for(regions)):
+                        staged.chunk(chunk)  # Raises TransferError if it is missing.
                     self._check_run(staged.manifests)
                     return staged
                 except TransferError:
@@ -120,13 +122,6 @@ class Receiver:
         finally:
             origin.close()
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lock the staging folder for this fetch; a killed process holds no lock."""
-        with (self._partial / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
     def _stage(self, origin: Origin, target: Path, version: int, have: int | None, regions: Regions | None) -> Staged:
         route = persist(lambda: origin.route(version, have), self._retries)
         ends = (route.packages[0].base_version, route.packages[-1].version) if route.packages else None
@@ -147,7 +142,9 @@ class Receiver:
             check_chain(manifests)
             verify_ns = time.monotonic_ns() - verifying_ns
             chunks = {chunk.sha256: chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}
-            self._forget_all_but(set(chunks))
+            for path in self._partial.iterdir():
+                if path.name not in (_LOCK, *chunks):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
             done, _ = wait([pool.submit(chunk, part) for part in chunks.values()], return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
@@ -165,8 +162,7 @@ class Receiver:
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[None]:
         """Renew the pin while the block runs, and remove it afterwards without waiting."""
-        pin = route.pin
-        if pin is None:
+        if (pin := route.pin) is None:
             yield
             return
         done = threading.Event()
@@ -187,9 +183,9 @@ class Receiver:
 
     @contextmanager
     def _pool(self, origin: Origin) -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
-        """Yield threads that fetch, and their stop event; a failing block stops them."""
+        """Yield threads, each for one chunk at a time, and their stop event; a failing block stops them."""
         stopped = threading.Event()
-        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="rose-fetch") as pool:
+        with ThreadPoolExecutor(4, thread_name_prefix="rose-fetch") as pool:
             try:
                 yield pool, stopped
             except BaseException:
@@ -197,11 +193,6 @@ class Receiver:
                 pool.shutdown(wait=False, cancel_futures=True)
                 origin.interrupt()
                 raise
-
-    def _forget_all_but(self, wanted: set[str]) -> None:
-        for path in self._partial.iterdir():
-            if path.name not in (_LOCK, *wanted):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _complete(self, target: Path, manifests: list[bytes], chunks: list[str]) -> None:
         building = self._partial / "building"
@@ -214,15 +205,6 @@ class Receiver:
             building.rename(target)
         except OSError as error:
             raise TransferError(f"cannot stage {target}: {error.strerror}; make room, or stage elsewhere")
-
-
-def _staged(folder: Path, regions: Regions | None) -> Staged:
-    """Return the staged folder if it is complete. Raises TransferError."""
-    staged = Staged.open(folder, regions)
-    for manifest in staged.manifests:
-        for chunk in manifest.chunks_for(regions):
-            staged.chunk(chunk)
-    return staged
 
 
 def _manifest(data: bytes, package: Package) -> Manifest:

@@ -136,10 +136,8 @@ class _Relay:
         if sha256 in self._cache:
             return _CachedFile(self._cache, sha256)
         if request.method == "HEAD":
-            size_bytes = await self._ask(self._origin.chunk_bytes, sha256)
-            return web.Response(headers={"Content-Length": str(size_bytes)})
-        state = self._downloads.get(sha256)
-        if state is None:
+            return web.Response(headers={"Content-Length": str(await self._ask(self._origin.chunk_bytes, sha256))})
+        if (state := self._downloads.get(sha256)) is None:
             state = self._downloads[sha256] = _Download()
             task = asyncio.create_task(self._pull_chunk(sha256, state))
             self._tasks.add(task)
@@ -153,17 +151,12 @@ class _Relay:
         kept = self._manifests.get(package)
         return kept.sha256 if kept is not None and kept.tag == tag and kept.sha256 in self._cache else None
 
-    def _forget_manifests(self, sha256: str) -> None:
-        """Forget manifests that name a chunk which the origin lacks: the origin's may be others."""
-        self._manifests = {package: kept for package, kept in self._manifests.items() if sha256 not in kept.chunks}
-
     async def _pull_manifest(self, package: Package, tag: str) -> str:
         data = await self._ask(self._origin.manifest_bytes, package)
         manifest = await self._ask(Manifest.from_bytes, data)
         if manifest.package != package:
             raise TransferError(f"asked {self._origin.url} for package {package.stem}, got {manifest.package.stem}")
-        sha256 = hashlib.sha256(data).hexdigest()
-        if sha256 not in self._cache:
+        if (sha256 := hashlib.sha256(data).hexdigest()) not in self._cache:
             await self._cache.reserve(sha256, len(data))
             complete = False
             try:
@@ -200,7 +193,8 @@ class _Relay:
             complete = True
         except TransferError as error:
             if not isinstance(error, BrokenError):
-                self._forget_manifests(sha256)
+                # The origin lacks the chunk: the manifests that name it may be others there.
+                self._manifests = {known: kept for known, kept in self._manifests.items() if sha256 not in kept.chunks}
             state.failure = error
         except Exception as error:  # Clients wait for it: they must hear of it whatever it is.
             state.failure = TransferError(f"the relay failed on chunk {sha256} ({type(error).__name__}: {error})")

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _IDLE_S = 30.0  # A connection without a request under way is closed after this, also one that sends half a head.
-_PLANS = 5  # How often a way is planned again that was removed before it could be pinned.
 
 
 class _Wanted(msgspec.Struct):
@@ -83,8 +82,7 @@ def make_app(calls: Calls, files: Files, token: str | None, executor: Executor |
 
     async def manifest(request: web.Request) -> web.StreamResponse:
         # Rebuilt from the parsed name, so that no path of the client's making reaches the file system.
-        package = Package.parse(request.match_info["stem"])
-        if package is None:
+        if (package := Package.parse(request.match_info["stem"])) is None:
             raise web.HTTPNotFound(text=f"{request.match_info['stem']!r} is not the name of a package")
         return await files.manifest(package)
 
@@ -235,7 +233,7 @@ class _StoreCalls:
         self._store.claims.renew(pin, self._pin_ttl_s)
 
     def route(self, version: int, have: int | None) -> Route:
-        for _ in range(_PLANS):
+        for _ in range(5):  # A way may be removed before it is pinned.
             packages = tuple(plan(self._store.packages(), version, have))
             pin = self._store.claims.pin(packages, self._pin_ttl_s)
             if set(packages) <= set(self._store.packages()):
@@ -268,8 +266,7 @@ def _accept(server: web.Server, most: int) -> asyncio.Protocol:
     """Return a new connection; beyond `most` it replaces the one that is longest without a request."""
     connections = server.connections
     if len(connections) >= most:
-        waiting = next(filter(_waits, connections), None)
-        if waiting is None:
+        if (waiting := next(filter(_waits, connections), None)) is None:
             return _Full()
         waiting.force_close()
     return server()

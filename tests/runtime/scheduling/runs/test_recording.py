@@ -6,7 +6,6 @@ import pytest
 
 from rose.clock import monotonic_ns
 from rose.events import Clock
-from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.scheduling.messages import OpenRun
 from rose.runtime.scheduling.runs.recorder import (
@@ -20,17 +19,13 @@ from rose.runtime.scheduling.runs.registry import Runs
 from rose.runtime.scheduling.runs.state import State
 from rose.runtime.scheduling.turns.request import read
 from rose.runtime.scheduling.turns.turns import Turn
+from tests.ledger.conftest import ask
 from tests.runtime.scheduling.stand_ins import VERDICT, beat, gateway, until
 
 
 @pytest.fixture
 def ledger(tmp_path):
     return tmp_path / "ledger"
-
-
-def rows(ledger, query):
-    with catalog.connect(ledger) as connection:
-        return connection.execute(query).fetchall()
 
 
 @pytest.mark.parametrize(
@@ -67,8 +62,8 @@ async def test_a_repeated_event_counts_once_and_is_named_if_it_differs(ledger, r
         assert await recorder.record("r", [VERDICT, VERDICT | {"event_id": "v2", "step": 4}]) is None
         await recorder.record("r", [VERDICT | repeated])
     verdicts = "SELECT run_id, event_id, reward, accepted FROM verdict ORDER BY event_id"
-    assert rows(ledger, verdicts) == [("r", "v1", 1.0, True), ("r", "v2", 1.0, True)]
-    assert rows(ledger, "SELECT kind, value FROM faulty_event") == faulty
+    assert ask(ledger, verdicts) == [("r", "v1", 1.0, True), ("r", "v2", 1.0, True)]
+    assert ask(ledger, "SELECT kind, value FROM faulty_event") == faulty
 
 
 async def test_events_of_a_run_are_recorded_by_the_process_after_a_ledger_that_was_away(ledger, tmp_path):
@@ -97,9 +92,9 @@ async def test_events_of_a_run_are_recorded_by_the_process_after_a_ledger_that_w
             Runs(state, 0, fleet_run_id="fleet").close(run.run_id, 1, "ended", None)
         state.close()
     tags = '{"project": "x", "team": "research"}'
-    assert rows(ledger, "SELECT run_id, status, name, tags_json FROM run") == [(run.run_id, "ended", "grpo", tags)]
+    assert ask(ledger, "SELECT run_id, status, name, tags_json FROM run") == [(run.run_id, "ended", "grpo", tags)]
     turns = "SELECT run_id, group_id, step, turn, attempt, outcome, answer_tokens FROM turn ORDER BY attempt"
-    assert rows(ledger, turns) == [("r", "g", 2, 0, 0, "preempted", None), ("r", "g", 2, 0, 1, "completed", None)]
+    assert ask(ledger, turns) == [("r", "g", 2, 0, 0, "preempted", None), ("r", "g", 2, 0, 1, "completed", None)]
 
 
 async def test_a_ledger_that_refuses_is_a_failure_until_it_takes_events_again(ledger, tmp_path):
@@ -114,7 +109,7 @@ async def test_a_ledger_that_refuses_is_a_failure_until_it_takes_events_again(le
         shutil.move(tmp_path / "away", ledger / "live" / "controller")
         await until(lambda: recorder.failure is None)
         await recorder.record("r", [VERDICT])
-    assert rows(ledger, "SELECT count(*) FROM verdict") == [(1,)]
+    assert ask(ledger, "SELECT count(*) FROM verdict") == [(1,)]
 
 
 async def test_how_far_a_host_s_clock_is_off_is_recorded(ledger):
@@ -125,7 +120,7 @@ async def test_how_far_a_host_s_clock_is_off_is_recorded(ledger):
                 ahead = {"monotonic_ns": monotonic_ns(), "utc_ns": now_ns + 3_000_000_000, "device_time_ns": now_ns}
                 await beat(session, host="node-3", clock=ahead)
     columns = "run_id, device_id, host, action, offset_ns, device_time_offset_ns"
-    ((*labels, offset_ns, device_time_offset_ns),) = rows(ledger, f"SELECT {columns} FROM clock ORDER BY seq LIMIT 1")
+    ((*labels, offset_ns, device_time_offset_ns),) = ask(ledger, f"SELECT {columns} FROM clock ORDER BY seq LIMIT 1")
     assert labels == ["fleet", "d", "node-3", "heard"]
     assert 2e9 < offset_ns < 3e9
     assert offset_ns - device_time_offset_ns == 3_000_000_000

@@ -54,8 +54,7 @@ def test_what_another_runs_weights_made_and_all_after_it_is_not_the_runs_own(ids
         return
     end = min(foreign)
     assert lists(own.tokens) == tuple(part[:end] for part in lists(answer.tokens))
-    left = json.loads(bytes(own.meta["weight_versions"]))
-    assert left == [item for item in spans if item["end"] <= end]
+    assert json.loads(bytes(own.meta["weight_versions"])) == [item for item in spans if item["end"] <= end]
 
 
 @given(st.lists(_IDS, max_size=4))

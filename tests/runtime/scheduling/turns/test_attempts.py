@@ -215,5 +215,4 @@ async def test_only_the_youngest_are_cut():
         wanted = PreemptRequest(engine_id="e0", kv_tokens=11, reason="test")
         _, reply = await post(run.session, "/preempt", wanted.model_dump_json())
         assert reply == {"requests": 2, "kv_tokens": 20}  # 1 + 9 each
-        attempts = [len((await turn).attempts) for turn in turns]
-        assert attempts == [1, 2, 2]
+        assert [len((await turn).attempts) for turn in turns] == [1, 2, 2]

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
+from tests.ledger.conftest import ask
 from tests.runtime.scheduling.stand_ins import (
     SERVERS,
     FakeAgent,
@@ -57,9 +57,8 @@ async def test_the_tokens_of_an_engine_that_breaks_off_come_to_something(tmp_pat
             last = await streamed(session, engine, url)
     assert last["output_ids"] == list(range(2, 14))
     assert last["meta_info"]["rose"]["attempts"][0]["error"].startswith("broke off")
-    with catalog.connect(tmp_path) as connection:
-        rows = connection.execute("SELECT attempt, outcome, output_tokens FROM turn ORDER BY attempt").fetchall()
-    assert rows == [(0, "preempted", 3), (1, "completed", 9)]
+    turns = ask(tmp_path, "SELECT attempt, outcome, output_tokens FROM turn ORDER BY attempt")
+    assert turns == [(0, "preempted", 3), (1, "completed", 9)]
 
 
 async def test_a_stream_that_breaks_off_after_its_end_is_complete():
@@ -114,7 +113,6 @@ async def test_what_was_made_of_a_stream_that_its_client_leaves_is_on_record(tmp
                 response.close()
             await until(lambda: SERVERS[0].controller.loads[opened["run_id"]].failed == 1)
             await until(lambda: not agent.engine.running)
-    with catalog.connect(tmp_path) as connection:
-        ((outcome, tokens),) = connection.execute("SELECT outcome, output_tokens FROM turn").fetchall()
+    ((outcome, tokens),) = ask(tmp_path, "SELECT outcome, output_tokens FROM turn")
     assert outcome == "failed"
     assert seen <= tokens < 12

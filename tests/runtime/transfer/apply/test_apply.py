@@ -26,14 +26,10 @@ DTYPES = {
     "down_proj.weight": torch.float32,
     "norm.weight": torch.bfloat16,
 }
-SHAPES = {
-    "embed_tokens.weight": (70, 3),
-    "gate_proj.weight": (8, 5),
-    "down_proj.weight": (5, 8),
-    "norm.weight": (7,),
-}
+SHAPES = {"embed_tokens.weight": (70, 3), "gate_proj.weight": (8, 5), "down_proj.weight": (5, 8), "norm.weight": (7,)}
 MODEL = ModelShape(SHAPES, num_heads=4, num_kv_heads=4, head_dim=2, vocab_size=70)
 Weights = dict[str, torch.Tensor]
+KINDS = ["flip"] * 10 + ["truncate", "extend", "swap", "exchange", "lose", "base", "twice", "layout", "order", "gap"]
 
 
 def copy(weights: Weights) -> Weights:
@@ -156,9 +152,6 @@ def test_a_rank_that_the_version_was_not_cut_for_is_refused(history: History) ->
         prepare(staged, {"embed_tokens.weight": part}, {"embed_tokens.weight": Region((0, 0), (80, 3))})
     with pytest.raises(TransferError, match=r"lacks tensors \['lm_head\.weight'\]"):
         prepare(staged, {"lm_head.weight": part}, {"lm_head.weight": box})
-
-
-KINDS = ["flip"] * 10 + ["truncate", "extend", "swap", "exchange", "lose", "base", "twice", "layout", "order", "gap"]
 
 
 class Way:

@@ -77,8 +77,7 @@ def test_versions_are_written_where_the_parameters_lie_and_their_fingerprints_kn
         assert 0.2 * whole < prepared.write_bytes < 0.5 * whole  # One in ten, each with its place.
         prepared.commit()
         assert same(engine, expected)
-        numbers = {name: of_tensor(tensor, tensor.dtype) for name, tensor in engine.items()}
-        assert prepared.fingerprints == numbers
+        assert prepared.fingerprints == {name: of_tensor(tensor, tensor.dtype) for name, tensor in engine.items()}
     assert [tensor.data_ptr() for tensor in engine.values()] == places
 
 

@@ -11,16 +11,7 @@ from rose.runtime.transfer.codec.bits import from_bits, to_bits
 from rose.runtime.transfer.codec.header import Bits
 from rose.runtime.transfer.errors import TransferError
 
-on_each_device = pytest.mark.parametrize(
-    "where",
-    [
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=pytest.mark.cuda,
-        ),
-    ],
-)
+on_each_device = pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 SHAPES: list[tuple[int, ...]] = [(), (0,), (0, 3), (1,), (257,), (33, 17), (3, 5, 7)]
 
 

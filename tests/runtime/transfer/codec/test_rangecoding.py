@@ -44,13 +44,11 @@ def test_what_was_sure_and_then_is_otherwise_comes_back(gap: int, step: int) -> 
     """Probabilities go as far as they can one way, and then the other."""
     gaps = np.array([*[gap] * 3, *[0] * 30_000, *[30_000] * 2, *[1] * 20], np.uint32)
     steps = np.array([*[step] * 20_000, *[1] * 5_000, *[-5] * (gaps.size - 25_000)], np.int32)
-    contexts = np.zeros(int(gaps.sum()) + gaps.size, np.uint8)
-    _comes_back(contexts, gaps, steps)
+    _comes_back(np.zeros(int(gaps.sum()) + gaps.size, np.uint8), gaps, steps)
 
 
 def test_more_than_there_is_room_for_is_counted_and_not_written() -> None:
-    rng = np.random.default_rng(0)
-    gaps, steps = np.zeros(1000, np.uint32), rng.integers(1, 2**31, 1000).astype(np.int32)
+    gaps, steps = np.zeros(1000, np.uint32), np.random.default_rng(0).integers(1, 2**31, 1000).astype(np.int32)
     contexts = np.zeros(1000, np.uint8)
     whole, held = np.empty(8000, np.uint8), np.full(8000, 7, np.uint8)
     length = rangecoding._write(contexts, gaps, steps, whole)

@@ -33,8 +33,7 @@ def engine(bias: bool = False, tp: int = 1) -> torch.nn.Module:
 def test_names_and_rows_are_those_of_the_checkpoint() -> None:
     root = engine(bias=True)
     views = hf_views(root.named_parameters(), HEADS, KV_HEADS, HEAD_DIM, vocab_size=VOCAB)
-    shapes = {name: tuple(view.shape) for name, view in views.items() if ".layers.1." not in name}
-    assert shapes == {
+    assert {name: tuple(view.shape) for name, view in views.items() if ".layers.1." not in name} == {
         "model.embed_tokens.weight": (VOCAB, HIDDEN),
         "model.layers.0.self_attn.q_proj.weight": (32, HIDDEN),
         "model.layers.0.self_attn.k_proj.weight": (16, HIDDEN),
@@ -50,8 +49,7 @@ def test_names_and_rows_are_those_of_the_checkpoint() -> None:
         "model.norm.weight": (HIDDEN,),
     }
     fused = root.get_parameter("model.layers.1.self_attn.qkv_proj.weight")
-    parts = [views[f"model.layers.1.self_attn.{part}_proj.weight"] for part in "qkv"]
-    assert torch.equal(torch.cat(parts), fused)
+    assert torch.equal(torch.cat([views[f"model.layers.1.self_attn.{part}_proj.weight"] for part in "qkv"]), fused)
 
 
 @pytest.mark.parametrize(("tp", "vocab"), [(1, 50), (2, 50), (4, 50), (4, 40), (4, 64), (4, 16)])

@@ -54,8 +54,7 @@ def test_a_receiver_wants_the_chunks_its_boxes_touch() -> None:
 
 def test_every_flipped_bit_is_refused() -> None:
     data = manifest().to_bytes()
-    rng = random.Random(0)
-    for bit in {*range(0, 8 * len(data), 13), *rng.sample(range(8 * len(data)), 500)}:
+    for bit in {*range(0, 8 * len(data), 13), *random.Random(0).sample(range(8 * len(data)), 500)}:
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(TransferError):
@@ -182,8 +181,7 @@ def test_plan_prefers_the_fewest_bytes() -> None:
     assert plan(packages, 8, 7) == [Package(8, 7)]
     assert plan(packages, 4, 1) == [Package(2, 1), Package(3, 2), Package(4, 3)]
     assert plan(packages, 8, None) == [Package(6, None), Package(7, 6), Package(8, 7)]
-    composite = [*packages, Package(5, 1, 15)]
-    assert plan(composite, 5, 1) == [Package(5, 1)]
+    assert plan([*packages, Package(5, 1, 15)], 5, 1) == [Package(5, 1)]
     costly = [Package(v, v - 1, 90) for v in range(1, 4)] + [Package(3, None, 100)]
     assert plan(costly, 3, 1) == [Package(3, None)]
 

@@ -153,8 +153,7 @@ def test_receivers_join_while_versions_come_and_go(memory: Path) -> None:
                 way = plan(reader.packages(), version, have)
                 pin = reader.claims.pin(way, 60)
                 if set(way) <= set(reader.packages()):  # Else it was removed before it was pinned.
-                    engine = join_by(reader, way, have, memory / name)
-                    assert same(engine, weights(version)), (have, version)
+                    assert same(join_by(reader, way, have, memory / name), weights(version)), (have, version)
                     reader.claims.acknowledge(name, version)
                     joins.append((have, version))
                     have = version

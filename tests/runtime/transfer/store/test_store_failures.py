@@ -22,8 +22,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_store_damaged_on_disk_is_not_built_upon(memory: Path) -> None:
-    store = VersionStore(memory)
-    chunk = store.publish(0, weights(0)).manifest.chunks[0].sha256
+    chunk = VersionStore(memory).publish(0, weights(0)).manifest.chunks[0].sha256
     path = memory / "chunks" / chunk[:2] / chunk
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -27,6 +27,7 @@ from tests.runtime.transfer.served import Scripted, noise, put, send_nothing, un
 
 #: Larger than what is asked of an object store at a time.
 CONTENTS = [noise(1, 5_000_000), noise(2, 1000)]
+ODD = st.sampled_from([None, True, -1, 10**400, 0.5, float("nan"), float("inf"), 5e-324, "", "x", [], {}])
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +111,7 @@ def test_a_kept_connection_that_the_server_dropped_is_opened_again(folder: Path)
 
 
 def test_a_body_left_in_the_middle_does_not_get_into_the_next_answer(folder: Path) -> None:
-    scripted = Scripted(folder)
-    with scripted.served() as url:
+    with Scripted(folder).served() as url:
         origin = open_origin(url, None)
         chunk = Manifest.from_bytes(origin.manifest_bytes(Package(0, None))).chunks[0]
         blocks = origin.read_chunk(chunk, 0)
@@ -198,9 +198,6 @@ def test_a_server_that_is_no_weight_store_is_refused() -> None:
         for ask in (origin.packages, lambda: origin.route(1, None), lambda: origin.manifest_tag(Package(0, None))):
             with pytest.raises(TransferError, match="weight store"):
                 ask()
-
-
-ODD = st.sampled_from([None, True, -1, 10**400, 0.5, float("nan"), float("inf"), 5e-324, "", "x", [], {}])
 
 
 @settings(max_examples=50)

@@ -139,8 +139,7 @@ def test_what_does_not_match_its_hash_is_not_kept(tmp_path: Path) -> None:
 
 def test_a_trainer_that_begins_anew_is_not_answered_for_with_the_old_one(tmp_path: Path) -> None:
     put(tmp_path / "store", 0, None, [b"old-"])
-    scripted = Scripted(tmp_path / "store")
-    with scripted.served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
+    with Scripted(tmp_path / "store").served() as origin, RelayServer(origin, tmp_path / "cache", 1 << 30) as relay:
         for number, content in enumerate((b"old-", b"new---")):
             put(tmp_path / "store", 0, None, [content])
             assert contents_of(Receiver(relay.url, None, tmp_path / f"{number}").fetch(0, None)) == [content]
@@ -150,8 +149,7 @@ def test_one_forged_manifest_keeps_nobody_from_the_sound_one(tmp_path: Path) -> 
     """As somebody on the way may answer once, with the tag of the origin's own."""
     content, folder = b"sound", tmp_path / "store"
     put(folder, 0, None, [content])
-    forged = put(tmp_path / "elsewhere", 0, None, [b"other"]).to_bytes()
-    forgeries = [forged]
+    forgeries = [put(tmp_path / "elsewhere", 0, None, [b"other"]).to_bytes()]
 
     async def send_manifest(request: web.Request, path: Path) -> web.StreamResponse:
         if request.method == "HEAD" or not forgeries:
