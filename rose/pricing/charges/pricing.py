@@ -166,13 +166,7 @@ def _price(
             "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
         ) from error
     whole = _frame(connection)
-    for amount in _IN_64_BITS:
-        size = int(whole[amount].cast(pl.Int128).abs().sum())
-        if size >= _BOUND:
-            raise PricingError(
-                f"{amount} of the period comes to {size:,}, and sums are kept exactly below {_BOUND:,}: check the unit "
-                "of the prices (`rose price`), or price a shorter period"
-            )
+    _refuse_too_large(whole)
     frame = whole if run_id is None else whole.filter(charged_to(run_id))
     if run_id is not None:
         stays = list(_own_stays(stays, run_id, frame))
@@ -203,6 +197,17 @@ def exact(amount: str) -> pl.Expr:
 
 def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
     return int(frame.select(exact(amount)).item())
+
+
+def _refuse_too_large(frame: pl.DataFrame) -> None:
+    """Raises PricingError if the sum of some rows may not fit into 64 bits."""
+    for amount in _IN_64_BITS:
+        size = int(frame[amount].cast(pl.Int128).abs().sum())
+        if size >= _BOUND:
+            raise PricingError(
+                f"{amount} of the period comes to {size:,}, and sums are kept exactly below {_BOUND:,}: check the unit "
+                "of the prices (`rose price`), or price a shorter period"
+            )
 
 
 def charged_to(run_id: str) -> pl.Expr:
