@@ -147,6 +147,7 @@ class Host:
             log=self.folder / f"{name}.log",
             cores=self.cores.device,
             token_ids_only=not serves,
+            overlap=serves,  # As on a GPU.
             gpu=None if self.gpu is None else self.gpu.index,
             extra_args=self._arguments(model, serves),
         )

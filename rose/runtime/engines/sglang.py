@@ -46,8 +46,8 @@ class AddressInUseError(EngineError):
 class EngineSpec:
     """How to start an engine on `gpu`, or on `cores` without one; HTTP and text run on `host_cores`, default `cores`.
     `start_cores`, default all, hold until it is settled. `idle_class` preempts its computing. `fork_server` is a
-    socket. `any_port`: another port will do. `orphan_s`: outlive the starter, and end after so many seconds without an
-    agent."""
+    socket. `overlap`: schedule steps ahead on cores too, where that only delays results by a step. `any_port`: another
+    port will do. `orphan_s`: outlive the starter, and end after so many seconds without an agent."""
 
     engine_id: str
     model: str
@@ -69,6 +69,7 @@ class EngineSpec:
     any_port: bool = False
     orphan_s: float | None = None
     door: Door | None = None
+    overlap: bool = False
 
     @property
     def url(self) -> str:
@@ -258,7 +259,7 @@ class EngineProcess:
         ]
         if spec.gpu is None:
             arguments += [*cpu.ARGUMENTS, f"--dtype={cpu.dtype()}"]
-            if spec.plugin.role == "rollout":
+            if not spec.overlap:
                 arguments.append("--disable-overlap-schedule")
         else:
             arguments += [f"--base-gpu-id={spec.gpu}", *gpu.arguments()]

@@ -44,6 +44,7 @@ def engines(tmp_path_factory, tiny_policy, fork_server):
         engine_id="serving",
         port=free_port(),
         idle_class=False,
+        overlap=True,
         plugin=PluginSettings("serving", page.path, rollout_spec.plugin.staging, False),
         log=folder / "serving.log",
     )
