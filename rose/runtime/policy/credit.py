@@ -38,7 +38,7 @@ _SCALE = (1e-6,)
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """What is known of the factor, and what follows from steps that took longer than it explains."""
+    """The fit of the factor, and the limits that follow when steps take longer than the factor explains."""
 
     fit: LinearFit = field(default_factory=lambda: LinearFit.prior(_SCALE))
     overruns: int = 0  # One bit a step, the newest lowest.
@@ -83,7 +83,7 @@ class LiveRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreditFacts:
-    """What is known as a decode step of serving begins. Times are nanoseconds, moments monotonic; None is unknown."""
+    """Facts at the start of serving's decode step. Times are nanoseconds, moments monotonic; None is unknown."""
 
     lease: LeaseTerms
     budgets: Budgets | None
@@ -94,7 +94,7 @@ class CreditFacts:
     fewer_decode_ns: int | None  # The same with 1/stretch of the requests.
     spread_ns: float  # The usual error of `decode_ns`.
     largest_prefill_ns: int | None
-    layer_ns: int  # Of the rollouts' next step.
+    layer_ns: int  # Time alone of one layer of the rollouts' next step; 0: unknown.
     room_in_memory: bool
     others: bool  # Whether a third process computes on the device.
     control: bool  # Whether this step is to tell what it takes alone.
@@ -104,7 +104,7 @@ class CreditFacts:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Work that may begin before `until_ns`, or why there is none; else what limits it."""
+    """Rollouts may begin `work_ns` of work before `until_ns`; `limit` is the rule that allows no more."""
 
     work_ns: int
     until_ns: int

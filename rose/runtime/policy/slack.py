@@ -104,7 +104,7 @@ class StepFacts:
     held_ns: int
     now_ns: int
     credit_ns: int = 0  # Work that may run beside serving's steps.
-    layer_ns: int = 0  # Of the step; 0: unknown.
+    layer_ns: int = 0  # Time alone of one layer of the step; 0: unknown.
     credit_limit: Hold = Hold.NONE  # What serving said of its last credit.
 
 

@@ -24,7 +24,7 @@ _STRETCH_MAX = 1e6
 
 
 class BesideReport(Report):
-    """What a rollout engine got beside serving's live requests within the last second."""
+    """The device time of a rollout engine beside serving's live requests, in the last second."""
 
     share: float = Field(ge=0, le=1)  # Its work, as a share of the device.
     stretch: float = Field(ge=1, le=_STRETCH_MAX)  # How many times what they take alone serving's steps took.
