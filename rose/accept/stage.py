@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from rose.accept.report import ROOT, Claim, Report, claims_json
 
+_LOG_LINES = 15
 _SAVED = ("facts", "detail", "skipped", "failed")
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -153,7 +154,7 @@ def _run(stage: Stage, outcome: StageReport, folder: Path, gpu: int | None, seco
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     outcome.took_s = time.monotonic() - began_s
-    outcome.log = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    outcome.log = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
     try:
         outcome.load()
         outcome.failed = failed or outcome.failed

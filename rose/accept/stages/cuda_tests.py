@@ -11,6 +11,7 @@ from rose.accept.report import ROOT
 from rose.accept.stage import Scope, SkippedError, StageReport
 
 _TESTS = ROOT / "tests" / "runtime"
+_PASSED_MIN = 10
 
 
 def measure(scope: Scope, report: StageReport) -> None:
@@ -29,7 +30,7 @@ def measure(scope: Scope, report: StageReport) -> None:
     subprocess.run([*command, f"--junit-xml={file}", *tests], cwd=ROOT, env={**os.environ, **visible}, check=False)
     passed, report.detail["skipped"], report.detail["failed"] = outcomes(file)
     report.claim("cuda_tests: failed", len(report.detail["failed"]), "tests", 0, "lower")
-    report.claim("cuda_tests: passed", passed, "tests", 10, "higher")
+    report.claim("cuda_tests: passed", passed, "tests", _PASSED_MIN, "higher")
 
 
 def outcomes(file: Path) -> tuple[int, list[str], list[str]]:
@@ -37,7 +38,8 @@ def outcomes(file: Path) -> tuple[int, list[str], list[str]]:
     passed, skipped, failed = 0, [], []
     for case in ElementTree.parse(file).getroot().iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}"
-        if problems := [part for tag in ("failure", "error") for part in case.findall(tag)]:
+        problems = [part for tag in ("failure", "error") for part in case.findall(tag)]
+        if problems:
             failed.append(f"{name}: {problems[0].get('message', '')[:500]}")
         elif (reason := case.find("skipped")) is not None:
             skipped.append(f"{name}: {reason.get('message', '')}")

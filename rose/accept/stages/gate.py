@@ -32,6 +32,7 @@ _BUDGETS = Budgets(10_000_000_000, 10_000_000_000)  # Never exceeded: `_REGRET_S
 _REGRET_SHARE = 0.05
 _LEAD_NS = 50_000_000
 _LATE_S = 5.0
+_CLOSE_S = 0.1
 _ROUNDS, _QUICK_ROUNDS = 3, 2
 _WARM_UP_S = 0.4
 _ROUND_LOST_S, _END_S = 0.2, 3.0  # Overhead of a round, and reserve for the end of the stage.
@@ -80,14 +81,16 @@ def measure(scope: Scope, report: StageReport) -> None:
     try:
         serving, rollout = device.start(deadline_ns)
         planned_s = _WARM_UP_S + rounds * sum(length + _ROUND_LOST_S for length in seconds.values())
-        if (scale := min(1.0, (deadline_ns - monotonic_ns()) / 1e9 / planned_s)) <= 0:
+        scale = min(1.0, (deadline_ns - monotonic_ns()) / 1e9 / planned_s)
+        if scale <= 0:
             raise PeerError("no time was left for rounds")
         try:
             device.play(MODES[1], 0, _WARM_UP_S * scale)  # The gate learns step times.
             for number in range(rounds):
                 turn = number % len(MODES)
                 for mode in (*MODES[turn:], *MODES[:turn]):
-                    played.setdefault(mode.name, []).append(device.play(mode, number + 1, seconds[mode] * scale))
+                    one = device.play(mode, number + 1, seconds[mode] * scale)
+                    played.setdefault(mode.name, []).append(one)
         finally:
             _claim(report, device.account(), played, serving, rollout)
     finally:
@@ -185,7 +188,7 @@ class Device:
         self._page.close()
 
     def _hear(self, process: Peer, deadline_ns: int) -> Any:
-        while not process.answers(seconds=0.1):
+        while not process.answers(_CLOSE_S):
             self._accountant.close(monotonic_ns())
             if monotonic_ns() > deadline_ns:
                 raise PeerError(f"the process {process.name!r} did not answer in time")

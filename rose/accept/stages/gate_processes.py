@@ -25,10 +25,13 @@ from rose.runtime.coserving.page import ArbiterPage, Party, Span
 PROMPT_TOKENS = 256
 #: Times of a layer of serving and of rollouts: a decode is shorter than a prefill.
 _LAYER_NS = {"cuda": (400_000, 250_000), "cpu": (800_000, 400_000)}
+_ROLLOUT_REQUESTS = 8
+_WARM_UP_REQUESTS = 4
 _WARM_UP_STEPS = 4
 _IDLE_S = 0.05
 KV_TOKENS = 100_000  # More than needed: memory plays no part in this stage.
 _ENDS_KEPT = 8
+_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Stack(torch.nn.Module):
         self._set_tokens(tokens)
         self.step()
         times = []
-        for _ in range(3):
+        for _ in range(_REPEATS):
             began_ns = time.perf_counter_ns()
             self.step()
             times.append(time.perf_counter_ns() - began_ns)
@@ -281,7 +284,7 @@ class Serving:
         self._stack.size(_LAYER_NS[self._stack.device.type][0])
         now_ns = monotonic_ns()
         # One after another: the plugin learns from several prefills.
-        steps = [step for _ in range(4) for step in self.play(((now_ns, _WARM_UP_STEPS),), now_ns)]
+        steps = [step for _ in range(_WARM_UP_REQUESTS) for step in self.play(((now_ns, _WARM_UP_STEPS),), now_ns)]
         if self._plugin.state.reason is not None:
             raise RuntimeError(f"the plugin did not take the page: {self._plugin.state.reason}")
         lengths = sorted(step.end_ns - step.begin_ns for step in steps)
@@ -298,7 +301,8 @@ class Serving:
                 at_ns, count = queue.popleft()
                 scheduler.waiting_queue.append(Request("serving", PROMPT_TOKENS, count, at_ns))
             plugin.received()
-            if (batch := scheduler.next_batch()) is None:
+            batch = scheduler.next_batch()
+            if batch is None:
                 if now_ns >= until_ns:
                     return tuple(steps)
                 next_ns = min(queue[0][0], until_ns) if queue else until_ns
@@ -329,7 +333,8 @@ class WatchedPage(ArbiterPage):
         self._given: tuple[int, int, int] | None = None
 
     def serving_wants(self) -> int:
-        if (wish_ns := super().serving_wants()) and wish_ns != self._wish_ns:
+        wish_ns = super().serving_wants()
+        if wish_ns and wish_ns != self._wish_ns:
             self._wish_ns, self._on_device = wish_ns, self.ends.unfinished(wish_ns)
         return wish_ns
 
@@ -394,7 +399,8 @@ class RollingOut:
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
         while not over():
             if not scheduler.running_batch.reqs:
-                scheduler.running_batch.reqs = [Request(f"rollout-{index}", PROMPT_TOKENS) for index in range(8)]
+                requests = [Request(f"rollout-{index}", PROMPT_TOKENS) for index in range(_ROLLOUT_REQUESTS)]
+                scheduler.running_batch.reqs = requests
             gate.before_step(over, lambda: None)
             if over() or not scheduler.running_batch.reqs:
                 continue

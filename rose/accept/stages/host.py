@@ -13,14 +13,16 @@ import pynvml
 
 from rose.accept.stage import Scope, StageReport
 
+_PACKAGES = ("torch", "triton", "sglang", "sglang-kernel", "torch-memory-saver", "cuda-bindings", "ray")
 _GIB = 1 << 30
+_REPEATS = 5
 _SIDE = 8192
 _LAUNCHES = 1000
 
 
 def measure(scope: Scope, report: StageReport) -> None:
     report.fact("python", sys.version.split()[0])
-    for package in ("torch", "triton", "sglang", "sglang-kernel", "torch-memory-saver", "cuda-bindings", "ray"):
+    for package in _PACKAGES:
         try:
             report.fact(package, importlib.metadata.version(package))
         except importlib.metadata.PackageNotFoundError:
@@ -71,7 +73,7 @@ def _median_s(torch: Any, act: Callable[[], object]) -> float:
     """Return the median time in seconds, by the device's own clock."""
     act()
     times_ms = []
-    for _ in range(5):
+    for _ in range(_REPEATS):
         started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         started.record()
         act()

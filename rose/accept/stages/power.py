@@ -15,6 +15,8 @@ from rose.events import Event, Power
 from rose.runtime.coserving.meter.meter import DeviceMeter
 
 _SIDE = 4096
+_ERROR_MAX = 0.05
+_SETTLING_NS = 1_500_000_000  # Time of a card to reach its clocks under a new load.
 
 
 def measure(scope: Scope, report: StageReport) -> None:
@@ -52,7 +54,7 @@ def measure(scope: Scope, report: StageReport) -> None:
     busy = [event.busy_share for event in events if event.busy_share is not None]
     report.fact("busy share, least and most", [min(busy), max(busy)] if busy else None)
     if card is not None:
-        steady_ns = anchor.utc_ns(working_ns) + 1_500_000_000  # A card takes this long to reach its clocks.
+        steady_ns = anchor.utc_ns(working_ns) + _SETTLING_NS
         _compare(report, events, [sample for sample in samples if sample[0] >= steady_ns])
 
 
@@ -65,7 +67,8 @@ def _compare(report: StageReport, events: list[Power], samples: list[tuple[int, 
     least_mj = min(event.energy_mj or 0 for event in counted)
     report.claim("power: least energy of a reading", least_mj, "mJ", 0, "higher")
     report.fact("power at rest, W", (counted[0].power_mw or 0) / 1000)
-    if not (steady := [event for event in counted if samples and event.t0_ns >= samples[0][0]]):
+    steady = [event for event in counted if samples and event.t0_ns >= samples[0][0]]
+    if not steady:
         return
     length_ns = sum(event.t1_ns - event.t0_ns for event in steady)
     counter_mw = sum(event.energy_mj or 0 for event in steady) * 1e9 / length_ns
@@ -73,7 +76,7 @@ def _compare(report: StageReport, events: list[Power], samples: list[tuple[int, 
     power_mw = float(np.trapezoid(powers_mw, times_ns) / (times_ns[-1] - times_ns[0]))
     report.fact("power at work, W", {"energy counter": counter_mw / 1000, "readings of power": power_mw / 1000})
     apart = abs(counter_mw - power_mw) / power_mw
-    report.claim("power: energy counter and readings of power apart", apart, "share", 0.05, "lower")
+    report.claim("power: energy counter and readings of power apart", apart, "share", _ERROR_MAX, "lower")
 
 
 class _Card:

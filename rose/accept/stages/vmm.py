@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rose.runtime.coserving.kv.device_memory import CudaMemory, PieceMemory, Reservation
 
 _PIECE_BYTES = 2 << 20  # An engine's piece: 2 MiB, 1,024 slots of a row of 2 KiB.
+_SPARE_BYTES = 4 << 30
 _BATCH = 128  # File descriptors in a message; Linux allows 253.
 _BLOCK_BYTES = 1 << 30  # Bytes that the neighbour takes at a time to fill the card.
 _HANDED_OVER = "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"
@@ -51,7 +52,7 @@ def measure(scope: Scope, report: StageReport) -> None:
         moved=((2 if scope.quick else 8) << 30) // _PIECE_BYTES,
         stays=32,
         piece_bytes=_PIECE_BYTES,
-        spare_bytes=4 << 30,
+        spare_bytes=_SPARE_BYTES,
         rounds=1 if scope.quick else 3,
     )
     with Neighbour(scope.device, scope.seconds) as first, Neighbour(scope.device, scope.seconds) as second:
@@ -170,7 +171,8 @@ class _Pool:
         """Replay the work over both parts once the moved part is back; return the wrong outcomes."""
         self._moves.zero_()
         self._moved_work()
-        right = bool((self._moves[:, :: self._moves.shape[1] - 1] == self.replays).all())
+        ends = self._moves[:, :: self._moves.shape[1] - 1]
+        right = bool((ends == self.replays).all())
         self.stable = self.stable and right and self._tensor.data_ptr() == self._address
         return int(not right) + self.replay()
 
@@ -298,7 +300,8 @@ class _Taker:
     def fill(self, leave_bytes: int) -> None:
         """Take all of the card but `leave_bytes`; nothing on CPU cores, whose memory others use."""
         while self._memory.device.type != "cpu" and self._memory.free_bytes() - _BLOCK_BYTES >= leave_bytes:
-            self._filled.append(self._torch.empty(_BLOCK_BYTES, dtype=self._torch.uint8, device=self._memory.device))
+            block = self._torch.empty(_BLOCK_BYTES, dtype=self._torch.uint8, device=self._memory.device)
+            self._filled.append(block)
 
     def take(self, pieces: int, piece_bytes: int, spare_bytes: int) -> int:
         """Map all pieces if `spare_bytes` then stay free, as an engine does; return the mapped bytes."""

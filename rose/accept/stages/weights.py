@@ -47,14 +47,19 @@ _CPU = PolicyShape(
 )
 #: Layers by (on a GPU, quick): models of 1.8, 1.0, 0.07 and 0.02 GB.
 _LAYERS = {(True, False): 3, (True, True): 1, (False, False): 9, (False, True): 2}
+_TIME_SHARE = 0.5  # No version starts after this share of the stage's time.
 _FOLDER_SHARE = 2.0  # Bytes of the store and the staged versions, per byte of the model.
+_STEPS_AFTER = 5
+_SCALE = 0.02
+_WARM_STEPS = 3
 _POLL_S = 0.002
 _BUS_BYTES, _BUS_ROUNDS = 256 << 20, 5
 _FLIPPED = "model.layers.0.mlp.down_proj.weight"
+_PAUSE_TARGET = 3
 
 
 def measure(scope: Scope, report: StageReport) -> None:
-    until_s = time.monotonic() + 0.5 * scope.seconds  # No version starts after this share of the stage's time.
+    until_s = time.monotonic() + _TIME_SHARE * scope.seconds
     device = torch.device(scope.device)
     on_gpu = device.type == "cuda"
     if on_gpu:
@@ -63,7 +68,7 @@ def measure(scope: Scope, report: StageReport) -> None:
     with _roomy(scope.folder, shape) as folder:
         with phase("building the model"):
             engine = LiveModel(shape, device, folder)
-        report.fact("model, bytes", sum(parameter.nbytes for parameter in engine.parameters.values()))
+        report.fact("model, bytes", engine.nbytes)
         report.fact("steps are", "replays of a captured CUDA graph" if on_gpu else "computed as they are")
         run = _Run(engine, folder, report)
         bus_bytes_per_s = _bus_bytes_per_s(device) if on_gpu else None
@@ -130,7 +135,7 @@ class LiveModel:
         generator = torch.Generator(device).manual_seed(0)
         self.parameters = {
             name: torch.nn.Parameter(
-                (torch.randn(size, generator=generator, device=device) * 0.02).bfloat16(), requires_grad=False
+                (torch.randn(size, generator=generator, device=device) * _SCALE).bfloat16(), requires_grad=False
             )
             for name, size in _shapes(shape).items()
         }
@@ -157,6 +162,10 @@ class LiveModel:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.parameters.values())
 
     def views(self, manifest: Any) -> dict[str, torch.Tensor]:
         return EngineWeights.of(self._runner, manifest, Ranks()).views
@@ -214,7 +223,7 @@ class LiveModel:
     def _captured(self) -> Callable[[], torch.Tensor]:
         torch.cuda.synchronize(self._device)
         with self._own_stream():
-            for _ in range(3):
+            for _ in range(_WARM_STEPS):
                 self._compute()
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
@@ -278,13 +287,7 @@ class _Run:
 
     def _bring(self, version: int, share: float) -> dict[str, float]:
         """Publish a version and bring the engine to it; return the seconds and bytes of each part."""
-        # The trainer moves some elements by one unit in the last place.
-        device = self._trainer[_FLIPPED].device
-        generator = torch.Generator(device).manual_seed(version)
-        for tensor in self._trainer.values():
-            changed = torch.rand(tensor.shape, generator=generator, device=device) < share
-            integers(tensor).add_(changed.reshape(-1).short())
-        self._synchronize()
+        self._step_trainer(version, share)
         self._engine.expected[version] = self._engine.sums(self._trainer)
         row: dict[str, float] = {}
         with _timed(row, "publish_s"):
@@ -299,7 +302,7 @@ class _Run:
         committed = _sound(self._engine.ask("commit", version))
         if committed["sha256"] != manifest.weights_sha256:
             raise RuntimeError(f"version {version} was acknowledged as {committed['sha256']}")
-        self._engine.wait_for_steps(version, count=5)
+        self._engine.wait_for_steps(version, _STEPS_AFTER)
         row["commit_s"] = committed["pause_ns"] / 1e9
         row["acknowledge_s"] = committed["acknowledge_ns"] / 1e9
         row["write_bytes"] = prepared["write_bytes"]
@@ -328,7 +331,7 @@ class _Run:
         for row in self._rows.values():
             row["pause_over_bus"] = row["commit_s"] / (row["write_bytes"] / bus_bytes_per_s)
         worst = max(row["pause_over_bus"] for row in self._rows.values())
-        self._report.claim("weights: pause / time of the bytes over the bus", worst, "x", 3, "lower")
+        self._report.claim("weights: pause / time of the bytes over the bus", worst, "x", _PAUSE_TARGET, "lower")
 
     def flip_a_bit(self) -> None:
         """Flip one bit in device memory: the audit must name the tensor."""
@@ -343,6 +346,15 @@ class _Run:
         echo(f"audit of a flipped bit: {after}")
         noticed = bool(before.get("ok")) and before["drift"] is None and repr(_FLIPPED) in str(after.get("drift"))
         self._report.claim("weights: flipped bit found", int(noticed), "bits", 1, "higher")
+
+    def _step_trainer(self, seed: int, share: float) -> None:
+        """Move some elements by one unit in the last place."""
+        device = self._trainer[_FLIPPED].device
+        generator = torch.Generator(device).manual_seed(seed)
+        for tensor in self._trainer.values():
+            changed = torch.rand(tensor.shape, generator=generator, device=device) < share
+            integers(tensor).add_(changed.reshape(-1).short())
+        self._synchronize()
 
     def _synchronize(self) -> None:
         if self._trainer[_FLIPPED].is_cuda:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.runtime.errors import DeploymentError
+from rose.runtime.policy.credit import STRETCH_MAX
 from rose.runtime.service import local_ray, memory, places
 from rose.terminal import styled
 
@@ -181,7 +182,7 @@ def _beside(beside: dict[str, Any] | None) -> str | None:
     if beside is None or not (beside["share"] or beside["held_by"]):
         return None
     text = f"busy, lends {beside['share']:.0%} beside live requests, TPOT +{beside['stretch'] - 1:.0%}"
-    if beside["stretch_max"] < 2.3:  # Serving and rollouts that share a device equally stretch no step further.
+    if beside["stretch_max"] < STRETCH_MAX:
         text += f" of allowed {beside['stretch_max'] - 1:.0%}"
     return f"{text}; held now: {beside['held_by'].replace('_', ' ')}" if beside["held_by"] else text
 

@@ -99,7 +99,7 @@ class Load:
     """The turns of one run. Times are monotonic nanoseconds, given by the caller."""
 
     turns: set[Turn] = field(default_factory=set)
-    expected_ns: int = 500_000_000  # Of a turn: a guess before the first, then a moving average.
+    expected_ns: int = 500_000_000  # Time of a turn: guessed before the first turn, then averaged.
     step: int | None = None
     completed: int = 0
     failed: int = 0
