@@ -67,7 +67,8 @@ def page(
             else:
                 show(ledger, now)
 
-        _follow(body, live_s if run.going_on else None)
+        # A silent run may be heard again.
+        _follow(body, live_s if run.going_on else QUIET_S if run.status == "running" else None)
 
     _draw(title, asks, show_run, uses=("run",))
 
