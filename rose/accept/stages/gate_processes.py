@@ -175,8 +175,16 @@ class Batch:
     batch_is_full: bool = False
 
     @property
+    def extend_lens(self) -> list[int]:
+        return [len(request.origin_input_ids) for request in self.reqs]
+
+    @property
+    def prefix_lens(self) -> list[int]:
+        return [0] * len(self.reqs)
+
+    @property
     def extend_num_tokens(self) -> int:
-        return sum(len(request.origin_input_ids) for request in self.reqs)
+        return sum(self.extend_lens)
 
     @property
     def forward_mode(self) -> SimpleNamespace:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import client_id
 from rose.runtime.policy.kv import HeldKv
+from rose.runtime.policy.steptime import attended
 
 #: The attribute that keeps when a request came.
 _ARRIVED = "_rose_arrived_ns"
@@ -70,14 +71,23 @@ class SchedulerView:
     def kv_tokens_cached(self) -> int:
         return int(self._scheduler.tree_cache.evictable_size())
 
-    def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, int]:
-        """Return what the next step will be: ("prefill", new tokens, 0) or ("decode", batch, context tokens)."""
+    @property
+    def chunked_prefix(self) -> int:
+        """Tokens already computed of the prompt that is prefilled in chunks; 0 where none is."""
+        chunked = self._scheduler.chunked_req
+        return 0 if chunked is None else int(chunked.extend_end)
+
+    def next_step(self, chunk_tokens: int) -> tuple[Literal["prefill", "decode"], int, float]:
+        """Return what the next step will be: ("prefill", new tokens, pairs that attend) or ("decode", batch, context
+        tokens)."""
         scheduler = self._scheduler
         if scheduler.chunked_req is not None:
-            return "prefill", chunk_tokens, 0
+            return "prefill", chunk_tokens, attended(chunk_tokens, self.chunked_prefix)
         if scheduler.waiting_queue and not scheduler.running_batch.batch_is_full:
-            tokens = sum(context_tokens(request) for request in scheduler.waiting_queue)
-            return "prefill", max(1, min(int(tokens * self.computed_share), chunk_tokens)), 0
+            prompts = [context_tokens(request) for request in scheduler.waiting_queue]
+            tokens = max(1, min(int(sum(prompts) * self.computed_share), chunk_tokens))
+            cached = sum(prompts) * (1 - self.computed_share)
+            return "prefill", tokens, attended(tokens, cached) / len(prompts)
         requests = self.running
         return "decode", len(requests), sum(context_tokens(request) for request in requests)
 

@@ -20,7 +20,7 @@ from rose.runtime.policy.credit import (
 )
 from rose.runtime.policy.kv import under_pressure
 from rose.runtime.policy.slack import Hold, LeaseTerms, ServingLoad, late_by, room_ns
-from rose.runtime.policy.steptime import StepTimes
+from rose.runtime.policy.steptime import StepTimes, attended
 
 _LAST_TOKEN = "_rose_last_token_ns"
 _FIRST_TOKEN = "_rose_first_token"
@@ -110,7 +110,8 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
         context = sum(context_tokens(request) for request in batch.reqs)
         return times.observe_decode(len(batch.reqs), context, duration_ns)
     if batch.forward_mode.is_extend() and batch.extend_num_tokens:
-        return times.observe_prefill(int(batch.extend_num_tokens), duration_ns)
+        pairs = sum(map(attended, batch.extend_lens, batch.prefix_lens))
+        return times.observe_prefill(int(batch.extend_num_tokens), pairs, duration_ns)
     return times
 
 
@@ -175,6 +176,9 @@ class ServingTelemetry(EngineTelemetry):
         """Return T_decode of so many times fewer requests."""
         return self.times.decode_ns(len(requests) / fewer, sum(map(context_tokens, requests)) / fewer)
 
+    def _knows_decode(self, requests: Sequence[Any]) -> bool:
+        return self.times.knows_decode(len(requests), sum(map(context_tokens, requests)))
+
     def _grant(self, batch: Any) -> None:
         """Say how much work rollouts may do beside a step that begins on the device now."""
         page, now = self._page, monotonic_ns()
@@ -193,7 +197,7 @@ class ServingTelemetry(EngineTelemetry):
                 live=[_live(request, now, worked, work) for request in live] if ready else [],
                 waiting=bool(self._view.waiting),
                 oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in live), default=now),
-                decode_ns=self._decode_ns(batch.reqs) if self.times.decode.fitted else None,
+                decode_ns=self._decode_ns(batch.reqs) if self._knows_decode(batch.reqs) else None,
                 fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, STRETCH_MAX)),
                 spread_ns=self.times.decode.spread_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
@@ -341,14 +345,15 @@ class ServingTelemetry(EngineTelemetry):
         self._claim.look(lease, now)
         self._busy = bool(waiting or running)
         self._said_ns = now
-        tokens = sum(context_tokens(request) for request in waiting)
+        prompts = [context_tokens(request) for request in waiting]
+        prefill_ns = self.times.prefill_ns(sum(prompts), sum(map(attended, prompts))) if waiting else 0
         page.set(Party.SERVING, Field.WAITING, len(waiting))
         page.set(Party.SERVING, Field.RUNNING, len(running))
         page.set_load(
             ServingLoad(
                 wanted=wanted,
                 waiting=len(waiting),
-                waiting_prefill_ns=self.times.prefill_ns(tokens) if waiting else 0,
+                waiting_prefill_ns=prefill_ns,
                 earliest_arrival_ns=min((arrived_ns(request) for request in waiting), default=0),
                 running=len(running),
                 oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in running), default=0),
@@ -416,14 +421,14 @@ class RolloutTelemetry(EngineTelemetry):
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
-            return (times.prefill_ns(first) if times.prefill.fitted else None), True
+            return (times.prefill_ns(first, second) if times.prefill.fitted else None), True
         times = self.layer_times if layers and self.layer_times.decode.fitted else self.times
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
         """Return the most tokens whose prefill, or its layers, takes `limit_ns` at most; None while unknown."""
-        within = self.layer_times.prefill_tokens_within(limit_ns)
-        return self.times.prefill_tokens_within(limit_ns) if within is None else within
+        times = self.layer_times if self.layer_times.prefill.fitted else self.times
+        return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 
     def worked(self, from_ns: int, to_ns: int, *, latency_ns: int = 0, aux: int = 0) -> None:
         page = self._page

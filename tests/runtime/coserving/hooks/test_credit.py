@@ -73,7 +73,8 @@ def test_serving_that_never_rests_gives_what_its_requests_may_take_longer(tmp_pa
     assert serving.say(Field.FACTOR_PPM) / 1e6 == pytest.approx(1.3, rel=0.1)
     assert serving.say(Field.DELAYED_NS) - delayed_ns == pytest.approx(1.3 * sum(serving.spent), rel=0.1)
     learned = serving.say(Field.STEPS) - before
-    assert 400 // CONTROL_EVERY - 2 <= learned <= 400 // CONTROL_EVERY + 2, "one step in so many tells what it takes"
+    controls, longer = 400 // CONTROL_EVERY, 8  # The requests' contexts grow beyond what was learned so many times.
+    assert controls - 2 <= learned <= controls + longer + 2, "one step in so many tells what it takes"
     assert serving.page.serving_load().decode_ns == pytest.approx(STEP_NS, rel=0.02)
 
 
