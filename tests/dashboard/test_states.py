@@ -93,6 +93,23 @@ def test_what_is_not_known_is_called_unknown(tmp_path: Path, open_page: OpenPage
     assert "No run has a team tag" in page_text(app)
 
 
+def test_what_is_lent_beside_live_requests_is_said_with_what_it_costs_serving(
+    tmp_path: Path, open_page: OpenPage, kit: Any
+) -> None:
+    parts: Any = {f"{bucket}_ns": 0 for bucket in events.BUCKETS}
+    parts |= {"serving_ns": 7 * kit.S // 10, "rollout_ns": 3 * kit.S // 10}
+    shared = [
+        dataclasses.replace(made, **parts, beside_ns=kit.S, beside_work_ns=3 * kit.S // 10, delayed_ns=4 * kit.S // 10)
+        for made in kit.slices(0)
+        if made.device_id == "s0"
+    ]
+    app = open_page(kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *shared]), "fleet")
+    # Of a second serving had 0.7 s, and would have taken 0.4 s less of it and of the rollouts' 0.3 s: 0.6 s alone.
+    assert "30.0% of the serving devices that lend so (1), and serving's steps took 66.7% longer" in page_text(app)
+    alone = open_page(kit.write(tmp_path / "other", [kit.started(), *kit.joined(), *kit.slices(0)]), "fleet")
+    assert "Beside live requests" not in page_text(alone)
+
+
 def test_a_damaged_ledger_is_named_on_every_page_and_has_no_figures(damaged: Path, open_page: OpenPage) -> None:
     app = open_page(damaged, "fleet")
     assert "not to be trusted" in page_text(app)
