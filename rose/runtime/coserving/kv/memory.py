@@ -64,8 +64,9 @@ class KvGuard:
         return self._pressed_since_ns != 0
 
     def pressed(self, policy: Policy) -> bool:
-        """Return whether serving grew past the watermark and this lease can still be cut for it."""
-        if not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
+        """Return whether serving grew past the watermark and this lease can still be cut for it. A cut of a pool whose
+        memory stays would free nothing."""
+        if self._pages is None or not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
             return False
         memory = self._page.memory()
         if memory is None or not under_pressure(memory):
