@@ -96,8 +96,8 @@ def test_serving_alone_takes_no_less_than_nothing(tmp_path, record, by_hand):
 
 
 def test_a_request_is_delayed_by_what_its_device_was_from_its_first_token_to_its_last(rows):
-    """q2 ran from 29 to 30, in a slice of 30 s with 6 s of delay. q3 ran from 88.5 to 90.5, and of the slice with 3 s of
-    delay in 30 met the last 1.5 s. q1 came before any slice that recorded delay; q4 failed."""
+    """q2 ran from 29 to 30, in a slice of 30 s with 6 s of delay. q3 ran from 88.5 to 90.5, and met the last 1.5 s
+    of the slice of 30 s with 3 s of delay. q1 came before any slice that recorded delay; q4 failed."""
     columns = ("request_id", "device_id", "delayed_ns", "tpot_delayed_ns", "longer_share", "allowed_share")
     assert rows("delay_by_request", *columns) == [
         ("q2", "s0", *[pytest.approx(SECOND / 5, abs=100)] * 2, pytest.approx(0.2 / 0.8), 0.25),
