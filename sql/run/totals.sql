@@ -4,8 +4,8 @@
 --   preemption: by action; `ns` is the time that was waited.
 --   sync: weight syncs to any device, `ok` or `failed`; `ns` is the pause.
 --   leased unused: idle time of serving devices inside of their leases: lent, and rollouts had nothing to do there.
---   delayed beyond work: by how much serving's steps were delayed beyond the rollout work beside them, over all devices:
---          0 where nothing ran beside serving, or the ledger is from before that.
+--   delayed beyond work: by how much serving's steps were delayed beyond the rollout work beside them, over all
+--          devices: 0 where nothing ran beside serving, or the ledger is from before that.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT 'lease' AS what, coalesce(closed_by, 'open') AS name, count(*) AS number
 FROM lease
