@@ -393,11 +393,13 @@ def bill_with_history(scope: Scope) -> Bill:
         return bill(scope)
 
 
-def harvest(frame: pl.DataFrame) -> Fraction | None:
-    """Return rollout / (rollout + headroom + idle) of serving devices; None without unused time."""
+def harvest(frame: pl.DataFrame, beyond_ns: int = 0) -> Fraction | None:
+    """Return rollout / (rollout + headroom + idle) of serving devices; None without unused time. With `beyond_ns`, by
+    how much serving's steps were delayed beyond rollouts' work beside them, it is of what serving alone would leave."""
     pools = charge_algebra.drill(frame.filter(kind="capacity"), ("pool", "bucket"))
     ns = {row["bucket"]: int(row["ns"]) for row in pools if row["pool"] == "serving"}
     unused_ns = sum(ns.get(bucket, 0) for bucket in ("rollout", "headroom", "idle"))
+    unused_ns += min(beyond_ns, ns.get("serving", 0))
     return Fraction(ns.get("rollout", 0), unused_ns) if unused_ns else None
 
 

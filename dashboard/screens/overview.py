@@ -161,10 +161,14 @@ def _cost_card(place: Place, shown: _Shown) -> None:
 
 
 def _harvest_card(place: Place, shown: _Shown) -> None:
-    share = data.harvest(charge_algebra.within(shown.bill.frame, shown.scope.period))
+    scope, frame = shown.scope, charge_algebra.within(shown.bill.frame, shown.scope.period)
+    times = {"from_ns": scope.period.from_ns, "to_ns": scope.period.to_ns}
+    (beyond_ns,) = data.rows(scope.ledger, "dashboard/delayed", provenance=scope.provenance, **times)["ns"]
+    share, of_alone = data.harvest(frame), words.percent(data.harvest(frame, beyond_ns))
     earlier = data.period_before(shown.scope.period)
     before = None if shown.before is None else data.harvest(charge_algebra.within(shown.bill.frame, earlier))
-    about = "share of unused serving time that rollouts used; whole fleet. Details: page Fleet now."
+    about = "share of unused serving time that rollouts used; whole fleet. "
+    about += f"Of the time that serving alone would leave: {of_alone}. Details: page Fleet now."
     if share is None:
         about = "No serving device had time to lend in this period."
     delta = words.points(share, before, words.period(earlier))

@@ -48,8 +48,9 @@ ASOF LEFT JOIN holdout_piece AS p ON r.device_id = p.device_id AND r.arrival_ns 
 WITH busy AS (
     SELECT
         s.device_id, p.number, p.withheld AND s.t0_ns >= p.clean_ns AS withheld,
-        -- Half of what overlaps is in the rollouts' time, and serving worked through all of it.
-        sum(s.serving_ns + s.overlap_ns // 2) AS ns
+        -- Half of what overlaps is in the rollouts' time, and so is their work beside serving's steps. Serving worked
+        -- through all of it, so `delayed_ns` is in here.
+        sum(s.serving_ns + s.overlap_ns // 2 + coalesce(s.beside_work_ns, 0)) AS ns
     FROM device_slice AS s
     ASOF JOIN holdout_piece AS p ON s.device_id = p.device_id AND s.t0_ns >= p.t0_ns
     WHERE s.run_id = getvariable('run_id') AND s.t0_ns < p.t1_ns

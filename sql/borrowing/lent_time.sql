@@ -4,8 +4,9 @@
 -- `busy_piece` count the bends at or below the share of each. Activation in a slice is divided between the engines that
 -- were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in which no event names an engine,
 -- and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns
--- set. `overlap_ns` is time in which serving and rollouts worked at once. Reads the table `own_time`, which
--- `time_on_fleet` makes.
+-- set. `overlap_ns` is time in which serving and rollouts worked at once, `delayed_ns` how much longer serving's steps
+-- took beside rollouts on credit: 0 in ledgers from before there was credit. A delay that a slice tells after its lease
+-- ended counts for the run that the device is assigned to. Reads the table `own_time`, which `time_on_fleet` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE load_points = []::DOUBLE[];
 WITH start AS (
@@ -39,7 +40,7 @@ owed AS (
 ),
 slice AS (
     SELECT
-        d.device_class, s.t0_ns, s.t1_ns, s.ns, s.rollout_ns, s.overlap_ns,
+        d.device_class, s.t0_ns, s.t1_ns, s.ns, s.rollout_ns, s.overlap_ns, s.delayed_ns,
         s.serving_ns + s.train_ns + coalesce(o.serving_start_ns, 0) AS base_ns,
         coalesce(o.unexplained_ns, 0) AS unexplained_ns,
         s.serving_ns + s.train_ns + s.rollout_ns + s.sync_ns + s.activation_ns AS busy_ns,
@@ -51,7 +52,8 @@ slice AS (
        AND d.joined_ns <= s.t0_ns AND s.t0_ns < coalesce(d.left_ns, s.t1_ns)
     LEFT JOIN owed AS o ON o.writer = s.writer AND o.seq = s.seq
     WHERE s.run_id = getvariable('run_id') AND d.pool = 'serving' AND s.ns > 0
-      AND (s.lease_id IS NOT NULL OR s.rollout_ns + s.sync_ns + s.activation_ns > 0)
+      AND (s.lease_id IS NOT NULL OR s.rollout_ns + s.sync_ns + s.activation_ns > 0
+          OR s.delayed_ns > 0 AND (NOT EXISTS (FROM own_time) OR s.rollout_run_id = s.run_id))
 )
 SELECT
     device_class,
@@ -65,7 +67,8 @@ SELECT
     CAST(sum(base_ns) AS BIGINT) AS base_ns,
     CAST(sum(busy_ns) AS BIGINT) AS busy_ns,
     CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns,
-    CAST(sum(coalesce(overlap_ns, 0)) AS BIGINT) AS overlap_ns
+    CAST(sum(coalesce(overlap_ns, 0)) AS BIGINT) AS overlap_ns,
+    CAST(sum(coalesce(delayed_ns, 0)) AS BIGINT) AS delayed_ns
 FROM slice
 GROUP BY ALL
 ORDER BY ALL;

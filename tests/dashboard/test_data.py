@@ -2,6 +2,8 @@ import gc
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,20 @@ def test_harvest_is_what_rollouts_took_of_the_time_that_serving_left(ended: Path
     assert share is not None
     assert float(share) == pytest.approx(ns["rollout"] / (ns["rollout"] + ns["headroom"] + ns["idle"]))
     assert data.harvest(frame.filter(pool="train")) is None
+    beyond_s = 10
+    alone = (ns["rollout"], ns["rollout"] + ns["headroom"] + ns["idle"] + beyond_s * 10**9)
+    assert data.harvest(frame, beyond_s * 10**9) == Fraction(*map(int, alone))
+    # Serving alone takes no less than nothing.
+    assert data.harvest(frame, 2**62) == data.harvest(frame, int(ns["serving"]))
+
+
+def test_work_beside_serving_counts_in_the_period_where_its_slice_begins(tmp_path: Path, kit: Any) -> None:
+    beside = {"beside_ns": 3 * kit.S // 10, "beside_work_ns": kit.S // 10, "delayed_ns": kit.S // 4}
+    made = [replace(one, **beside) for one in kit.slices(0)[:9] if one.device_id == "s0"]
+    root = kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *made])
+    window = {"from_ns": kit.T0_NS + kit.S, "to_ns": kit.T0_NS + 60 * kit.S, "provenance": "simulated"}
+    assert data.rows(root, "dashboard/delayed", **window)["ns"].to_list() == [2 * 3 * kit.S // 20]
+    assert data.rows(root, "dashboard/delayed", **{**window, "provenance": "live"})["ns"].to_list() == [0]
 
 
 def test_columns_of_a_named_query_are_in_milliseconds_or_seconds(ended: Path) -> None:

@@ -127,6 +127,7 @@ def test_the_overview_has_pricing_s_figures(ended: Path, frame: pl.DataFrame, dr
         "Trust in the ledger": "0 problems",
     }
     text = page_text(app)
+    assert f"Of the time that serving alone would leave: {share:.1%}." in text
     assert f"95% {saved.interval_text}" in text
     assert f"Rollouts cost **{format_usd(rollout_nano(frame))}** in 2026-06" in text.replace("\\", "")
     assert "Serving missed its target" in text

@@ -35,7 +35,7 @@ def ns(seconds):
 
 
 def _slice(device, t0, t1, lease_id=None, **seconds):
-    named = {f"{bucket}_ns": seconds.get(bucket, 0) * SECOND for bucket in events.BUCKETS}
+    named = {f"{name}_ns": length * SECOND for name, length in {**dict.fromkeys(events.BUCKETS, 0), **seconds}.items()}
     return events.DeviceSlice(at_us=at(t1), device_id=device, lease_id=lease_id, t0_ns=ns(t0), t1_ns=ns(t1), **named)
 
 
@@ -167,7 +167,9 @@ def small_run():
     traffic = {"trace": "bursty", "trace_keep_share": 0.5, "trace_length_scale": 0.1, "trace_time_scale": 1.0}
     dropped = {"count": 4, "kinds": {"turn": {"count": 3, "output_tokens": 9}, "request": {"count": 1}}}
     return [
-        events.Run(at_us=at(0), action="started", name="small", **traffic),
+        events.Run(
+            at_us=at(0), action="started", name="small", config_json='{"coserving":{"stretch":1.25}}', **traffic
+        ),
         *_devices(),
         _engine("s0-serving", "started", 0, duration_ns=4 * SECOND),
         _engine("s0-rollout", "started", 0, duration_ns=4 * SECOND),
@@ -176,9 +178,9 @@ def small_run():
         _engine("d0-rollout", "started", 65, duration_ns=3 * SECOND),
         _engine("d0-rollout", "stopped", 100),
         _slice("s0", 0, 20, serving=8, idle=12),
-        _slice("s0", 20, 50, "L1", serving=10, rollout=15, headroom=2, idle=3),
+        _slice("s0", 20, 50, "L1", serving=10, rollout=15, headroom=2, idle=3, beside=5, beside_work=3, delayed=6),
         _slice("s0", 50, 60, sync=1, idle=6, headroom=3),
-        _slice("s0", 60, 90, "L2", serving=20, rollout=5, headroom=5),
+        _slice("s0", 60, 90, "L2", serving=20, rollout=5, headroom=5, beside=5, beside_work=3, delayed=3),
         _slice("s0", 90, 100, activation=4, idle=6),
         _slice("d0", 0, 50, rollout=30, train=10, idle=10),
         _slice("d0", 50, 100, rollout=30, train=20),

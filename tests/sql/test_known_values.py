@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from rose.events import Device, DeviceSlice, Run
-from tests.sql.conftest import SECOND, at, ns, turn
+from rose.events import Device, DeviceSlice, Request, Run
+from tests.sql.conftest import SECOND, at, ns, small_run, turn
 
 DAY = date(2026, 11, 2)
 START = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -67,12 +67,55 @@ def test_harvested_is_rollout_time_of_what_serving_left_in_the_run_its_steps_and
     (found,) = rows("harvest_share_by_day", "devices", "rollout_ns", "harvested_share", "lent_share")
     assert found == (1, 20 * SECOND, pytest.approx(20 / 57), 0.6)
     assert rows("serving_load_by_hour", "serving_share", "rollout_share", "unused_share") == [(0.38, 0.2, 0.37)]
+    # Steps were delayed by 6 s beside 3 s of work, and by 3 s beside 3 s: alone serving would have left 60 s.
+    assert rows("harvest_share_by_day", "unused_by_serving_alone_ns", "harvest_of_unused") == [(60 * SECOND, 20 / 60)]
+    shares = [20 / 60, 20 / 60, 15 / (15 + 20 + 28 / 3 + 2)]
+    assert rows("harvest_share_of_run", "harvest_of_unused") == pytest.approx(shares)
     # Rollouts were played in [0, 40) and [50, 90): two thirds of the slice of [20, 50) count.
     assert rows("harvest_share_of_run", "period", "rollout_ns", "idle_ns", "ns", "harvested_share") == [
         ("run", *seconds(20, 27, 100), pytest.approx(20 / 57)),
         ("steps", *seconds(20, 27, 100), pytest.approx(20 / 57)),
         ("rollouts", *seconds(15, 20, 80), pytest.approx(15 / (15 + 20 + 28 / 3))),
     ]
+
+
+def test_harvests_of_a_ledger_from_before_work_beside_serving_agree(tmp_path, record, by_hand):
+    work = replace(_idle(0, 10), rollout_ns=6 * SECOND, idle_ns=4 * SECOND)
+    root = record(tmp_path / "ledger", [Run(at_us=at(0), action="started", name="run"), _device("joined", 0), work])
+    for name in ("harvest_share_by_day", "harvest_share_of_run"):
+        (found,) = by_hand(root, name)
+        assert (found["harvested_share"], found["harvest_of_unused"]) == (0.6, 0.6)
+
+
+def test_serving_alone_takes_no_less_than_nothing(tmp_path, record, by_hand):
+    """A delay that is told a slice late may exceed the slice's serving time."""
+    beside = {"beside_ns": 3 * SECOND, "beside_work_ns": 2 * SECOND, "delayed_ns": 9 * SECOND}
+    late = replace(_idle(0, 10), rollout_ns=2 * SECOND, serving_ns=SECOND, idle_ns=7 * SECOND, **beside)
+    root = record(tmp_path / "ledger", [_device("joined", 0), late])
+    assert [row["harvest_of_unused"] for row in by_hand(root, "harvest_share_by_day")] == [0.2]
+
+
+def test_a_request_is_delayed_by_what_its_device_was_from_its_first_token_to_its_last(rows):
+    """q2 ran from 29 to 30, in a slice of 30 s with 6 s of delay. q3 ran from 88.5 to 90.5, and met the last 1.5 s
+    of the slice of 30 s with 3 s of delay. q1 came before any slice that recorded delay; q4 failed."""
+    columns = ("request_id", "device_id", "delayed_ns", "tpot_delayed_ns", "longer_share", "allowed_share")
+    assert rows("delay_by_request", *columns) == [
+        ("q2", "s0", *[pytest.approx(SECOND / 5, abs=100)] * 2, pytest.approx(0.2 / 0.8), 0.25),
+        ("q3", "s0", *[pytest.approx(3 * SECOND / 20, abs=100)] * 2, pytest.approx(0.15 / 1.85), 0.25),
+    ]
+    # 0.35 s of delay in 3 s.
+    fleet = rows("delay_by_request", "run_longer_share", "run_longer_p99_share")
+    assert fleet == [(pytest.approx(0.35 / 2.65), pytest.approx(0.2 / 0.8))] * 2
+    assert rows("delay_by_request", "run_longer_share", until=f"make_timestamp({at(31)})") == [pytest.approx(0.25)]
+
+
+def test_a_request_is_delayed_no_longer_than_its_tokens_took(tmp_path, record, by_hand):
+    asked = next(one for one in small_run() if isinstance(one, Request) and one.request_id == "q2")
+    late = replace(_idle(29, 30), delayed_ns=5 * SECOND)
+    root = record(tmp_path / "ledger", [_device("joined", 0), late, asked])
+    (found,) = by_hand(root, "delay_by_request")
+    assert found["delayed_ns"] == pytest.approx(SECOND, abs=100)
+    assert (found["longer_share"], found["allowed_share"]) == (None, None)
 
 
 def test_tokens_are_wasted_by_one_cause_each(rows):

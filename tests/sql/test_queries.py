@@ -14,6 +14,7 @@ from tests.long_form import usual
 
 #: What the recorded sample has no case of.
 NONE_IN_SAMPLE = {
+    "delay_by_request",
     "dropped_events",
     "energy_by_device_and_day",
     "open_leases",

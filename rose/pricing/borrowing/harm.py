@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import duckdb
 
-from rose.pricing.borrowing.terms import Row, Stretches, Term, absent, by_rate, in_turn, range_of
+from rose.pricing.borrowing.terms import Basis, Row, Stretches, Term, absent, by_rate, in_turn, range_of
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
 from rose.pricing.price_books.entries import Entry, Lending
 from rose.pricing.query import rows, set_variables
@@ -154,25 +154,10 @@ def prefix_cache(harm: Harm, stretches: Stretches) -> Term:
 
 def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
     """Return the price of serving's longer work because rollouts share its device. `lent` are rows of `lent_time`.
-    Without withheld windows half of the time that both worked is assumed, as the slices divide it."""
+    Busy time against withheld windows contains the delay beside rollouts. Without such windows half of the time that
+    both worked is assumed, as the slices divide it, and the delay is added as measured."""
     if (compared := harm.strata.get("busy")) is None:
-        overlap_ns: dict[int, int] = defaultdict(int)
-        for row in lent:
-            overlap_ns[row["segment"]] += row["overlap_ns"]
-        halves = ((segment, Fraction(ns // 2, NS_PER_HOUR)) for segment, ns in overlap_ns.items())
-        why = harm.confounded or _NO_SLICES
-        term = by_rate(
-            stretches,
-            _INTERFERENCE,
-            halves,
-            lambda hours, rates: (
-                f"half of the time that both worked, {float(hours) * 3600:,.1f} s, at {rates} a device-hour: {why}"
-            ),
-        )
-        if term.unknown:
-            return term
-        why = "serving's own slowdown is assumed, not measured"
-        return replace(term, basis="assumed", interval=None, no_interval=why)
+        return _by_slices(lent, stretches, harm.confounded or _NO_SLICES)
     longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
     lengths = [Fraction(to_ns - from_ns) for from_ns, to_ns in stretches.spans]
     hourly = by_rate(  # It is not known in which stretch serving worked longer: an hour costs the mean rate.
@@ -188,6 +173,29 @@ def interference(harm: Harm, lent: Iterable[Row], stretches: Stretches) -> Term:
         return hourly
     usd_per_ns = hourly.usd / NS_PER_HOUR
     return replace(hourly, usd=longer_ns * usd_per_ns, interval=_dollars(compared, None, usd_per_ns, stretches.lending))
+
+
+def _by_slices(lent: Iterable[Row], stretches: Stretches, why: str) -> Term:
+    both_ns, delayed_ns = Counter[int](), Counter[int]()
+    for row in lent:
+        both_ns[row["segment"]] += row["overlap_ns"]
+        delayed_ns[row["segment"]] += row["delayed_ns"]
+    half_s, delayed_s = sum(ns // 2 for ns in both_ns.values()) / 1e9, delayed_ns.total() / 1e9
+    parts = [f"half of the time that both worked, {half_s:,.1f} s"] if half_s or not delayed_s else []
+    parts += (
+        [f"{delayed_s:,.1f} s (measured) that steps beside rollouts took longer than predicted"] if delayed_s else []
+    )
+    term = by_rate(
+        stretches,
+        _INTERFERENCE,
+        ((segment, Fraction(ns // 2 + delayed_ns[segment], NS_PER_HOUR)) for segment, ns in both_ns.items()),
+        lambda _, rates: f"{' and '.join(parts)}, at {rates} a device-hour: {why}",
+    )
+    if term.unknown:
+        return term
+    basis: Basis = "assumed" if not delayed_s else "partly measured" if half_s else "measured"
+    no_interval = "predicted steps have no interval" if delayed_s else "serving's own slowdown is assumed, not measured"
+    return replace(term, basis=basis, interval=None, no_interval=no_interval)
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:

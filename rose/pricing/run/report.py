@@ -11,6 +11,7 @@ import polars as pl
 
 from rose.clock import utc
 from rose.ledger.examine import Seen
+from rose.ledger.reading import named
 from rose.pricing.answers import cost, cost_per_correct
 from rose.pricing.borrowing.alternatives import Comparison, compare
 from rose.pricing.borrowing.marginal import added, terms_table
@@ -28,6 +29,7 @@ CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
 P99_SAMPLES = 100  #: With fewer samples than this, a 99th percentile is the largest one measured.
 NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are shown, times and costs are not SGLang's"
 FLEET_COST, HARVEST = "Fleet cost (amortized)", "Idle serving time put to work (harvest share)"
+HARVEST_OF_UNUSED = "Time that serving alone would leave, put to work (harvest of unused)"
 UNUSED = "Leased, not used (idle time of serving devices under a lease)"
 RUN_COST = "This run's cost (amortized)"  #: In place of the fleet's, in the report of an RL run.
 ACCEPTED = "Trajectories the verifier accepted"
@@ -73,11 +75,13 @@ def _tables(run: PricedRun) -> dict[str, Table]:
     compared = compare(run, market=False)
     counted = rows(run.connection, "run/totals")
     totals = {what: [row for row in counted if row["what"] == what] for what in ("lease", "preemption", "sync")}
-    (unused_ns,) = (row["ns"] for row in counted if row["what"] == "leased unused")
+    unused_ns, beyond_ns = (
+        row["ns"] for what in ("leased unused", "delayed beyond work") for row in counted if row["what"] == what
+    )
     saved, tokens = savings_table(make, compared, run.borrow), _token_cost(run, compared)
     ends = rows(run.connection, "run/engine_ends")
     tables = {
-        "glance": _glance(run, saved, tokens, make.number(unused_ns, "ns")),
+        "glance": _glance(run, saved, tokens, make.number(unused_ns, "ns"), beyond_ns),
         "time": _time(run),
         "runs": _runs(run),
         "borrow": terms_table(make, run.borrow),
@@ -105,9 +109,13 @@ def _scales(run: RunFacts) -> str:
     return ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None) or "unscaled"
 
 
-def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure) -> Table:
+def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure, beyond_ns: int) -> Table:
+    """`beyond_ns`: by how much serving's steps were delayed beyond the rollout work beside them."""
     make, serving = run.make, run.allocation.in_pools("serving").measured_ns()
     alone = run.charged.fleet is None
+    rollout_ns = serving["rollout"] if alone else None
+    left_ns = serving["rollout"] + serving["idle"] + serving["headroom"]
+    why = "not enough data: serving devices had nothing to lend" if alone else _FLEETS_IDLE
     set_variables(run.connection, part="step", blocks=2**31 - 1)
     # Steps of several RL runs have nothing to do with one another.
     judged = run.charged.frame.filter(pl.col("fate").is_in(("accepted", "rejected", "stale")))
@@ -119,11 +127,9 @@ def _glance(run: PricedRun, saved: Table, tokens: Table, unused: Figure) -> Tabl
         "Capacity avoided by borrowing (amortized, hypothetical)": saved.row(CAPACITY)["value"],
         "A million rollout tokens, borrowed (amortized)": tokens.row("borrowed devices")[AMORTIZED],
         "A million rollout tokens, dedicated (amortized)": tokens.row("dedicated devices")[AMORTIZED],
-        HARVEST: make.part(
-            serving["rollout"] if alone else None,
-            serving["rollout"] + serving["idle"] + serving["headroom"],
-            why="not enough data: serving devices had nothing to lend" if alone else _FLEETS_IDLE,
-        ),
+        HARVEST: make.part(rollout_ns, left_ns, why=why),
+        # The time that serving takes alone is not below 0.
+        HARVEST_OF_UNUSED: make.part(rollout_ns, left_ns + min(beyond_ns, serving["serving"]), why=why),
         UNUSED: unused,
         ACCEPTED: make.part(run.groups.accept_rate, why=cost.NO_VERDICT),
     }
@@ -286,8 +292,24 @@ def _latency(run: PricedRun, totals: Sequence[Mapping[str, Any]]) -> Table:
         (cells("lent"), cells("not lent")),
         view=f"trace {facts.trace}, {_scales(facts)}" if facts.trace else "no trace",
         footer=(cells("all"), ("budget", None, None, None, budget("ttft"), None, budget("tpot"))),
-        notes=notes(warning if few else ""),
+        notes=notes(warning if few else "", _longer(run)),
     )
+
+
+def _longer(run: PricedRun) -> str:
+    """Return how much longer serving's tokens took beside rollouts; nothing where no request has a known delay."""
+    query = named.load("delay_by_request").text.rstrip().removesuffix(";")
+    names = "run_longer_share, run_longer_p99_share, allowed_share"
+    found = run.connection.execute(
+        f"SELECT {names} FROM ({query}) WHERE run_longer_share IS NOT NULL LIMIT 1"
+    ).fetchone()
+    if found is None:
+        return ""
+    mean, p99, allowed = found
+    text = (
+        f"Beside rollouts serving's tokens took {mean:.1%} longer than alone on average, {p99:.1%} at p99 of requests"
+    )
+    return f"{text}." if allowed is None else f"{text}; {allowed:.1%} is allowed."
 
 
 def _events(

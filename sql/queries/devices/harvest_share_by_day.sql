@@ -6,8 +6,11 @@
 -- device_id (VARCHAR): only this device.
 --
 -- Serving devices only. `harvested_share` is rollout time over what serving, syncs, activation and training left:
--- rollout + headroom + idle. `lent_share` is the time under a lease over all time. A slice counts on the day (UTC) it
--- begins on.
+-- rollout + headroom + idle. `harvest_of_unused` is rollout time over the time that serving alone would have left,
+-- `unused_by_serving_alone_ns`: rollout + headroom + idle + (delay of serving's steps - rollout work beside them). The
+-- two shares are equal where nothing ran beside serving, as in older ledgers. `harvest_of_unused` passes 1 where
+-- serving's steps are delayed by less than the work beside them and little time is left. `lent_share` is the time under
+-- a lease over all time. A slice counts on the day (UTC) it begins on.
 SELECT
     slice.t0::DATE AS day,
     slice.provenance,
@@ -17,6 +20,12 @@ SELECT
     sum(slice.idle_ns)::BIGINT AS idle_ns,
     sum(slice.ns)::BIGINT AS ns,
     sum(slice.rollout_ns) / nullif(sum(slice.rollout_ns + slice.headroom_ns + slice.idle_ns), 0) AS harvested_share,
+    -- The time that serving takes alone is not below 0.
+    (
+        sum(slice.rollout_ns + slice.headroom_ns + slice.idle_ns)
+        + least(sum(coalesce(slice.delayed_ns - slice.beside_work_ns, 0)), sum(slice.serving_ns))
+    )::BIGINT AS unused_by_serving_alone_ns,
+    sum(slice.rollout_ns) / nullif(unused_by_serving_alone_ns, 0) AS harvest_of_unused,
     coalesce(sum(slice.ns) FILTER (slice.lease_id IS NOT NULL), 0) / nullif(sum(slice.ns), 0) AS lent_share
 FROM device_slice AS slice
 JOIN device USING (run_id, provenance, device_id)

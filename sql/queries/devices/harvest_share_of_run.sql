@@ -10,8 +10,9 @@
 -- is from the first step's begin to the last one's end; `rollouts` is when at least one of the steps was in its rollout
 -- phase, without the time in which all waited for an update. `harvested_share` is rollout time over rollout + headroom
 -- + idle, of an RL run that shares a fleet its own over that of all. Of such a run `run` is from its first slice to its
--- last. A slice counts in proportion to what of it lies in the period. Steps that are not over are left out:
--- a run without a finished one has the period `run` alone.
+-- last. `harvest_of_unused` is rollout time over the time that serving alone would have left, as in
+-- `harvest_share_by_day`. A slice counts in proportion to what of it lies in the period. Steps that are not over are
+-- left out: a run without a finished one has the period `run` alone.
 WITH done AS (
     SELECT
         -- Steps of an RL run are those of the fleet that it is on: the devices' time is the fleet's.
@@ -55,7 +56,8 @@ periods AS (
 ),
 parts AS (
     SELECT
-        periods.run_id, slice.provenance, period, slice.headroom_ns, slice.idle_ns, slice.ns,
+        periods.run_id, slice.provenance, period, slice.headroom_ns, slice.idle_ns, slice.ns, slice.serving_ns,
+        coalesce(slice.delayed_ns - slice.beside_work_ns, 0) AS delayed_beyond_work_ns,
         CASE WHEN periods.run_id IN (slice.run_id, slice.rollout_run_id) THEN slice.rollout_ns ELSE 0 END AS rollout_ns,
         slice.rollout_ns + slice.headroom_ns + slice.idle_ns AS unused_ns,
         (least(slice.t1_ns, periods.t1_ns) - greatest(slice.t0_ns, periods.t0_ns)) / slice.ns AS inside
@@ -76,7 +78,10 @@ SELECT
     round(sum(inside * headroom_ns))::BIGINT AS headroom_ns,
     round(sum(inside * idle_ns))::BIGINT AS idle_ns,
     round(sum(inside * ns))::BIGINT AS ns,
-    sum(inside * rollout_ns) / nullif(sum(inside * unused_ns), 0) AS harvested_share
+    sum(inside * rollout_ns) / nullif(sum(inside * unused_ns), 0) AS harvested_share,
+    sum(inside * rollout_ns) / nullif(
+        sum(inside * unused_ns) + least(sum(inside * delayed_beyond_work_ns), sum(inside * serving_ns)), 0
+    ) AS harvest_of_unused
 FROM parts
 GROUP BY ALL
 ORDER BY run_id, provenance, ns DESC, period;

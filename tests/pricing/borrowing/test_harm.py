@@ -1,4 +1,5 @@
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -12,6 +13,7 @@ from rose.pricing.borrowing.risk import without_prices
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.table import Section
 from tests.pricing import any_event
+from tests.pricing.borrowing.conftest import PRICED
 from tests.pricing.conftest import T0_NS, S, WriteLedger, rests_on, section, us
 
 WINDOW_S, WASHOUT_S, WINDOWS, SHARE = 100, 40, 60, 0.4
@@ -83,8 +85,11 @@ def request(one: dict[str, Any], *, says: bool = True) -> events.Request:
     )
 
 
-def run(*, windows: list[events.Holdout] | None = None, says: bool = True) -> list[events.Event]:
-    """A run of 100 minutes on one serving device, whose leases last for a window each."""
+def run(
+    *, windows: list[events.Holdout] | None = None, says: bool = True, beside: Mapping[str, int] | None = None
+) -> list[events.Event]:
+    """A run of 100 minutes on one serving device, whose leases last for a window each. `beside`: seconds of a lent
+    window by field of a slice, in place of the overlap."""
     end_s = WINDOWS * WINDOW_S
     device: dict[str, Any] = {"device_id": "s0", "pool": "serving", "device_class": "h100-sxm"}
     made: list[events.Event] = [
@@ -104,6 +109,8 @@ def run(*, windows: list[events.Holdout] | None = None, says: bool = True) -> li
         seconds = (30, 0, 70, 0) if withheld else (35, 45, 20, 10)
         names = ("serving_ns", "rollout_ns", "idle_ns", "overlap_ns")
         work = {name: second * S for name, second in zip(names, seconds, strict=True)}
+        if beside is not None:
+            work |= {"overlap_ns": 0, **{name: (0 if withheld else second) * S for name, second in beside.items()}}
         buckets: dict[str, int] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | work
         lease_id = None if withheld else f"L{n}"
         # A window's first slice ends with its wash-out.
@@ -180,6 +187,45 @@ def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(n
     slowed = in_all(document, "interference")
     assert (slowed.basis, slowed.value) == ("assumed", round(WITHHELD.count(False) * 5 * Fraction(2 * 10**9, 3600)))
     assert rests_on(document, "m") == "leaves out prefix cache: neither measured nor priced"
+
+
+@pytest.mark.parametrize(
+    ("beside", "seconds", "basis"),
+    [
+        ({"beside_ns": 8, "beside_work_ns": 4, "delayed_ns": 6}, 6, "measured"),
+        ({"beside_ns": 8, "beside_work_ns": 4, "delayed_ns": 6, "overlap_ns": 10}, 5 + 6, "partly measured"),
+        ({"beside_ns": 0, "beside_work_ns": 0, "delayed_ns": 0, "overlap_ns": 10}, 5, "assumed"),
+    ],
+)
+def test_delay_beside_rollouts_is_priced_as_measured(
+    write_ledger: WriteLedger, beside: dict[str, int], seconds: int, basis: str
+) -> None:
+    document = section(write_ledger(run(windows=[], beside=beside)), price, "run", PRICED)
+    slowed, reason = in_all(document, "interference"), rests_on(document, "interference")
+    windows = WITHHELD.count(False)
+    assert (slowed.basis, slowed.value) == (basis, round(windows * seconds * Fraction(2 * 10**9, 3600)))
+    assert (slowed.low, slowed.no_interval is None) == (None, False)
+    assert (f"{windows * 6:,.1f} s (measured) that steps beside rollouts took longer" in reason) == (basis != "assumed")
+    assert ("half of the time that both worked" in reason) == (basis != "measured")
+
+
+def test_a_delay_told_after_its_lease_ended_counts(write_ledger: WriteLedger, never_withheld_run: PricedRun) -> None:
+    made = run(windows=[])
+    late = next(one for one in made if isinstance(one, events.DeviceSlice) and one.lease_id is None)
+    made[made.index(late)] = replace(late, delayed_ns=S)
+    before, after = price(never_withheld_run), section(write_ledger(made), price, "run", PRICED)
+    added = in_all(after, "interference").value - in_all(before, "interference").value
+    assert added == pytest.approx(2 * 10**9 / 3600, abs=1)
+    assert in_all(after, "energy").value == in_all(before, "energy").value
+
+
+def test_busy_time_against_withheld_windows_contains_the_delay_once(
+    write_ledger: WriteLedger, held_out_run: PricedRun
+) -> None:
+    """Serving works for 40 s of a lent window: 35 s and 5 s of rollouts' work beside it, as with the overlap."""
+    beside = {"beside_ns": 10, "beside_work_ns": 5, "delayed_ns": 7}
+    document = section(write_ledger(run(beside=beside)), price, "run", PRICED)
+    assert in_all(document, "interference") == in_all(price(held_out_run), "interference")
 
 
 WRONG = [

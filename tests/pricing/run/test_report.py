@@ -26,11 +26,11 @@ from rose.pricing.borrowing.report import (
 from rose.pricing.console import WIDTH
 from rose.pricing.money import PricingError
 from rose.pricing.run import priced, report
-from rose.pricing.run.report import ACCEPTED, HARVEST, UNUSED, Report
+from rose.pricing.run.report import ACCEPTED, HARVEST, HARVEST_OF_UNUSED, UNUSED, Report
 from rose.pricing.table import Section
 from tests.pricing import any_event
 from tests.pricing.borrowing.conftest import book_with
-from tests.pricing.conftest import T0_NS, S, joined, printed, shown, work
+from tests.pricing.conftest import T0_NS, S, joined, printed, shown, us, work
 
 
 def figures(node: Any) -> list[dict[str, Any]]:
@@ -53,7 +53,8 @@ def test_the_report_of_the_sample(sample_report: Report) -> None:
     assert time["marginal"]["rollout"] == made.figure("borrow", "m", "in all").value == 62_715_000
     assert made.figure("borrow", "m", "per device-hour").value == 156_787_500
     glance = values(made, "glance")
-    assert glance[HARVEST] == pytest.approx(720 / (720 + 108 + 180))
+    assert glance[HARVEST] == glance[HARVEST_OF_UNUSED] == pytest.approx(720 / (720 + 108 + 180))
+    assert not any("longer than alone" in note for note in made.table("latency").notes)
     assert (glance[UNUSED], glance[ACCEPTED]) == (0, 0.5)
     assert [glance[f"{ACCEPTED}, {name} step"] for name in ("first", "last")] == [1 / 3, 2 / 3]
     borrowed, dedicated = (made.table("tokens").row(f"{place} devices") for place in ("borrowed", "dedicated"))
@@ -126,6 +127,7 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
     made, c3 = built.section, built.section.table("c3").records()
     for figure in (
         made.figure("glance", HARVEST),
+        made.figure("glance", HARVEST_OF_UNUSED),
         made.figure("savings", CASH),
         *(row["value"] for row in c3 if "CPM" not in row["what"] and "useful" not in row["what"]),
         made.figure("tokens", "borrowed devices", "marginal"),
@@ -140,6 +142,32 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
         assert figure.value is None
         assert "not enough data" in str(figure.why)
     assert "not enough data" in printed(built.elements())
+
+
+@pytest.mark.parametrize(
+    ("config", "allowed"), [({"coserving": {"stretch": 1.25}}, "; 25.0% is allowed."), ({}, " of requests.")]
+)
+def test_a_report_tells_what_serving_lost_beside_rollouts_and_harvest_of_what_serving_alone_leaves(
+    write_ledger: Any, config: Any, allowed: str
+) -> None:
+    """Of 100 s serving has 60 s. It was delayed by 20 s beside 10 s of work, so alone it would have taken 50 s."""
+    beside = work("s0", 0, "L1", serving=60, rollout=20, headroom=5, idle=15)
+    times = {"at_us": us(50), "ttft_ns": 10 * S, "e2e_ns": 30 * S, "tpot_mean_ns": S}
+    root = write_ledger(
+        [
+            events.Run(action="started", name="beside", config_json=json.dumps(config), at_us=us(0)),
+            joined("s0"),
+            replace(beside, beside_ns=40 * S, beside_work_ns=10 * S, delayed_ns=20 * S),
+            any_event.request(device_id="s0", request_id="q", output_tokens=21, **times),
+        ]
+    )
+    made = report.build(root).section
+    assert made.figure("glance", HARVEST).value == pytest.approx(20 / 40)
+    assert made.figure("glance", HARVEST_OF_UNUSED).value == pytest.approx(20 / 50)
+    # 20 s of tokens, of which a fifth is delay.
+    (told,) = [note for note in made.table("latency").notes if "longer than alone" in note]
+    assert "25.0% longer than alone on average" in told
+    assert told.endswith(allowed)
 
 
 def test_where_the_fleet_might_not_exist_without_leases_borrowed_time_costs_its_price(sample_kept: Path) -> None:

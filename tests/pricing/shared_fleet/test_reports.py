@@ -13,7 +13,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.price_books import choice
 from rose.pricing.run import report
 from rose.pricing.run.priced import newest_run
-from rose.pricing.run.report import HARVEST, UNUSED
+from rose.pricing.run.report import HARVEST, HARVEST_OF_UNUSED, UNUSED
 from tests.pricing import any_event
 from tests.pricing.closing.conftest import S, us
 from tests.pricing.shared_fleet.ledger import BOOK, BOOK_TEXT, RUNS, fleet_events, turn
@@ -83,9 +83,10 @@ def test_a_report_of_an_rl_run_is_of_its_own_part(
     # Fully loaded it bears its part of the idle time of the devices.
     whole = made.section.table("time").row("fleet")
     assert whole["fully loaded"].value > whole["amortized"].value
-    harvest = made.section.figure("glance", HARVEST)
-    assert harvest.value is None
-    assert "the fleet's run" in str(harvest.why)
+    for name in (HARVEST, HARVEST_OF_UNUSED):
+        harvest = made.section.figure("glance", name)
+        assert harvest.value is None
+        assert "the fleet's run" in str(harvest.why)
 
 
 def test_where_no_run_is_named_it_is_the_newest_that_has_what_the_report_needs(root: Path) -> None:

@@ -54,6 +54,9 @@ def test_rollouts_beside_serving_have_their_work_and_serving_the_rest():
         "idle": 10,
     }
     assert (part.overlap_ns, part.beside_ns, part.beside_work_ns) == (0, 40, 10)
+    # Serving alone would have taken 65, was delayed by 15 and is charged 10 less: pricing reckons back with this.
+    alone_ns, delayed_ns = 65, 15
+    assert part.by_bucket["serving"] - (delayed_ns - part.beside_work_ns) == alone_ns
     half = slice_time([SpanRecord(Span.SERVING, 0, 80), beside], 0, 40)
     assert (half.by_bucket["rollout"], half.beside_ns) == (5, 20)
     # More work than time is a layer that was counted before it ended.
