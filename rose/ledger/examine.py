@@ -23,8 +23,8 @@ _OTHER_ROWS = "its rows do not match the digest of its writer: they were replace
 #: Fields that events of these actions must have, with their types.
 _DETAILS: dict[str, dict[str, type]] = {
     "compacted": {"writer": str, "last_seq": int, "sha256": str, "manifest_sha256": str},
-    "archived": {"manifest_sha256": str, "deleted": bool},
-    "restored": {"manifest_sha256": str},
+    "archived": {"file": str, "manifest_sha256": str, "deleted": bool},
+    "restored": {"file": str, "manifest_sha256": str},
     "rolled_up": {"coverage_sha256": str},
     "adopted": {"name": str, "version": str, "sha256": str, "text": str, "adopted_us": int, "adopted_by": str},
 }

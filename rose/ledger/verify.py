@@ -92,7 +92,8 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         edited, moved = views.faults(root, seen)
         reports = [writer_report for writer_report, _ in writers]
         misused, first_used = _signers(registry.sound_lines(root) or expected.lines, reports)
-        folder = [*_folder(root, expected, seen), *edited, *misused]
+        lost = (f"{path}: it is missing, and the archive did not bring its events back" for path in records.lost())
+        folder = [*_folder(root, expected, seen), *lost, *edited, *misused]
         report = Report(root, reports, roll_up_faults(root, seen), folder, [*moved, *first_used], expected.registry)
         heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()

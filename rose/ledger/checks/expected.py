@@ -33,11 +33,13 @@ class Records:
         for detail in merged:
             self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
         self._archived: dict[str, bool] = {}
+        self._manifests: dict[str, str] = {}
         self._last = ""
         for action, detail in examine.all_recorded(self._root, ARCHIVE_WRITER, self._seen):
             if action == RESTORED_ACTION or (action == ARCHIVED_ACTION and detail["deleted"]):
                 self._last = detail["manifest_sha256"]
                 self._archived[self._last] = action == ARCHIVED_ACTION
+                self._manifests[self._last] = detail["file"].replace("compacted/", "").replace(".parquet", ".json")
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
         """Return which event is missing for `part` to be where it is. Events are on disk before what they allow."""
@@ -46,6 +48,25 @@ class Records:
                 self._read()
                 fault = self._lack(part, manifest_sha256)
             return fault
+
+    def lost(self) -> list[str]:
+        """Return the manifests of archived files that are neither in place nor brought back. Without its manifest what
+        was merged into such a file is read again, as long as it awaits removal."""
+        with self._mutex:
+            if found := self._lost():
+                self._read()
+                found = self._lost()
+            return found
+
+    def _lost(self) -> list[str]:
+        lost = []
+        for manifest_sha256, archived in self._archived.items():
+            name = self._manifests[manifest_sha256]
+            # A killed archiving may have recorded its last part without moving it.
+            states = ("archived", "compacted") if manifest_sha256 == self._last else ("archived",)
+            if archived and not any((self._root / state / name).exists() for state in states):
+                lost.append(f"archived/{name}")
+        return lost
 
     def _lack(self, part: Part, manifest_sha256: str) -> str | None:
         if manifest_sha256 not in self._compacted:

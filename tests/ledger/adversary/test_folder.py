@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.ledger import layout, segments
+from rose.ledger import catalog, layout, segments
 from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.verify import verify
 from tests.ledger.adversary.acts import change_files, edit_views, many, sql_statement
@@ -159,6 +159,10 @@ ACTS = {
     "a file added to what awaits removal": (
         lambda root: shutil.copy(_newest(root), root / "live/a/000000"),
         "it is not among those that were merged",
+    ),
+    "archived events read again from what awaits removal": (
+        lambda root: ((root / "archived/old/000000-000000.json").unlink(), catalog.refresh(root)),
+        "archived/old/000000-000000.json: it is missing, and the archive did not bring its events back",
     ),
     "a foreign head": (lambda root: (root / "heads/x").touch(), "heads/x: a foreign name"),
 }
