@@ -170,6 +170,19 @@ HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_le
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
 
+class RequestClassConfig(Section):
+    priority: int = Field(ge=-(2**31), lt=2**31, description="The `priority` that SGLang's API has in such a request.")
+    ttft_budget_ms: BudgetMs = Field(description="Promised time to first token, in milliseconds.")
+    tpot_budget_ms: BudgetMs = Field(description="Promised time of a further token, in ms.")
+
+
+def _distinct(classes: list[RequestClassConfig]) -> list[RequestClassConfig]:
+    priorities = [one.priority for one in classes]
+    if len(set(priorities)) != len(priorities):
+        raise ValueError(f"no two classes may have one priority, got {priorities}")
+    return classes
+
+
 class ServingConfig(Section):
     model: str = Field(
         default="smollm2-135m-instruct",
@@ -177,6 +190,13 @@ class ServingConfig(Section):
     )
     ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
     tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of a further token, in ms.")
+    classes: Annotated[list[RequestClassConfig], AfterValidator(_distinct)] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Budgets of requests by the `priority` in SGLang's API, as in "
+        "[{ priority = 1, ttft_budget_ms = 200, tpot_budget_ms = 20 }]. Other requests have the two above. Lending "
+        "leaves room for the smallest TTFT budget at all times.",
+    )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None,

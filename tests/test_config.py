@@ -9,6 +9,7 @@ import pytest
 from rose import config
 from rose.config import ConfigError, FleetConfig
 from rose.config_example import demo, example
+from rose.runtime.policy.slack import CLASSES_MAX
 
 MINIMAL = """
 [[device]]
@@ -67,6 +68,11 @@ def test_the_demo_needs_two_cores():
         demo([0], ledger=Path("x"))
 
 
+def _classes(*priorities, ttft_ms=200):
+    budgets = f"ttft_budget_ms = {ttft_ms}\ntpot_budget_ms = 20"
+    return "".join(f"[[serving.classes]]\npriority = {priority}\n{budgets}\n" for priority in priorities)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -85,6 +91,15 @@ def test_the_demo_needs_two_cores():
         ("[serving]\nttft_budget_ms = true", "serving.ttft_budget_ms: Input should be a valid number (got True)"),
         ("[serving]\nttft_budget_ms = 1e15", "serving.ttft_budget_ms: Input should be less than or equal to 3600000"),
         ("[serving]\ntpot_budget_ms = 1e-9", "serving.tpot_budget_ms: Input should be greater than or equal to 0.001"),
+        (_classes(1, 2, 1), "serving.classes: no two classes may have one priority, got [1, 2, 1]"),
+        (_classes(*range(CLASSES_MAX + 1)), f"serving.classes: List should have at most {CLASSES_MAX} items"),
+        (_classes(1, ttft_ms=0), "serving.classes.0.ttft_budget_ms: Input should be greater than or equal to 0.001"),
+        (
+            _classes(1, ttft_ms=-2.5),
+            "serving.classes.0.ttft_budget_ms: Input should be greater than or equal to 0.001 (got -2.5)",
+        ),
+        (_classes(2**40), f"serving.classes.0.priority: Input should be less than 2147483648 (got {2**40})"),
+        (_classes(1).replace("ttft_b", "tfft_b"), "serving.classes.0.tfft_budget_ms: no such field; did you mean"),
         ("[serving]\nport = '30000'", "serving.port: Input should be a valid integer (got '30000')"),
         ("[archive]\nto = '/cold'", "archive: to '/cold' is given, and not from what age on"),
         ("[archive]\nafter_days = 90", "archive: after_days 90.0 says nothing of where old events are archived to"),
@@ -249,8 +264,8 @@ def test_the_example_is_valid_and_explains_every_field():
         for name, field in model.model_fields.items():
             assert field.description, f"{model.__name__}.{name} has no explanation"
             assert name in text
-            if isinstance(field.annotation, type) and issubclass(field.annotation, config.Section):
-                check(field.annotation)
+            for table in config._tables(field.annotation):
+                check(table)
 
     check(FleetConfig)
     check(config.DeviceConfig)

@@ -12,7 +12,7 @@ from typing import Literal
 import psutil
 
 from rose.clock import Anchor
-from rose.config import DeviceConfig, FleetConfig
+from rose.config import DeviceConfig, FleetConfig, RequestClassConfig, ServingConfig
 from rose.events import Run
 from rose.runtime.coserving.agent.agent import AgentSpec
 from rose.runtime.coserving.hooks.settings import PluginSettings
@@ -40,6 +40,10 @@ def host_cores(devices: Iterable[DeviceConfig]) -> set[int]:
     available = os.sched_getaffinity(0)
     serving = {core for device in devices if device.pool == "serving" for core in device.cores}
     return (available - serving) or available
+
+
+def _budgets(given: ServingConfig | RequestClassConfig, classes: Mapping[int, Budgets] = {}) -> Budgets:
+    return Budgets(round(given.ttft_budget_ms * 1e6), round(given.tpot_budget_ms * 1e6), classes=classes)
 
 
 def recorded_config(config: FleetConfig) -> str:
@@ -111,7 +115,7 @@ class FleetPlan:
         return AgentSpec(
             device=device,
             coserving=config.coserving,
-            budgets=Budgets(int(config.serving.ttft_budget_ms * 1e6), int(config.serving.tpot_budget_ms * 1e6)),
+            budgets=_budgets(config.serving, {one.priority: _budgets(one) for one in config.serving.classes}),
             max_prompt_tokens=config.serving.max_prompt_tokens,
             run_id=self.run_id,
             anchor=self.anchor,

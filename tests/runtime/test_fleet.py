@@ -8,11 +8,13 @@ import pytest
 
 from rose import config
 from rose.clock import Anchor
+from rose.config import RequestClassConfig, ServingConfig
 from rose.config_example import demo
 from rose.runtime.engines.adoption import spec_sha256
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.fleet import FleetPlan, recorded_config
 from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.policy.slack import Budgets
 
 SHAPE = {
     "num_attention_heads": 4,
@@ -45,6 +47,16 @@ def plan(fleet, model):
         logs=Path("logs"),
         gateway_url="http://127.0.0.1:1",
     )
+
+
+def test_an_agent_promises_what_its_device_s_table_says(fleet, model):
+    first, *_ = fleet.device
+    usual, urgent = {"ttft_budget_ms": 500.0, "tpot_budget_ms": 50.0}, {"ttft_budget_ms": 200.0, "tpot_budget_ms": 20.5}
+    serving = ServingConfig(**usual, classes=[RequestClassConfig(priority=-1, **urgent)])
+    spec = plan(fleet.model_copy(update={"serving": serving}), model).agent_spec(first, None)
+    urgent_ns = Budgets(200_000_000, 20_500_000)
+    assert spec.budgets == Budgets(500_000_000, 50_000_000, classes={-1: urgent_ns})
+    assert spec.budgets.of(-1) == urgent_ns
 
 
 def test_other_hosts_reach_rollout_engines_through_a_door_and_serving_not_at_all(fleet, model):

@@ -90,6 +90,7 @@ class Field(IntEnum):
 class Block(IntEnum):
     LEASE = 0  # agent
     TERMS = 1  # agent
+    BUDGETS = 2  # agent
     LOAD = 2  # serving
     CUT = 0  # rollout
 
@@ -123,7 +124,7 @@ class CutRecord:
     bytes_returned: int
 
 
-MAGIC = 0x524F5345_0005
+MAGIC = 0x524F5345_0006
 RING_SPANS = 8192
 _BLOCK_WORDS = 32
 _WORDS = 40
@@ -337,16 +338,22 @@ class ArbiterPage:
 
     def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
         """Publish serving's budgets and how KV memory is divided. Engines publish the two amounts held themselves."""
-        words = [budgets.ttft_ns, budgets.tpot_ns, max_prompt_tokens, *_words(memory)]
-        self._put(Party.AGENT, Block.TERMS, words)
+        words = [budgets.ttft_ns, budgets.tpot_ns]
+        for priority, one in budgets.classes.items():
+            words += [priority, one.ttft_ns, one.tpot_ns]
+        self._put(Party.AGENT, Block.BUDGETS, words)
+        self._put(Party.AGENT, Block.TERMS, [max_prompt_tokens, *_words(memory)])
 
     def budgets(self) -> Budgets | None:
-        words = self._take(Party.AGENT, Block.TERMS)
-        return None if words is None else Budgets(words[0], words[1])
+        words = self._take(Party.AGENT, Block.BUDGETS)
+        if words is None:
+            return None
+        classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
+        return Budgets(*words[:2], classes={priority: Budgets(*times) for priority, *times in classes if all(times)})
 
     def max_prompt_tokens(self) -> int:
         words = self._take(Party.AGENT, Block.TERMS)
-        return 0 if words is None else words[2]
+        return 0 if words is None else words[0]
 
     def memory(self) -> KvMemory | None:
         words = self._take(Party.AGENT, Block.TERMS)
@@ -354,7 +361,7 @@ class ArbiterPage:
             return None
         to_come = self.get(Party.SERVING, Field.KV_TOKENS_TO_COME)
         return replace(
-            _record(KvMemory, words[3:]),
+            _record(KvMemory, words[1:]),
             serving_tokens=self.get(Party.SERVING, Field.KV_TOKENS_USED) + to_come,
             rollout_tokens=self.get(Party.ROLLOUT, Field.KV_TOKENS_USED),
         )
