@@ -252,6 +252,7 @@ class ArbiterPage:
     def _put(self, party: Party, block: Block, values: Sequence[int]) -> None:
         at = _WORDS + block * _BLOCK_WORDS
         words = [int(self._sections[party][at]) + 1, *values]
+        assert len(words) < _BLOCK_WORDS, "a block has room for its facts, its number and its checksum"
         words += [0] * (_BLOCK_WORDS - len(words))
         words[-1] = _checksum(words)
         self._sections[party][at : at + _BLOCK_WORDS] = words
@@ -344,10 +345,9 @@ class ArbiterPage:
         self._put(Party.AGENT, Block.BUDGETS, words)
         self._put(Party.AGENT, Block.TERMS, [max_prompt_tokens, *_words(memory)])
 
-    def budgets(self) -> Budgets | None:
-        words = self._take(Party.AGENT, Block.BUDGETS)
-        if words is None:
-            return None
+    def budgets(self) -> Budgets:
+        """Return serving's budgets. A page without them promises every token at once, so that nothing is lent."""
+        words = self._take(Party.AGENT, Block.BUDGETS) or [0, 0]
         classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
         return Budgets(*words[:2], classes={priority: Budgets(*times) for priority, *times in classes if all(times)})
 
@@ -425,7 +425,6 @@ def _flock(kind: int, start: int, length: int) -> bytes:
 def _kinds(record: type) -> list[tuple[str, bool, bool]]:
     """Return (name, whether it is a share, whether it is a boolean) of each field of a record of numbers."""
     hints = get_type_hints(record)
-    assert len(hints) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
     return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
 
 

@@ -20,7 +20,6 @@ from enum import IntEnum
 
 PROBE_AFTER_NS = 2_000_000_000
 CREDIT_LAYERS = 2  # A step begins on credit where so many of its layers fit.
-CLASSES_MAX = 8  # Classes of requests with budgets of their own.
 REGRET_SPENT_SHARE = 0.5  # Part of the regret share beside a request. The rest covers cold caches and late yields.
 
 
@@ -76,9 +75,6 @@ class Budgets:
     tpot_ns: int
     classes: Mapping[int, "Budgets"] = field(default_factory=dict, kw_only=True)
 
-    def __post_init__(self) -> None:
-        assert len(self.classes) <= CLASSES_MAX, "the arbiter page has no room for more"
-
     def of(self, priority: int | None) -> "Budgets":
         return self if priority is None else self.classes.get(priority, self)
 
@@ -129,21 +125,6 @@ class Decision:
     hold: Hold = Hold.NONE
     slack_ns: int = 0  # Smallest slack after the step, nanoseconds, if the decision was about slack.
     on_credit: bool = False  # It begins beside serving's step.
-
-
-def prefill_slack_ns(load: ServingLoad, now_ns: int) -> int | None:
-    """Return the slack of the waiting request that is due first; None when none waits."""
-    if load.waiting == 0:
-        return None
-    return load.first_token_due_ns - now_ns - (load.waiting_prefill_ns or 0)
-
-
-def decode_slack_ns(load: ServingLoad, now_ns: int) -> int | None:
-    """Return the slack of the running request that is due first, after all prefills; None when none runs."""
-    if load.running == 0:
-        return None
-    ahead_ns = (load.waiting_prefill_ns or 0) + (load.decode_ns or 0)
-    return load.next_token_due_ns - now_ns - ahead_ns
 
 
 def attainable(load: ServingLoad) -> bool:
@@ -205,18 +186,16 @@ def _unknown(load: ServingLoad) -> bool:
 
 
 def _by_slack(load: ServingLoad, preempt_ns: int, now_ns: int) -> Decision:
-    slack = load.ttft_budget_ns - preempt_ns - (load.waiting_prefill_ns or 0) - (load.largest_prefill_ns or 0)
-    if slack <= 0:
-        return Decision(False, Hold.NEXT_REQUEST, slack)
-    for hold, left in (
-        (Hold.PREFILL_SLACK, prefill_slack_ns(load, now_ns)),
-        (Hold.DECODE_SLACK, decode_slack_ns(load, now_ns)),
-    ):
-        if left is not None:
-            slack = min(slack, left - preempt_ns)
-            if slack <= 0:
-                return Decision(False, hold, slack)
-    return Decision(True, Hold.NONE, slack)
+    ahead_ns = preempt_ns + (load.waiting_prefill_ns or 0)
+    slacks_ns = {Hold.NEXT_REQUEST: load.ttft_budget_ns - ahead_ns - (load.largest_prefill_ns or 0)}
+    if load.waiting:
+        slacks_ns[Hold.PREFILL_SLACK] = load.first_token_due_ns - now_ns - ahead_ns
+    if load.running:
+        slacks_ns[Hold.DECODE_SLACK] = load.next_token_due_ns - now_ns - ahead_ns - (load.decode_ns or 0)
+    for hold, slack_ns in slacks_ns.items():
+        if slack_ns <= 0:
+            return Decision(False, hold, slack_ns)
+    return Decision(True, Hold.NONE, min(slacks_ns.values()))
 
 
 def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decision) -> Decision:

@@ -15,7 +15,7 @@ from rose.runtime.coserving.page import (
     SpanRecord,
 )
 from rose.runtime.policy.kv import KvMemory
-from rose.runtime.policy.slack import CLASSES_MAX, Budgets, LeaseTerms, ServingLoad
+from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
 from tests.runtime.coserving.lending import cut_record
 from tests.runtime.coserving.parties import OtherParty
 
@@ -39,7 +39,7 @@ LOAD = ServingLoad(
 MEMORY = KvMemory(
     device_bytes=1 << 40, serving_bytes_per_token=70, rollout_bytes_per_token=30, headroom=0.2, high_watermark=0.5
 )
-BUDGETS = Budgets(5, 6, classes={number - 3: Budgets(8, 9 + number) for number in range(CLASSES_MAX)})
+BUDGETS = Budgets(5, 6, classes={number - 3: Budgets(8, 9 + number) for number in range(8)})
 TERMS = LeaseTerms(
     number=3, expires_ns=10, compute_share=0.75, kv_budget_tokens=4242, regret_share=0.05, frozen=True, policy=2
 )
@@ -53,7 +53,7 @@ def page(tmp_path):
 def test_facts_come_back_as_they_went_in(page):
     cut = cut_record(2, at_ns=3, tokens_before=4, tokens_after=5)
     assert page.lease() == LeaseTerms()
-    assert (page.budgets(), page.memory(), page.serving_load(), page.cut()) == (None, None, None, None)
+    assert (page.budgets(), page.memory(), page.serving_load(), page.cut()) == (Budgets(0, 0), None, None, None)
     page.set_lease(TERMS)
     page.set_terms(BUDGETS, 7, MEMORY)
     for room_ns in (-1, -8):  # A room that is overdrawn is known, whatever it is.

@@ -16,9 +16,7 @@ from rose.runtime.policy.slack import (
     admit_none,
     admit_share,
     attainable,
-    decode_slack_ns,
     late_by,
-    prefill_slack_ns,
     room_ns,
 )
 from tests.runtime import loads
@@ -98,17 +96,15 @@ def test_an_engine_that_has_served_nobody_yet_is_lent_within_what_its_budget_all
 
 def test_decode_slack_is_what_the_tpot_budget_leaves_after_prefills_that_go_first():
     load = replace(RUNNING, next_token_due_ns=NOW + 150 * MS, decode_ns=60 * MS)
-    assert decode_slack_ns(load, NOW) == 90 * MS
-    assert decide(load=load, preempt_ns=89 * MS).admitted
+    assert decide(load=load, preempt_ns=89 * MS).slack_ns == MS
     assert decide(load=load, preempt_ns=90 * MS).hold is Hold.DECODE_SLACK
     behind = replace(load, waiting=1, first_token_due_ns=NOW + TTFT_NS, waiting_prefill_ns=30 * MS)
-    assert decode_slack_ns(behind, NOW) == 60 * MS
+    assert decide(load=behind, preempt_ns=50 * MS).slack_ns == 10 * MS
 
 
 def test_prefill_slack_is_what_the_ttft_budget_leaves():
     load = replace(WAITING, first_token_due_ns=NOW + 700 * MS, waiting_prefill_ns=500 * MS, largest_prefill_ns=0)
-    assert prefill_slack_ns(load, NOW) == 200 * MS
-    assert decide(load=load, preempt_ns=199 * MS).admitted
+    assert decide(load=load, preempt_ns=199 * MS).slack_ns == MS
     assert decide(load=load, preempt_ns=200 * MS).hold is Hold.PREFILL_SLACK
 
 
@@ -226,9 +222,9 @@ def test_an_admitted_step_breaks_no_limit(
         assert preempt_ns + worked_ns <= room
         assert TTFT_NS - largest_ns - (prefill_ns or 0) - preempt_ns > 0
     if waiting:
-        assert prefill_slack_ns(load, NOW) > preempt_ns
+        assert load.first_token_due_ns - NOW - prefill_ns > preempt_ns
     if running:
-        assert decode_slack_ns(load, NOW) > preempt_ns
+        assert load.next_token_due_ns - NOW - (prefill_ns or 0) - decode_ns > preempt_ns
 
 
 @given(shorter_ns=st.integers(0, 500 * MS), more_ns=st.integers(0, 500 * MS), age_ns=st.integers(0, 400 * MS))

@@ -25,7 +25,6 @@ from rose.runtime.policy.steptime import StepTimes
 _LAST_TOKEN = "_rose_last_token_ns"
 _FIRST_TOKEN = "_rose_first_token"
 _WORKED = "_rose_worked_ns"
-_NO_BUDGETS = Budgets(0, 0)  # While the agent has published none every token is overdue: nothing is lent.
 _QUIET_NS = 100_000_000  # while nothing is lent nobody needs the load at once, so it is written this often
 _USUAL_PROMPTS = 64  # how many prompts the usual request is the median of
 
@@ -131,10 +130,6 @@ def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: 
     return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
 
 
-def _first_token_due_ns(request: Any, budgets: Budgets) -> int:
-    return arrived_ns(request) + budgets.of(request.priority).ttft_ns
-
-
 def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
     last_ns: int = getattr(request, _LAST_TOKEN, now_ns)
     return last_ns + budgets.of(request.priority).tpot_ns
@@ -196,7 +191,7 @@ class ServingTelemetry(EngineTelemetry):
         live = [request for request in batch.reqs if not request.finished()]
         ready = batch.forward_mode.is_decode() and all(hasattr(request, _FIRST_TOKEN) for request in live)
         worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
-        budgets = page.budgets() or _NO_BUDGETS
+        budgets = page.budgets()
         self._decodes += 1
         credit = grant(
             CreditFacts(
@@ -312,11 +307,8 @@ class ServingTelemetry(EngineTelemetry):
             self._count(request, now_ns, worked)
 
     def _count(self, request: Any, now_ns: int, worked_ns: int) -> None:
-        budgets = self._page.budgets()
+        budgets = self._page.budgets().of(request.priority)
         self._counts["finished"] += 1
-        if budgets is None:
-            return
-        budgets = budgets.of(request.priority)
         first: _FirstToken = getattr(request, _FIRST_TOKEN)
         lent_ns = first.worked_ns - getattr(request, _WORKED, first.worked_ns)
         late = late_by(took_ns=first.at_ns - arrived_ns(request), lent_ns=lent_ns, budget_ns=budgets.ttft_ns)
@@ -353,7 +345,7 @@ class ServingTelemetry(EngineTelemetry):
         self._claim.look(lease, now)
         self._busy = bool(waiting or running)
         self._said_ns = now
-        budgets = page.budgets() or _NO_BUDGETS
+        budgets = page.budgets()
         tokens = sum(context_tokens(request) for request in waiting)
         page.set(Party.SERVING, Field.WAITING, len(waiting))
         page.set(Party.SERVING, Field.RUNNING, len(running))
@@ -362,7 +354,9 @@ class ServingTelemetry(EngineTelemetry):
                 wanted=wanted,
                 waiting=len(waiting),
                 waiting_prefill_ns=self.times.prefill_ns(tokens) if waiting else 0,
-                first_token_due_ns=min((_first_token_due_ns(request, budgets) for request in waiting), default=0),
+                first_token_due_ns=min(
+                    (arrived_ns(request) + budgets.of(request.priority).ttft_ns for request in waiting), default=0
+                ),
                 running=len(running),
                 next_token_due_ns=min((_next_token_due_ns(request, budgets, now) for request in running), default=0),
                 decode_ns=decode_ns,
