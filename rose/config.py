@@ -121,6 +121,13 @@ class DeviceConfig(Section):
         default=None,
         description="Root URL of the owner's SGLang server, to attach to. Left out, ROSE starts one itself.",
     )
+    serving_model: str | None = Field(
+        default=None, description="Name of the `[serving_models.NAME]` table of what it serves. Left out: `[serving]`."
+    )
+
+    @property
+    def serving_table(self) -> str:
+        return "serving" if self.serving_model is None else f"serving_models.{self.serving_model}"
 
     @model_validator(mode="after")
     def _is_sound(self) -> DeviceConfig:
@@ -130,8 +137,9 @@ class DeviceConfig(Section):
             raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
         if len(set(self.cores)) != len(self.cores):
             raise ValueError(f"device {self.id!r} names a core twice in cores {self.cores}: once is enough")
-        if self.serving_url is not None and self.pool != "serving":
-            raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a serving_url: change one of them")
+        for name in ("serving_url", "serving_model"):
+            if getattr(self, name) is not None and self.pool != "serving":
+                raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a {name}: change one of them")
         if self.serving_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):
             raise ValueError(
                 f"serving_url {self.serving_url!r} of device {self.id!r} must be a server's root, such as "
@@ -409,6 +417,9 @@ class FleetConfig(Section):
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
+    serving_models: dict[TagName, ServingConfig] = Field(
+        default={}, description="Other serving engines: `[serving_models.NAME]` tables, with the fields of `[serving]`."
+    )
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
     coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="How a device is lent.")
     traffic: TrafficConfig = Field(default_factory=TrafficConfig, description="Serving traffic to replay.")
@@ -430,6 +441,9 @@ class FleetConfig(Section):
     def _can_run(self) -> FleetConfig:
         fleet_checks.check(self)
         return self
+
+    def serving_on(self, device: DeviceConfig) -> ServingConfig:
+        return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
 
 
 def load(path: Path) -> FleetConfig:

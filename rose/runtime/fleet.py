@@ -110,13 +110,13 @@ class FleetPlan:
 
     def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
         """Return a device's agent; its rollout engine is gated where the device serves."""
-        config = self.config
+        config, promised = self.config, self.config.serving_on(device)
         lends = device.pool == "serving"
         return AgentSpec(
             device=device,
             coserving=config.coserving,
-            budgets=_budgets(config.serving, {one.priority: _budgets(one) for one in config.serving.classes}),
-            max_prompt_tokens=config.serving.max_prompt_tokens,
+            budgets=_budgets(promised, {one.priority: _budgets(one) for one in promised.classes}),
+            max_prompt_tokens=promised.max_prompt_tokens,
             run_id=self.run_id,
             anchor=self.anchor,
             page=self.page(device),
@@ -125,7 +125,7 @@ class FleetPlan:
             rollout_capacity=config.rollout.max_concurrent,
             rollout_kv_bytes_per_token=self.memory.rollout_bytes_per_token(device),
             serving_engine_id=None if serving is None else serving.engine_id,
-            serving_model=config.serving.model,
+            serving_model=promised.model,
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
             gateway_url=self.gateway_url,
         )
@@ -137,11 +137,11 @@ class FleetPlan:
         return sorted(host_cores(self.config.device))
 
     def _serving(self, device: DeviceConfig) -> EngineSpec:
-        config = self.config.serving
+        config = self.config.serving_on(device)
         number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)
         return EngineSpec(
             engine_id=f"{device.id}-serving",
-            model=str(self.memory.serving_model),
+            model=str(self.memory.serving_model(device)),
             model_name=config.model,
             port=free_port() if config.port is None else config.port + number,
             any_port=config.port is None,

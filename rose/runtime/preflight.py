@@ -160,8 +160,9 @@ def check_serving(devices: Iterable[DeviceConfig]) -> None:
 def _check_models(config: FleetConfig) -> None:
     if not config.device:
         return
-    for field, model in (("serving.model", config.serving.model), ("rollout.model", config.rollout.model)):
-        with _refused(models.ModelError, before=f"{field}: "):
+    named = {device.serving_table: config.serving_on(device).model for device in config.device}
+    for table, model in {**named, "rollout": config.rollout.model}.items():
+        with _refused(models.ModelError, before=f"{table}.model: "):
             models.local(model)
 
 

@@ -40,7 +40,11 @@ def fleet():
 
 def plan(fleet, model):
     return FleetPlan(
-        memory=MemoryPlan(config=fleet, serving_model=model, rollout_model=model),
+        memory=MemoryPlan(
+            config=fleet,
+            serving_models=dict.fromkeys((fleet.serving.model, "chat-model"), model),
+            rollout_model=model,
+        ),
         run_id="run",
         anchor=Anchor(0),
         folder=Path("shm"),
@@ -57,6 +61,19 @@ def test_an_agent_promises_what_its_device_s_table_says(fleet, model):
     urgent_ns = Budgets(200_000_000, 20_500_000)
     assert spec.budgets == Budgets(500_000_000, 50_000_000, classes={-1: urgent_ns})
     assert spec.budgets.of(-1) == urgent_ns
+
+
+def test_each_device_serves_and_promises_what_its_own_table_says(fleet, model):
+    chat = ServingConfig(model="chat-model", ttft_budget_ms=300, max_prompt_tokens=99, max_total_tokens=70, port=9200)
+    second = fleet.device[0].model_copy(update={"id": "serving-1", "cores": [2], "serving_model": "chat"})
+    update = {"device": [*fleet.device, second], "serving_models": {"chat": chat}}
+    fleet_plan = plan(fleet.model_copy(update=update), model)
+    served = fleet_plan.serving(second)
+    spec = fleet_plan.agent_spec(second, served)
+    assert (served.spec.model_name, served.spec.port, served.spec.max_total_tokens) == ("chat-model", 9201, 70)
+    assert (spec.serving_model, spec.max_prompt_tokens) == ("chat-model", 99)
+    assert spec.budgets == Budgets(300_000_000, 50_000_000)
+    assert fleet_plan.agent_spec(fleet.device[0], None).serving_model == fleet.serving.model
 
 
 def test_other_hosts_reach_rollout_engines_through_a_door_and_serving_not_at_all(fleet, model):
