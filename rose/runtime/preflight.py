@@ -54,7 +54,9 @@ def check_host(config: FleetConfig) -> None:
     _check_models(config)
     _check_folders(config)
     _check_memory(config)
-    _check_port(config.serving.port, "serving.port", "127.0.0.1")
+    for number, device in enumerate(device for device in config.device if device.pool == "serving"):
+        if device.serving_url is None and (port := config.serving_on(device).port) is not None:
+            _check_port(port + number, f"device {device.id!r}", "127.0.0.1")
 
 
 def check_gpus(memory: MemoryPlan) -> dict[str, int]:
