@@ -127,6 +127,7 @@ class DeviceConfig(Section):
 
     @property
     def serving_table(self) -> str:
+        """Return the name of the table of what it serves, as errors give it."""
         return "serving" if self.serving_model is None else f"serving_models.{self.serving_model}"
 
     @model_validator(mode="after")
@@ -443,6 +444,7 @@ class FleetConfig(Section):
         return self
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
+        """Return what the device serves, and promises."""
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
 
 
