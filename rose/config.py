@@ -121,6 +121,14 @@ class DeviceConfig(Section):
         default=None,
         description="Root URL of the owner's SGLang server, to attach to. Left out, ROSE starts one itself.",
     )
+    serving_model: str | None = Field(
+        default=None, description="Name of the `[serving_models.NAME]` table of what it serves. Left out: `[serving]`."
+    )
+
+    @property
+    def serving_table(self) -> str:
+        """Return the name of the table of what it serves, as errors give it."""
+        return "serving" if self.serving_model is None else f"serving_models.{self.serving_model}"
 
     @model_validator(mode="after")
     def _is_sound(self) -> DeviceConfig:
@@ -130,8 +138,9 @@ class DeviceConfig(Section):
             raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
         if len(set(self.cores)) != len(self.cores):
             raise ValueError(f"device {self.id!r} names a core twice in cores {self.cores}: once is enough")
-        if self.serving_url is not None and self.pool != "serving":
-            raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a serving_url: change one of them")
+        for name in ("serving_url", "serving_model"):
+            if getattr(self, name) is not None and self.pool != "serving":
+                raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a {name}: change one of them")
         if self.serving_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):
             raise ValueError(
                 f"serving_url {self.serving_url!r} of device {self.id!r} must be a server's root, such as "
@@ -170,6 +179,19 @@ HostText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]+(/\d{1,3})?$", max_le
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 
 
+class RequestClassConfig(Section):
+    priority: int = Field(ge=-(2**31), lt=2**31, description="The `priority` that SGLang's API has in such a request.")
+    ttft_budget_ms: BudgetMs = Field(description="Promised time to first token, in milliseconds.")
+    tpot_budget_ms: BudgetMs = Field(description="Promised time of a further token, in ms.")
+
+
+def _distinct(classes: list[RequestClassConfig]) -> list[RequestClassConfig]:
+    priorities = [one.priority for one in classes]
+    if len(set(priorities)) != len(priorities):
+        raise ValueError(f"no two classes may have one priority, got {priorities}")
+    return classes
+
+
 class ServingConfig(Section):
     model: str = Field(
         default="smollm2-135m-instruct",
@@ -177,6 +199,13 @@ class ServingConfig(Section):
     )
     ttft_budget_ms: BudgetMs = Field(default=500, description="Promised time to first token, in milliseconds.")
     tpot_budget_ms: BudgetMs = Field(default=50, description="Promised time of a further token, in ms.")
+    classes: Annotated[list[RequestClassConfig], AfterValidator(_distinct)] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Budgets of requests by the `priority` in SGLang's API, as in "
+        "[{ priority = 1, ttft_budget_ms = 200, tpot_budget_ms = 20 }]. Other requests have the two above. Lending "
+        "leaves room for the smallest TTFT budget at all times.",
+    )
     max_prompt_tokens: PositiveInt = Field(default=128, description="Largest prompt that rollout steps leave room for.")
     max_total_tokens: PositiveInt | None = Field(
         default=None,
@@ -389,6 +418,9 @@ class FleetConfig(Section):
     )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
+    serving_models: dict[TagName, ServingConfig] = Field(
+        default={}, description="Other serving engines: `[serving_models.NAME]` tables, with the fields of `[serving]`."
+    )
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
     coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="How a device is lent.")
     traffic: TrafficConfig = Field(default_factory=TrafficConfig, description="Serving traffic to replay.")
@@ -410,6 +442,10 @@ class FleetConfig(Section):
     def _can_run(self) -> FleetConfig:
         fleet_checks.check(self)
         return self
+
+    def serving_on(self, device: DeviceConfig) -> ServingConfig:
+        """Return what the device serves, and promises."""
+        return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
 
 
 def load(path: Path) -> FleetConfig:

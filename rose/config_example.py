@@ -39,7 +39,8 @@ def example() -> str:
         if isinstance(section, type) and issubclass(section, Section):
             tables.append(f"\n# {field.description}\n[{name}]\n{_fields(section, {})}")
         else:
-            scalars.append(_field(name, field, field.default))
+            # An empty table would refuse the `[NAME.KEY]` tables that a reader adds.
+            scalars.append(_field(name, field, None if field.default == {} else field.default))
     devices = _EXAMPLE_DEVICES.format(
         serving=_fields(DeviceConfig, serving), rollout=_fields(DeviceConfig, rollout, explained=False)
     )

@@ -90,6 +90,7 @@ class Field(IntEnum):
 class Block(IntEnum):
     LEASE = 0  # agent
     TERMS = 1  # agent
+    BUDGETS = 2  # agent
     LOAD = 2  # serving
     CUT = 0  # rollout
 
@@ -123,7 +124,7 @@ class CutRecord:
     bytes_returned: int
 
 
-MAGIC = 0x524F5345_0005
+MAGIC = 0x524F5345_0006
 RING_SPANS = 8192
 _BLOCK_WORDS = 32
 _WORDS = 40
@@ -251,6 +252,7 @@ class ArbiterPage:
     def _put(self, party: Party, block: Block, values: Sequence[int]) -> None:
         at = _WORDS + block * _BLOCK_WORDS
         words = [int(self._sections[party][at]) + 1, *values]
+        assert len(words) < _BLOCK_WORDS, "a block has room for its facts, its number and its checksum"
         words += [0] * (_BLOCK_WORDS - len(words))
         words[-1] = _checksum(words)
         self._sections[party][at : at + _BLOCK_WORDS] = words
@@ -337,16 +339,21 @@ class ArbiterPage:
 
     def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
         """Publish serving's budgets and how KV memory is divided. Engines publish the two amounts held themselves."""
-        words = [budgets.ttft_ns, budgets.tpot_ns, max_prompt_tokens, *_words(memory)]
-        self._put(Party.AGENT, Block.TERMS, words)
+        words = [budgets.ttft_ns, budgets.tpot_ns]
+        for priority, one in budgets.classes.items():
+            words += [priority, one.ttft_ns, one.tpot_ns]
+        self._put(Party.AGENT, Block.BUDGETS, words)
+        self._put(Party.AGENT, Block.TERMS, [max_prompt_tokens, *_words(memory)])
 
-    def budgets(self) -> Budgets | None:
-        words = self._take(Party.AGENT, Block.TERMS)
-        return None if words is None else Budgets(words[0], words[1])
+    def budgets(self) -> Budgets:
+        """Return serving's budgets. A page without them promises every token at once, so that nothing is lent."""
+        words = self._take(Party.AGENT, Block.BUDGETS) or [0, 0]
+        classes = zip(words[2::3], words[3::3], words[4::3], strict=False)
+        return Budgets(*words[:2], classes={priority: Budgets(*times) for priority, *times in classes if all(times)})
 
     def max_prompt_tokens(self) -> int:
         words = self._take(Party.AGENT, Block.TERMS)
-        return 0 if words is None else words[2]
+        return 0 if words is None else words[0]
 
     def memory(self) -> KvMemory | None:
         words = self._take(Party.AGENT, Block.TERMS)
@@ -354,7 +361,7 @@ class ArbiterPage:
             return None
         to_come = self.get(Party.SERVING, Field.KV_TOKENS_TO_COME)
         return replace(
-            _record(KvMemory, words[3:]),
+            _record(KvMemory, words[1:]),
             serving_tokens=self.get(Party.SERVING, Field.KV_TOKENS_USED) + to_come,
             rollout_tokens=self.get(Party.ROLLOUT, Field.KV_TOKENS_USED),
         )
@@ -418,7 +425,6 @@ def _flock(kind: int, start: int, length: int) -> bytes:
 def _kinds(record: type) -> list[tuple[str, bool, bool]]:
     """Return (name, whether it is a share, whether it is a boolean) of each field of a record of numbers."""
     hints = get_type_hints(record)
-    assert len(hints) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
     return [(field.name, hints[field.name] is float, hints[field.name] is bool) for field in fields(record)]
 
 

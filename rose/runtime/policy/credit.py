@@ -2,10 +2,10 @@
 
 A device that two engines share delays serving's step by `factor` times the work in it. At the start of each decode step
 serving grants work = min(slack_share * slack, room) / factor. Slack is what the step may take longer by before a live
-request misses its TPOT budget, or the largest prompt that may come now its TTFT budget. Room keeps a request's tokens
-within `stretch` times what they take alone: the smallest (stretch * fewer - 1) * alone - factor * work since its first
-token. Requests that take longer are more at a time (Little's law), and more of them make longer steps: `fewer` is what
-the step would take with 1/stretch of its requests, as a share of what it takes.
+request misses its own TPOT budget, or the largest prompt that may come now the smallest TTFT budget. Room keeps a
+request's tokens within `stretch` times what they take alone: the smallest (stretch * fewer - 1) * alone - factor * work
+since its first token. Requests that take longer are more at a time (Little's law), and more of them make longer steps:
+`fewer` is what the step would take with 1/stretch of its requests, as a share of what it takes.
 
 The factor is fitted by least squares with forgetting to how much longer than predicted the steps beside work took.
 Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
 
-from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
+from rose.runtime.policy.slack import Hold, LeaseTerms
 from rose.runtime.policy.steptime import LinearFit
 
 FACTOR_GUESSED = 1.5
@@ -74,11 +74,12 @@ class Interference:
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
     """Nanoseconds since a request's first token, and of them: what rollouts took while serving rested (`lent_ns`), and
-    the work beside serving's steps."""
+    the work beside serving's steps. `due_ns`: the moment by which its TPOT budget wants its next token."""
 
     elapsed_ns: int
     lent_ns: int
     work_ns: int
+    due_ns: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,10 +87,9 @@ class CreditFacts:
     """Facts at the start of serving's decode step. Times are nanoseconds, moments monotonic; None is unknown."""
 
     lease: LeaseTerms
-    budgets: Budgets | None
+    ttft_budget_ns: int  # Smallest that a request which may come now has.
     live: Sequence[LiveRequest]  # The requests of the step.
     waiting: bool
-    oldest_token_ns: int  # When the request that waits longest for a token got its last one.
     decode_ns: int | None
     fewer_decode_ns: int | None  # The same with 1/stretch of the requests.
     spread_ns: float  # The usual error of `decode_ns`.
@@ -126,13 +126,12 @@ def grant(facts: CreditFacts) -> Credit:
     refused = _refused(facts)
     if refused is not None:
         return Credit(0, 0, refused)
-    budgets, alone_ns, prompt_alone_ns = facts.budgets, facts.decode_ns, facts.largest_prefill_ns
-    assert budgets is not None, "refused otherwise"
+    alone_ns, prompt_alone_ns = facts.decode_ns, facts.largest_prefill_ns
     assert alone_ns is not None, "refused otherwise"
     assert prompt_alone_ns is not None, "refused otherwise"
     margin_ns = round(_OVERRUN_SPREADS * facts.spread_ns) + LAYERS_TO_STOP * facts.layer_ns
-    token_ns = facts.oldest_token_ns + budgets.tpot_ns - facts.now_ns - alone_ns - margin_ns
-    prompt_ns = budgets.ttft_ns - prompt_alone_ns - alone_ns - margin_ns
+    token_ns = min(one.due_ns for one in facts.live) - facts.now_ns - alone_ns - margin_ns
+    prompt_ns = facts.ttft_budget_ns - prompt_alone_ns - alone_ns - margin_ns
     factor = facts.interference.factor
     fewer = min(1.0, (facts.fewer_decode_ns or 0) / max(1, alone_ns))
     share = facts.lease.slack_share / (2 if facts.interference.halved else 1)
@@ -151,7 +150,7 @@ def _refused(facts: CreditFacts) -> Hold | None:
         return Hold.NO_LEASE
     if not lease.gives_credit or facts.waiting or not facts.live:
         return Hold.SERVING_STEP
-    if facts.budgets is None or facts.decode_ns is None or facts.largest_prefill_ns is None:
+    if facts.decode_ns is None or facts.largest_prefill_ns is None:
         return Hold.UNKNOWN_TIMES
     if not facts.room_in_memory:
         return Hold.SERVING_MEMORY

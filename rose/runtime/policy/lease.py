@@ -159,8 +159,8 @@ def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
     share = facts.history.late_alone_share
     if share > LATE_ALONE_SHARE_MAX:
         return (
-            f"serving alone misses its latency budgets for {share:.0%} of requests: `serving.ttft_budget_ms` and "
-            "`serving.tpot_budget_ms` of the fleet file set them"
+            f"serving alone misses its latency budgets for {share:.0%} of requests: `ttft_budget_ms` and "
+            "`tpot_budget_ms` of the fleet file set them"
         )
     if facts.state.ended == "preempted" and not _recovered(facts, facts.load, now_ns):
         return "serving has finished no request in time since the last lease was taken back"

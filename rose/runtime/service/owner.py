@@ -137,8 +137,11 @@ def _serves(plan: HostPlan) -> bool:
 
 def _serving(plan: HostPlan) -> object:
     own = plan.own
-    devices = [device.model_dump(include=_OF_DEVICE) for device in own.device if device.pool == "serving"]
-    return devices, own.serving.model_dump(include=_OF_SECTION)
+    return [
+        (device.model_dump(include=_OF_DEVICE), own.serving_on(device).model_dump(include=_OF_SECTION))
+        for device in own.device
+        if device.pool == "serving"
+    ]
 
 
 def _planned(state: Path) -> HostPlan:

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 class Request:
     """A request of SGLang's, as far as ROSE looks at one."""
 
-    def __init__(self, rid, prompt=10, *, new_tokens=4):
+    def __init__(self, rid, prompt=10, *, new_tokens=4, priority=None):
+        self.priority = priority
         self.rid, self.origin_input_ids, self.output_ids = rid, [1] * prompt, []
         self.sampling_params = SimpleNamespace(max_new_tokens=new_tokens)
         self.to_finish = None

@@ -19,7 +19,8 @@ from tests.runtime.engines.test_sglang import FOREVER_NS, MEMORY, generate, make
 
 pytestmark = pytest.mark.live
 
-BUDGETS = Budgets(ttft_ns=4_000_000_000, tpot_ns=400_000_000)
+#: No engine keeps the TPOT budget of priority 1.
+BUDGETS = Budgets(ttft_ns=4_000_000_000, tpot_ns=400_000_000, classes={1: Budgets(ttft_ns=4_000_000_000, tpot_ns=1)})
 LIVE = 3
 
 
@@ -106,6 +107,16 @@ def steps_in(page, seconds):
     before = page.get(Party.ROLLOUT, Field.STEPS)
     time.sleep(seconds)
     return page.get(Party.ROLLOUT, Field.STEPS) - before
+
+
+def test_the_priority_of_a_request_decides_its_budgets(engines):
+    """SGLang hands the priority to its scheduler although its priority scheduling is off."""
+    page, serving, _ = engines
+    for priority, late in ((None, 0), (0, 0), (1, 1)):
+        before = page.serving_load()
+        generate(serving, 8, priority=priority)
+        until(lambda before=before: page.serving_load().finished == before.finished + 1)
+        assert page.serving_load().late_alone == before.late_alone + late
 
 
 def test_rollouts_run_beside_requests_that_never_end_and_none_of_those_is_late_by_it(busy):

@@ -182,7 +182,6 @@ class RolloutGate:
         return self._policy.admit(
             StepFacts(
                 load=load,
-                budgets=self._page.budgets(),
                 lease=self._lease,
                 preempt_ns=preempt_ns,
                 step_ns=step_ns,

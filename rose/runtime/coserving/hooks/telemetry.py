@@ -19,7 +19,7 @@ from rose.runtime.policy.credit import (
     room_in_memory,
 )
 from rose.runtime.policy.kv import under_pressure
-from rose.runtime.policy.slack import Hold, LeaseTerms, ServingLoad, late_by, room_ns
+from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes, attended
 
 _LAST_TOKEN = "_rose_last_token_ns"
@@ -125,9 +125,15 @@ class _FirstToken(NamedTuple):
     delayed_ns: int
 
 
-def _live(request: Any, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
+def _live(request: Any, budgets: Budgets, now_ns: int, worked_ns: int, work_ns: int) -> LiveRequest:
     first: _FirstToken = getattr(request, _FIRST_TOKEN)
-    return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns)
+    due_ns = _next_token_due_ns(request, budgets, now_ns)
+    return LiveRequest(now_ns - first.at_ns, worked_ns - first.worked_ns, work_ns - first.work_ns, due_ns)
+
+
+def _next_token_due_ns(request: Any, budgets: Budgets, now_ns: int) -> int:
+    last_ns: int = getattr(request, _LAST_TOKEN, now_ns)
+    return last_ns + budgets.of(request.priority).tpot_ns
 
 
 class ServingTelemetry(EngineTelemetry):
@@ -189,14 +195,14 @@ class ServingTelemetry(EngineTelemetry):
         live = [request for request in batch.reqs if not request.finished()]
         ready = batch.forward_mode.is_decode() and all(hasattr(request, _FIRST_TOKEN) for request in live)
         worked, work = page.rollout_worked_ns(now), page.get(Party.ROLLOUT, Field.WORK_NS)
+        budgets = page.budgets()
         self._decodes += 1
         credit = grant(
             CreditFacts(
                 lease=lease,
-                budgets=page.budgets(),
-                live=[_live(request, now, worked, work) for request in live] if ready else [],
+                ttft_budget_ns=budgets.ttft_min_ns,
+                live=[_live(request, budgets, now, worked, work) for request in live] if ready else [],
                 waiting=bool(self._view.waiting),
-                oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in live), default=now),
                 decode_ns=self._decode_ns(batch.reqs) if self._knows_decode(batch.reqs) else None,
                 fewer_decode_ns=self._decode_ns(batch.reqs, min(lease.stretch, STRETCH_MAX)),
                 spread_ns=self.times.decode.spread_ns,
@@ -305,10 +311,8 @@ class ServingTelemetry(EngineTelemetry):
             self._count(request, now_ns, worked)
 
     def _count(self, request: Any, now_ns: int, worked_ns: int) -> None:
-        budgets = self._page.budgets()
+        budgets = self._page.budgets().of(request.priority)
         self._counts["finished"] += 1
-        if budgets is None:
-            return
         first: _FirstToken = getattr(request, _FIRST_TOKEN)
         lent_ns = first.worked_ns - getattr(request, _WORKED, first.worked_ns)
         late = late_by(took_ns=first.at_ns - arrived_ns(request), lent_ns=lent_ns, budget_ns=budgets.ttft_ns)
@@ -345,6 +349,7 @@ class ServingTelemetry(EngineTelemetry):
         self._claim.look(lease, now)
         self._busy = bool(waiting or running)
         self._said_ns = now
+        budgets = page.budgets()
         prompts = [context_tokens(request) for request in waiting]
         prefill_ns = self.times.prefill_ns(sum(prompts), sum(map(attended, prompts))) if waiting else 0
         page.set(Party.SERVING, Field.WAITING, len(waiting))
@@ -354,12 +359,15 @@ class ServingTelemetry(EngineTelemetry):
                 wanted=wanted,
                 waiting=len(waiting),
                 waiting_prefill_ns=prefill_ns,
-                earliest_arrival_ns=min((arrived_ns(request) for request in waiting), default=0),
+                first_token_due_ns=min(
+                    (arrived_ns(request) + budgets.of(request.priority).ttft_ns for request in waiting), default=0
+                ),
                 running=len(running),
-                oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in running), default=0),
+                next_token_due_ns=min((_next_token_due_ns(request, budgets, now) for request in running), default=0),
                 decode_ns=decode_ns,
                 largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
                 usual_prefill_ns=self.times.prefill_ns(self._usual_tokens) if self._usual_tokens else None,
+                ttft_budget_ns=budgets.ttft_min_ns,
                 regret_room_ns=room,
                 worked_ns=worked,
                 finished=self._counts["finished"],

@@ -11,7 +11,7 @@ from rose.runtime.coserving.kv.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.policy.kv import HeldKv
 from rose.runtime.policy.policies import POLICIES
-from rose.runtime.policy.slack import LeaseTerms
+from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.coserving.lending import MEMORY, PoolMemory, lease
 
 ROSE = POLICIES["rose"]
@@ -63,7 +63,7 @@ class View:
 @pytest.fixture
 def page(tmp_path):
     page = ArbiterPage.create(tmp_path / "page")
-    page.set_terms(SimpleNamespace(ttft_ns=1, tpot_ns=1), 1, MEMORY)
+    page.set_terms(Budgets(1, 1), 1, MEMORY)
     return page
 
 
