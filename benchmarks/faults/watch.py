@@ -105,7 +105,7 @@ class PageWatch:
                 self.work += [
                     SpanRecord(span.kind, span.start_ns - self._ahead_ns, span.end_ns - self._ahead_ns)
                     for span in spans
-                    if span.kind is Span.ROLLOUT
+                    if span.kind in (Span.ROLLOUT, Span.BESIDE)
                 ]
                 self._see_ran(page)
 
@@ -138,14 +138,17 @@ class PageWatch:
 
     def _find(self) -> None:
         before_ns, self._found_ns = self._found_ns, monotonic_ns()
-        path, ahead_ns = self._place()
+        try:
+            path, ahead_ns = self._place()
+        except FileNotFoundError:  # The host is down.
+            path, ahead_ns = None, 0
         if self._page is not None and (self._page.path != path or self._page.replaced()):
             self._page.close()
             self._page = None
             self._pages += 1
             # The new page may exist since then.
             self._looked_ns = before_ns
-        if self._page is None:
+        if self._page is None and path is not None:
             with suppress(OSError, PageError, ValueError):
                 page = ArbiterPage(path)
                 self._ahead_ns, self._tail = ahead_ns, page.get(Party.ROLLOUT, Field.HEAD)
