@@ -26,6 +26,7 @@ from rose.runtime.engines import adoption, door, leftovers, placement, ports
 from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, start_detached
 from rose.runtime.engines.door import LOOPBACK, Door, addresses
 from rose.runtime.engines.forkserver import ForkError, fork_engine, start_cores
+from rose.runtime.engines.gpu import mps
 
 START_TIMEOUT_S = 1200.0
 _STOP_GRACE_S = 10.0
@@ -222,6 +223,8 @@ class EngineProcess:
         """SIGKILL the process group, and wait for its leader. Safe to call twice."""
         if self._process is None or self._killed:
             return
+        if self.spec.gpu is not None:
+            mps.end_clients(self._process.pid)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
