@@ -8,8 +8,7 @@ from pathlib import Path
 _PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 _PIPES_DEFAULT = "/tmp/nvidia-mps"
 _BELOW_NORMAL = "1"
-#: CU_DEVICE_ATTRIBUTE_MPS_ENABLED, CUDA 12.3 and later.
-_MPS_ENABLED = 133
+_MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED, CUDA 12.3 and later.
 
 
 def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:
