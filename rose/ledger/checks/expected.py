@@ -18,7 +18,7 @@ ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "resto
 
 
 class Records:
-    """The records of compaction and archive on disk, read again if one seems to be missing. Threads may share it."""
+    """The records of compaction and archive on disk, read again if one seems to be missing. For several threads."""
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root = root
@@ -42,7 +42,7 @@ class Records:
                 self._manifests[self._last] = detail["file"].replace("compacted/", "").replace(".parquet", ".json")
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Return which event is missing for `part` to be where it is. Events are on disk before what they allow."""
+        """Return which event is missing for `part` to be in its place: an event is on disk before its move."""
         with self._mutex:
             if (fault := self._lack(part, manifest_sha256)) is not None:
                 self._read()
@@ -91,7 +91,7 @@ class Expected:
         except LedgerError as error:
             self.problem = str(error)
         self.registered = None if self.problem else {line.writer for line in self.lines}
-        #: The last seq of each writer that the newest generation counts; empty if none can be read.
+        #: The last seq of each writer in the newest generation; empty if none can be read.
         self.ends: dict[str, int] = {}
         with suppress(LedgerError):
             if (coverage := rolled.newest(root)) is not None:
@@ -100,8 +100,7 @@ class Expected:
             self.ends[writer] = max(last_seq, self.ends.get(writer, -1))
         self.verified = {} if before is None else before.heads
         heads = {path.stem for path in (root / "heads").glob("*.json") if layout.WRITER_NAME.fullmatch(path.stem)}
-        named = {*heads, *(self.registered or ()), *self.ends, *self.verified}
-        self.writers = sorted({*layout.writers(root), *named})
+        self.writers = sorted({*layout.writers(root), *heads, *(self.registered or ()), *self.ends, *self.verified})
 
 
 def roll_up_faults(root: Path, seen: Seen) -> list[str]:

@@ -33,13 +33,12 @@ class ControllerPlan:
     ledger: Path
     host: str = ""
     agent_token: str = field(default="", repr=False)
-    #: By host: the secret of its events.
-    host_tokens: dict[str, str] = field(default_factory=dict, repr=False)
+    host_tokens: dict[str, str] = field(default_factory=dict, repr=False)  # By host: the secret of its events.
     cores: tuple[int, ...] = ()
 
 
 class ControllerActor:
-    """The controller on Ray. Reports come from a thread of their own: a busy event loop is not a dead one."""
+    """The controller on Ray. Reports come from their own thread: a busy event loop is not a dead one."""
 
     def __init__(self, plan: ControllerPlan | str) -> None:
         self._plan = plan = process.load(ControllerPlan, plan)
@@ -100,7 +99,7 @@ class ControllerActor:
                     origins=places.origin_rules(plan.config),
                 )
                 await gateway.start()
-                # Turns create few cycles, but with Python's thresholds collections take a tenth of each.
+                # Turns create few cycles, yet with Python's thresholds garbage collection takes a tenth of each turn.
                 gc.freeze()
                 gc.set_threshold(20_000, 50, 100)
                 self._doing = ""

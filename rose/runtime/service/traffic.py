@@ -52,7 +52,7 @@ async def replay(config: FleetConfig) -> None:
                 device_id=device.id,
                 engine_id=f"{device.id}-serving",
             )
-            # Prompts differ by device and start, or a prefix cache would answer.
+            # Prompts differ by device and start, so that no prefix cache answers.
             seed = config.traffic.seed + number + 1_000 * (os.getpid() % 1_000)
             lease_at = _LeaseAt(plan, device.id).read
             fitted = fit(trace, config.traffic)

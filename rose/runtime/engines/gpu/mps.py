@@ -12,8 +12,7 @@ _PIPES_DEFAULT = "/tmp/nvidia-mps"
 _BELOW_NORMAL = "1"
 _CONTROL = "nvidia-cuda-mps-control"
 _CONTROL_TIMEOUT_S = 5.0
-#: CU_DEVICE_ATTRIBUTE_MPS_ENABLED, CUDA 12.3 and later.
-_MPS_ENABLED = 133
+_MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED, CUDA 12.3 and later.
 
 
 def daemon_runs(environment: Mapping[str, str] = os.environ) -> bool:

@@ -1,4 +1,4 @@
-"""Serve agents, clients and operators over HTTP: JSON in, JSON or server-sent events out."""
+"""Serves agents, clients and operators over HTTP: JSON in, JSON or server-sent events out."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +22,7 @@ from rose.runtime.scheduling.turns.turn_service import Outcome, answer_so_far
 from rose.runtime.scheduling.turns.turns import Turn
 
 REQUEST_BYTES_MAX = 64 << 20
-TURNS_MAX = 10_000  # Most open turns of one run; more are answered 429. The process's connections limit all runs.
+TURNS_MAX = 10_000  # Maximum of open turns of one run; more are answered 429. The process's connections limit all runs.
 AGENT_PATHS = frozenset({"/heartbeat", "/preempt"})
 _RUNS, _GENERATE = "/runs/", "/generate"
 _NO_RUN = "turns are made for a run: open one at POST /runs, and send its turns to /runs/RUN_ID/generate"
@@ -57,7 +57,7 @@ async def read(receive: Receive) -> bytes:
 
 
 class Client:
-    """Call `leave` if the client disconnects inside `with`: by default, cancel the task and raise ClientGoneError."""
+    """Calls `leave` if the client disconnects inside `with`: by default, cancel the task and raise ClientGoneError."""
 
     def __init__(self, scope: Scope) -> None:
         task = asyncio.current_task()
@@ -108,7 +108,7 @@ def routes(controller: Controller) -> list[Route]:
 
     async def publish(request: Request) -> Response:
         version = messages.PublishVersion.model_validate_json(await read(request.receive))
-        # None behind a proxy, whose address the connection has.
+        # Behind a proxy the connection has the proxy's address.
         proxied = {"forwarded", "x-forwarded-for"} & set(request.headers)
         client_address = None if proxied or request.client is None else request.client.host
         controller.publish(request.path_params["run_id"], version, client_address)
@@ -191,7 +191,7 @@ def is_turn(scope: Scope) -> bool:
 
 
 async def answer_turn(controller: Controller, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one turn, without Starlette's routing: this is by far the most frequent request."""
+    """Answer one turn without Starlette's routing: this is by far the most frequent request."""
     run_id = str(scope["path"])[len(_RUNS) : -len(_GENERATE)]
     if not str(scope["path"]).startswith(_RUNS) or not run_id or "/" in run_id:
         await failure(404, _NO_RUN)(scope, receive, send)

@@ -62,10 +62,9 @@ _SHOWN_MAX = 60
 
 
 class Gateway:
-    """Bind with `start`, unbind with `stop`. `token` opens the paths of clients and operators, `agent_token` those
-    of agents. `tokens_file` holds named, scoped tokens, and `host_tokens` let other hosts append to `ledger`. Raises
-    OpenAddressError for an address that other machines reach without a token, SecretError for a short token,
-    TokenError for an unusable file."""
+    """Bind with `start`, unbind with `stop`. `token` opens the paths of clients and operators, `agent_token` the
+    agents' paths. `tokens_file` holds named, scoped tokens; `host_tokens` let other hosts append to `ledger`. Raises
+    OpenAddressError for an open address without a token, SecretError for a short token, TokenError for a bad file."""
 
     def __init__(
         self,
@@ -164,7 +163,6 @@ class Gateway:
         return None
 
     def _find(self, secret: str) -> Token:
-        """Return the token of a secret. Raises UnknownTokenError."""
         return tokens.find((*self._fixed, *(self._named.tokens if self._named else ())), secret)
 
 

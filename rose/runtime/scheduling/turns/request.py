@@ -1,4 +1,4 @@
-"""Read a turn's request in SGLang's `/generate` fields. Token ids are passed on unparsed: a prompt may have 100,000."""
+"""Reads a turn's request in SGLang's `/generate` fields. Token ids stay unparsed: a prompt may have 100,000."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _without_blanks(text: bytes) -> Prompt | None:
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """ROSE's own fields of a turn; unknown ones are left to the client."""
+    """ROSE's own fields of a turn; unknown fields are ignored."""
 
     trajectory_id: _Name | _Number | None = None
     version_min: _Number | None = None
@@ -63,7 +63,7 @@ class Labels(msgspec.Struct, frozen=True):
     group_id: _Id | _Number | None = None
     step: _Number | None = None
     turn: _Number | None = None
-    key: _Id | _Number | None = None  # A request repeated with its key is the same turn, made once.
+    key: _Id | _Number | None = None  # Requests with the same key are the same turn, made once.
 
     def __post_init__(self) -> None:
         for name in ("trajectory_id", "group_id", "key"):
@@ -72,7 +72,7 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
-    """`sampling` is sent to engines: the given parameters, and `max_new_tokens`. `stream`: answer by events."""
+    """`sampling` goes to engines: the client's parameters, and `max_new_tokens`. `stream`: answer by events."""
 
     prompt: Prompt
     sampling: dict[str, Any]
@@ -93,7 +93,7 @@ _NO_LABELS = Labels()
 
 
 def read(body: bytes) -> TurnRequest:
-    """Parse a turn. Raises RequestError."""
+    """Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Queue turns for a worker, oldest first; the one place that puts turns on engines."""
+"""Queues turns for a worker, oldest first. Only this module puts turns on engines."""
 
 import asyncio
 from bisect import insort
@@ -36,7 +36,7 @@ class _Waiting:
 
 
 class TurnQueue:
-    """One asyncio loop, no locks: placing a turn and taking its room is one step."""
+    """Runs on one asyncio loop without locks: placing a turn and taking its room is one step."""
 
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place
@@ -74,7 +74,7 @@ class TurnQueue:
         key = (turn.run_id, turn.version_min)  # A turn taken off an engine keeps its place in the order of arrival.
         insort(self._waiting.setdefault(key, []), waiting, key=lambda item: item.turn.arrived_ns)
         try:
-            async with asyncio.timeout(left_s):  # `wait_for` forgets a cancellation if the turn was placed meanwhile.
+            async with asyncio.timeout(left_s):  # `wait_for` loses a cancellation if the turn was placed meanwhile.
                 placed = await waiting.placed
         except (TimeoutError, asyncio.CancelledError) as error:
             taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
@@ -93,7 +93,7 @@ class TurnQueue:
         return placed
 
     def dispatch(self, now_ns: int) -> None:
-        # Of several lists of one run, the one with the earliest turn goes first.
+        # If a run has several lists, the one with the earliest turn goes first.
         for key in sorted(self._waiting, key=lambda key: self._waiting[key][0].turn.arrived_ns):
             waiting = self._waiting[key]
             self._dispatch_alike(*key, waiting, now_ns)
@@ -107,14 +107,14 @@ class TurnQueue:
             if worker.alive(now_ns) and worker.policy_version >= version_min
         }
         room = sum(max(0, worker.capacity - worker.in_flight) for worker in facts.values())
-        # Room only shrinks meanwhile: what fits nowhere for one turn fits nowhere for the next like it.
+        # Room only shrinks meanwhile: without room for one turn, there is none for a similar one.
         nowhere: set[frozenset[str]] = set()
         placed: list[int] = []
         for index, item in enumerate(waiting):
             if len(placed) == room:
                 break
             if item.placed.done():
-                continue  # cancelled, and not forgotten yet
+                continue  # Cancelled, and not yet removed.
             turn = item.turn
             if (avoid := turn.avoids(self._table, now_ns)) in nowhere:
                 continue
