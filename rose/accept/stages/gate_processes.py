@@ -1,12 +1,15 @@
-"""The two processes of the stage `gate`: the product's page, plugin and gate, with layers in place of an engine."""
+"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate, with layers in place of an
+engine."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +23,8 @@ from rose.runtime.coserving.hooks.scheduler import SchedulerView, StepAbandonedE
 from rose.runtime.coserving.hooks.serving import ServingPlugin
 from rose.runtime.coserving.hooks.telemetry import RolloutTelemetry
 from rose.runtime.coserving.kv.memory import KvGuard
-from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.policy.credit import FACTOR_GUESSED
 
 PROMPT_TOKENS = 256
 #: Times of a layer of serving and of rollouts: a decode is shorter than a prefill.
@@ -31,6 +35,10 @@ _WARM_UP_STEPS = 4
 _IDLE_S = 0.05
 KV_TOKENS = 100_000  # More than needed: memory plays no part in this stage.
 _ENDS_KEPT = 8
+_WISH_STEPS_KEPT = 4
+_WISH_EVERY = 8  # Steps of a busy serving from one arrival to the next.
+_WISH_READ_AFTER = 3  # Steps after which the layers that followed a wish have ended.
+_FULL_SPEED = 1.25  # A layer that takes at most so many times its time alone is at full speed.
 _REPEATS = 3
 
 
@@ -100,28 +108,36 @@ class Stack(torch.nn.Module):
         self._tokens = torch.randn(tokens, self.shape.hidden, device=self.device, dtype=self._dtype)
 
     def step(self) -> None:
+        if (done := self.launch()) is not None:
+            done.synchronize()
+
+    def launch(self) -> Any:
+        """Queue a step on a GPU and return the event of its end; compute it on cores and return None."""
         with torch.inference_mode():
             value = self._tokens
             for layer in self.layers:
                 value = layer(value)
-        if self.device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
+        if self.device.type == "cpu":
+            return None
+        done = _event()
+        done.record()
+        return done
 
 
 class LayerEnds:
     """Ends of the last few layers, on the device's own clock if it has one."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, kept: int = _ENDS_KEPT) -> None:
         self.on_cores = device.type == "cpu"
-        self._events: deque[Any] = deque(maxlen=_ENDS_KEPT)
-        self._ended_ns: deque[int] = deque(maxlen=_ENDS_KEPT)
+        self._events: deque[Any] = deque(maxlen=kept)
+        self._ended_ns: deque[int] = deque(maxlen=kept)
         self._marker: Any = None if self.on_cores else _event()
 
     def note(self) -> None:
         if self.on_cores:
             self._ended_ns.append(monotonic_ns())
             return
-        event = self._events.popleft() if len(self._events) == _ENDS_KEPT else _event()
+        event = self._events.popleft() if len(self._events) == self._events.maxlen else _event()
         event.record()
         self._events.append(event)
 
@@ -246,6 +262,35 @@ class Yield(NamedTuple):
     free_ns: int
 
 
+class BusyStep(NamedTuple):
+    """A step of a serving that is never empty: from the end of the step before, and rollouts' work meanwhile."""
+
+    length_ns: int
+    work_ns: int
+
+
+class Wish(NamedTuple):
+    """Nanoseconds from the withdrawal of credit until serving runs a layer at full speed, and how much later than
+    alone its next half step ends."""
+
+    full_speed_ns: int
+    lost_ns: int
+
+
+class Busy(NamedTuple):
+    steps: tuple[BusyStep, ...]
+    wishes: tuple[Wish, ...]
+
+
+def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) -> Wish:
+    """Return what followed a wish, from the ends of serving's layers, and a step's layers and time alone."""
+    layer_ns = step_ns / layers
+    after = [(begin, end) for begin, end in pairwise(ends_ns) if end > wish_ns]
+    full = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
+    half = after[: max(1, layers // 2)]
+    return Wish(max(0, full - wish_ns), max(0, round(half[-1][1] - wish_ns - len(half) * layer_ns)))
+
+
 class Ready(NamedTuple):
     """A step's layers, and its time alone on the device."""
 
@@ -260,7 +305,7 @@ class RolledOut(NamedTuple):
     ended: int
 
 
-def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut:
+def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut | Third:
     # The gate, not an MPS daemon of the host, shares the device.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(page.with_name("no-mps"))
     torch.set_num_threads(1)
@@ -269,7 +314,37 @@ def make_party(_: Connection, name: str, device: str, page: Path, core: int | No
     place = torch.device(device)
     if place.type == "cuda":
         torch.cuda.set_device(place)
+    if name == "third":
+        return Third(place)
     return Serving(place, page) if name == "serving" else RollingOut(place, page)
+
+
+class Third:
+    """A process of neither engine that computes on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stack = Stack(device)
+
+    def start(self) -> None:
+        self._stack.size(_LAYER_NS[self._stack.device.type][1])
+
+    def compute(self, until_ns: int) -> None:
+        while monotonic_ns() < until_ns:
+            self._stack.step()
+
+
+class CreditingPlugin(ServingPlugin):
+    """The product's plugin, which may be told how much credit to give."""
+
+    def give(self, work_ns: int, until_ns: int) -> None:
+        assert self._page is not None, "it took the page at its start"
+        self._page.set(Party.SERVING, Field.CREDIT_UNTIL_NS, until_ns)
+        self._page.set(Party.SERVING, Field.CREDIT_NS, self.worked_ns + work_ns)
+
+    @property
+    def worked_ns(self) -> int:
+        """Return rollouts' work beside serving's steps, ever."""
+        return 0 if self._page is None else self._page.get(Party.ROLLOUT, Field.WORK_NS)
 
 
 class Serving:
@@ -278,7 +353,14 @@ class Serving:
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
         self._scheduler = Scheduler()
-        self._plugin = ServingPlugin(self._scheduler, page, None)
+        self._plugin = CreditingPlugin(self._scheduler, page, None)
+        self._ends: LayerEnds | None = None  # None: nobody asks when layers end.
+        self._step_ns = self._wish_ns = 0
+        add_layer_hooks(self._stack, self._note_layer)
+
+    def _note_layer(self, _layers_left: int) -> None:
+        if self._ends is not None:
+            self._ends.note()
 
     def start(self) -> Ready:
         self._stack.size(_LAYER_NS[self._stack.device.type][0])
@@ -288,7 +370,8 @@ class Serving:
         if self._plugin.state.reason is not None:
             raise RuntimeError(f"the plugin did not take the page: {self._plugin.state.reason}")
         lengths = sorted(step.end_ns - step.begin_ns for step in steps)
-        return Ready(self._stack.shape.layers, lengths[len(lengths) // 4])
+        self._step_ns = lengths[len(lengths) // 4]
+        return Ready(self._stack.shape.layers, self._step_ns)
 
     def play(self, arrivals: tuple[tuple[int, int], ...], until_ns: int) -> tuple[Step, ...]:
         """Serve (arrival time, steps) and return every step; no request begins after `until_ns`."""
@@ -320,11 +403,65 @@ class Serving:
             steps.append(Step(max(arrived_ns, previous_end_ns), begin_ns, end_ns))
             previous_end_ns = end_ns
 
+    def play_busy(self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool) -> Busy:
+        """Compute decode steps without a pause, one launched ahead as in SGLang's overlapped loop, with credit for
+        `work_ns` beside each (None: the policy's). `wishes`: now and then a request arrives half-way through a step."""
+        scheduler, plugin, layers = self._scheduler, self._plugin, self._stack.shape.layers
+        self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
+        launched: deque[tuple[Batch, Any]] = deque()
+        steps, seen, read_at = list[BusyStep](), list[Wish](), -1
+        time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
+        endless = Request("endless", PROMPT_TOKENS, None, from_ns)
+        scheduler.waiting_queue.append(endless)
+        ended_ns, worked_ns = monotonic_ns(), plugin.worked_ns
+        while launched or not endless.ended:
+            plugin.received()
+            if not endless.ended:
+                self._launch(launched)
+            if len(launched) == 1 and not endless.ended:
+                continue
+            self._await(launched, work_ns)
+            last_ns, last_worked_ns, ended_ns, worked_ns = ended_ns, worked_ns, monotonic_ns(), plugin.worked_ns
+            steps.append(BusyStep(ended_ns - last_ns, worked_ns - last_worked_ns))
+            if self._ends is not None and len(steps) == read_at:
+                seen.append(after_wish(self._ends.ended_ns(), self._wish_ns, layers, self._step_ns))
+            if wishes and len(steps) % _WISH_EVERY == 0 and ended_ns + _WISH_EVERY * self._step_ns < until_ns:
+                read_at = len(steps) + _WISH_READ_AFTER
+                threading.Timer(self._step_ns / 2e9, self._arrive).start()
+            endless.ended = ended_ns >= until_ns
+        return Busy(tuple(steps), tuple(seen))
+
+    def _launch(self, launched: deque[tuple[Batch, Any]]) -> None:
+        batch = self._scheduler.next_batch()
+        assert batch is not None, "one request never ends"
+        self._plugin.begin(batch)
+        self._scheduler.count(batch)
+        launched.append((batch, self._stack.launch()))
+
+    def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> None:
+        """Wait for the oldest step, and give credit beside the next one if that is a decode."""
+        batch, done = launched.popleft()
+        if done is not None:
+            done.synchronize()
+        for request in batch.reqs:
+            request.output_ids.append(0)
+        self._plugin.end(batch)
+        decodes = bool(launched) and launched[0][0].mode == "decode" and not self._scheduler.waiting_queue
+        if work_ns is not None and decodes:
+            self._plugin.give(work_ns, monotonic_ns() + round(2 * (self._step_ns + FACTOR_GUESSED * work_ns)))
+
+    def _arrive(self) -> None:
+        """Have a request arrive; serving takes its credit back."""
+        self._wish_ns = monotonic_ns()
+        self._scheduler.waiting_queue.append(Request("arrival", PROMPT_TOKENS, 1, self._wish_ns))
+        self._plugin.received()
+
 
 class WatchedPage(ArbiterPage):
-    """The rollout engine's page; records the device's unfinished layers at each yield."""
+    """The rollout engine's page; records the device's unfinished layers at each yield while `watched`."""
 
     ends: LayerEnds
+    watched = True
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -334,12 +471,14 @@ class WatchedPage(ArbiterPage):
 
     def serving_wants(self) -> int:
         wish_ns = super().serving_wants()
-        if wish_ns and wish_ns != self._wish_ns:
+        if self.watched and wish_ns and wish_ns != self._wish_ns:
             self._wish_ns, self._on_device = wish_ns, self.ends.unfinished(wish_ns)
         return wish_ns
 
     def open_span(self, party: Party, kind: Span, start_ns: int) -> None:
         super().open_span(party, kind, start_ns)
+        if not self.watched:
+            return
         if kind is Span.YIELD:
             left = 0 if self.ends.on_cores else self.ends.unfinished(self._wish_ns)
             self._given = (self._wish_ns, self._on_device, left)
@@ -376,8 +515,9 @@ class RollingOut:
             times_ns.append(monotonic_ns() - began_ns)
         return Ready(stack.shape.layers, min(times_ns))
 
-    def play(self, from_ns: int, until_ns: int) -> RolledOut:
-        """Run steps in [from_ns, until_ns); a step unfinished at the end does not count."""
+    def play(self, from_ns: int, until_ns: int, watched: bool = True) -> RolledOut:
+        """Run steps in [from_ns, until_ns); a step unfinished at the end does not count. `watched`: look at the device
+        at each yield, which takes time of it."""
         page, view, telemetry, scheduler = self._page, self._view, self._telemetry, self._scheduler
         gate = RolloutGate(
             page,
@@ -390,7 +530,7 @@ class RollingOut:
             run_ahead=RunAhead() if self._stack.device.type == "cuda" else None,
             on_preemptible=lambda: None,
         )
-        page.yields, view.ended = [], 0
+        page.yields, page.watched, view.ended = [], watched, 0
         steps = abandoned = 0
 
         def over() -> bool:

@@ -10,6 +10,7 @@ import pynvml
 from rose.clock import monotonic_ns
 from rose.events import NOT_MEASURED, Power
 
+ENGINES = 2  # That compute on a lent device.
 POWER_MW_MAX = 2_500_000  # no device draws more; such a counter was reset or is broken
 
 
@@ -72,6 +73,11 @@ class GpuInstrument:
     def uuid(self) -> str:
         assert self._uuid is not None
         return self._uuid
+
+    @property
+    def others(self) -> int:
+        """Return how many more processes than two engines computed on it at the last reading; 0: unknown."""
+        return max(0, (self.processes or 0) - ENGINES)
 
     def open(self) -> int:
         try:
