@@ -51,6 +51,7 @@ STAGES = (  # In running order: facts first, then what later stages rely on.
     Stage(name="vmm", seconds=40, quick_seconds=20),
     Stage(name="power", seconds=20, quick_seconds=12, needs_gpu=False),
     Stage(name="engines", seconds=170, quick_seconds=120, takes_rest=True),
+    Stage(name="busy_engines", seconds=450, quick_seconds=200, takes_rest=True),
 )
 
 

@@ -15,7 +15,16 @@ import numpy as np
 
 from rose.accept.peer import Peer, PeerError
 from rose.accept.stage import Scope, StageReport
-from rose.accept.stages.gate_processes import KV_TOKENS, PROMPT_TOKENS, Ready, RolledOut, Step, Yield, make_party
+from rose.accept.stages.gate_processes import (
+    KV_TOKENS,
+    PROMPT_TOKENS,
+    SETTLING_NS,
+    Ready,
+    RolledOut,
+    Step,
+    Yield,
+    make_party,
+)
 from rose.clock import Anchor, monotonic_ns
 from rose.events import BUCKETS, DeviceSlice, Event
 from rose.runtime.coserving.accounts.accountant import Accountant
@@ -39,7 +48,6 @@ _WARM_UP_S = 0.4
 _ROUND_LOST_S, END_S = 0.2, 3.0  # Overhead of a round, and reserve for the end of the stage.
 _BUSY_SHARE = 0.4
 _STEPS_MIN, _STEPS_MAX = 2, 4
-SETTLING_NS = 250_000_000  # Serving steps in this time do not count: after a pause a card is slow to reach its clocks.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,7 @@ _LAYER_NS = {"cuda": (400_000, 250_000), "cpu": (800_000, 400_000)}
 _ROLLOUT_REQUESTS = 8
 _WARM_UP_REQUESTS = 4
 _WARM_UP_STEPS = 4
+SETTLING_NS = 250_000_000  # Serving steps in this time do not count: after a pause a card is slow to reach its clocks.
 _IDLE_S = 0.05
 KV_TOKENS = 100_000  # More than needed: memory plays no part in this stage.
 _ENDS_KEPT = 8
@@ -270,25 +271,18 @@ class BusyStep(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """Nanoseconds from the withdrawal of credit until serving runs a layer at full speed, and how much later than
-    alone its next half step ends."""
+    """Time from the withdrawal of credit until serving runs a layer at full speed, and its delay half a step later."""
 
     full_speed_ns: int
-    lost_ns: int
-
-
-class Busy(NamedTuple):
-    steps: tuple[BusyStep, ...]
-    wishes: tuple[Wish, ...]
+    delay_ns: int
 
 
 def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) -> Wish:
     """Return what followed a wish, from the ends of serving's layers, and a step's layers and time alone."""
-    layer_ns = step_ns / layers
-    after = [(begin, end) for begin, end in pairwise(ends_ns) if end > wish_ns]
-    full = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
+    after, layer_ns = [pair for pair in pairwise(ends_ns) if pair[1] > wish_ns], step_ns / layers
+    full_ns = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
     half = after[: max(1, layers // 2)]
-    return Wish(max(0, full - wish_ns), max(0, round(half[-1][1] - wish_ns - len(half) * layer_ns)))
+    return Wish(max(0, full_ns - wish_ns), max(0, round(half[-1][1] - wish_ns - len(half) * layer_ns)))
 
 
 class Ready(NamedTuple):
@@ -305,7 +299,7 @@ class RolledOut(NamedTuple):
     ended: int
 
 
-def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut | Third:
+def make_party(_: Connection, name: str, device: str, page: Path, core: int | None) -> Serving | RollingOut | Stack:
     # The gate, not an MPS daemon of the host, shares the device.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(page.with_name("no-mps"))
     torch.set_num_threads(1)
@@ -315,36 +309,8 @@ def make_party(_: Connection, name: str, device: str, page: Path, core: int | No
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if name == "third":
-        return Third(place)
+        return Stack(place)
     return Serving(place, page) if name == "serving" else RollingOut(place, page)
-
-
-class Third:
-    """A process of neither engine that computes on the device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stack = Stack(device)
-
-    def start(self) -> None:
-        self._stack.size(_LAYER_NS[self._stack.device.type][1])
-
-    def compute(self, until_ns: int) -> None:
-        while monotonic_ns() < until_ns:
-            self._stack.step()
-
-
-class CreditingPlugin(ServingPlugin):
-    """The product's plugin, which may be told how much credit to give."""
-
-    def give(self, work_ns: int, until_ns: int) -> None:
-        assert self._page is not None, "it took the page at its start"
-        self._page.set(Party.SERVING, Field.CREDIT_UNTIL_NS, until_ns)
-        self._page.set(Party.SERVING, Field.CREDIT_NS, self.worked_ns + work_ns)
-
-    @property
-    def worked_ns(self) -> int:
-        """Return rollouts' work beside serving's steps, ever."""
-        return 0 if self._page is None else self._page.get(Party.ROLLOUT, Field.WORK_NS)
 
 
 class Serving:
@@ -353,7 +319,8 @@ class Serving:
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
         self._scheduler = Scheduler()
-        self._plugin = CreditingPlugin(self._scheduler, page, None)
+        self._plugin = ServingPlugin(self._scheduler, page, None)
+        self._page = ArbiterPage(page)  # The plugin is its writer, but for credit that the stage sets.
         self._ends: LayerEnds | None = None  # None: nobody asks when layers end.
         self._step_ns = self._wish_ns = 0
         add_layer_hooks(self._stack, self._note_layer)
@@ -375,80 +342,78 @@ class Serving:
 
     def play(self, arrivals: tuple[tuple[int, int], ...], until_ns: int) -> tuple[Step, ...]:
         """Serve (arrival time, steps) and return every step; no request begins after `until_ns`."""
-        scheduler, plugin = self._scheduler, self._plugin
         queue, steps = deque(arrivals), list[Step]()
-        previous_end_ns = 0
+        launched, previous_end_ns = deque[tuple[Batch, Any]](), 0
         while True:
             now_ns = monotonic_ns()
             while queue and queue[0][0] <= min(now_ns, until_ns):
                 at_ns, count = queue.popleft()
-                scheduler.waiting_queue.append(Request("serving", PROMPT_TOKENS, count, at_ns))
-            plugin.received()
-            batch = scheduler.next_batch()
-            if batch is None:
+                self._scheduler.waiting_queue.append(Request("serving", PROMPT_TOKENS, count, at_ns))
+            begin_ns = monotonic_ns()
+            if not self._launch(launched):
                 if now_ns >= until_ns:
                     return tuple(steps)
                 next_ns = min(queue[0][0], until_ns) if queue else until_ns
                 time.sleep(min(_IDLE_S, max(0.0, (next_ns - monotonic_ns()) / 1e9)))
                 continue
+            batch = launched[0][0]
             arrived_ns = min(r.arrived_ns for r in batch.reqs) if batch.mode == "extend" else 0
-            plugin.begin(batch)
-            scheduler.count(batch)
-            begin_ns = monotonic_ns()
-            self._stack.step()
-            end_ns = monotonic_ns()
-            for request in batch.reqs:
-                request.output_ids.append(0)
-            plugin.end(batch)
+            end_ns = self._await(launched, None)
             steps.append(Step(max(arrived_ns, previous_end_ns), begin_ns, end_ns))
             previous_end_ns = end_ns
 
-    def play_busy(self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool) -> Busy:
+    def play_busy(
+        self, from_ns: int, until_ns: int, work_ns: int | None, wishes: bool
+    ) -> tuple[list[BusyStep], list[Wish]]:
         """Compute decode steps without a pause, one launched ahead as in SGLang's overlapped loop, with credit for
-        `work_ns` beside each (None: the policy's). `wishes`: now and then a request arrives half-way through a step."""
-        scheduler, plugin, layers = self._scheduler, self._plugin, self._stack.shape.layers
+        `work_ns` beside each (None: the policy's). `wishes`: now and then a request arrives half-way through a step.
+        Steps of the first moments are left out."""
+        layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
-        launched: deque[tuple[Batch, Any]] = deque()
-        steps, seen, read_at = list[BusyStep](), list[Wish](), -1
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
         endless = Request("endless", PROMPT_TOKENS, None, from_ns)
-        scheduler.waiting_queue.append(endless)
-        ended_ns, worked_ns = monotonic_ns(), plugin.worked_ns
+        self._scheduler.waiting_queue.append(endless)
+        steps, seen, read_at = list[BusyStep](), list[Wish](), -1
+        ended_ns = worked_ns = 0
         while launched or not endless.ended:
-            plugin.received()
-            if not endless.ended:
-                self._launch(launched)
-            if len(launched) == 1 and not endless.ended:
+            if self._launch(launched) and len(launched) == 1:
                 continue
-            self._await(launched, work_ns)
-            last_ns, last_worked_ns, ended_ns, worked_ns = ended_ns, worked_ns, monotonic_ns(), plugin.worked_ns
+            last_ns, last_worked_ns = ended_ns, worked_ns
+            ended_ns, worked_ns = self._await(launched, work_ns), self._page.get(Party.ROLLOUT, Field.WORK_NS)
+            endless.ended = ended_ns >= until_ns
+            if last_ns < from_ns + SETTLING_NS:
+                continue
             steps.append(BusyStep(ended_ns - last_ns, worked_ns - last_worked_ns))
             if self._ends is not None and len(steps) == read_at:
                 seen.append(after_wish(self._ends.ended_ns(), self._wish_ns, layers, self._step_ns))
             if wishes and len(steps) % _WISH_EVERY == 0 and ended_ns + _WISH_EVERY * self._step_ns < until_ns:
                 read_at = len(steps) + _WISH_READ_AFTER
                 threading.Timer(self._step_ns / 2e9, self._arrive).start()
-            endless.ended = ended_ns >= until_ns
-        return Busy(tuple(steps), tuple(seen))
+        return steps, seen
 
-    def _launch(self, launched: deque[tuple[Batch, Any]]) -> None:
-        batch = self._scheduler.next_batch()
-        assert batch is not None, "one request never ends"
+    def _launch(self, launched: deque[tuple[Batch, Any]]) -> bool:
+        self._plugin.received()
+        if (batch := self._scheduler.next_batch()) is None:
+            return False
         self._plugin.begin(batch)
         self._scheduler.count(batch)
         launched.append((batch, self._stack.launch()))
+        return True
 
-    def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> None:
-        """Wait for the oldest step, and give credit beside the next one if that is a decode."""
+    def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
+        """Wait for the oldest step, give credit beside the next one if that is a decode, and return when it ended."""
         batch, done = launched.popleft()
         if done is not None:
             done.synchronize()
+        end_ns = monotonic_ns()
         for request in batch.reqs:
             request.output_ids.append(0)
         self._plugin.end(batch)
-        decodes = bool(launched) and launched[0][0].mode == "decode" and not self._scheduler.waiting_queue
-        if work_ns is not None and decodes:
-            self._plugin.give(work_ns, monotonic_ns() + round(2 * (self._step_ns + FACTOR_GUESSED * work_ns)))
+        if work_ns is not None and launched and launched[0][0].mode == "decode" and not self._scheduler.waiting_queue:
+            until_ns = monotonic_ns() + round(2 * (self._step_ns + FACTOR_GUESSED * work_ns))
+            self._page.set(Party.SERVING, Field.CREDIT_UNTIL_NS, until_ns)
+            self._page.set(Party.SERVING, Field.CREDIT_NS, self._page.get(Party.ROLLOUT, Field.WORK_NS) + work_ns)
+        return end_ns
 
     def _arrive(self) -> None:
         """Have a request arrive; serving takes its credit back."""

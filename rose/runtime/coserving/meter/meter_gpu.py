@@ -206,6 +206,16 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
+def names() -> tuple[list[str], str]:
+    """Return the names of this host's GPUs, and why there are none if there are none."""
+    try:
+        pynvml.nvmlInit()
+        cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [str(pynvml.nvmlDeviceGetName(card)) for card in cards], "the driver lists none"
+    except pynvml.NVMLError as error:
+        return [], str(error)
+
+
 def survey() -> list[str]:
     """Return one line for each GPU: how its power will be read. Raises NVMLError where NVML cannot be used."""
     lines = []
