@@ -113,7 +113,7 @@ def _runs(pid: int) -> bool:
 def test_the_stages_fit_into_twenty_minutes_and_two_minutes_without_a_gpu():
     assert sum(stage.seconds for stage in STAGES) <= 1200
     assert sum(stage.seconds for stage in STAGES if stage.name not in ("beside", "busy_engines")) <= 480
-    assert sum(stage.quick_seconds for stage in STAGES if not stage.needs_gpu) <= 130
+    assert sum(stage.quick_seconds for stage in STAGES if not stage.needs_gpu) <= 145
 
 
 def test_rose_accept_writes_its_report_and_says_what_is_skipped(tmp_path):
