@@ -60,7 +60,7 @@ def _play(
     deadline_ns = until_ns + round(LATE_S * 1e9)
     with device.lent("rose", "beside", deadline_ns, stretch=STRETCH_MAX, slack_share=1.0):
         if work_ns != 0:
-            device.rollout.tell("play", from_ns, until_ns, watched=False)
+            device.rollout.tell("play", from_ns, until_ns)
         device.serving.tell("play_busy", from_ns, until_ns, work_ns, wishes)
         if work_ns != 0:
             device.hear(device.rollout, deadline_ns)

@@ -45,7 +45,7 @@ LATE_S = 5.0
 _CLOSE_S = 0.1
 _ROUNDS, _QUICK_ROUNDS = 3, 2
 _WARM_UP_S = 0.4
-_ROUND_LOST_S, END_S = 0.2, 3.0  # Overhead of a round, and reserve for the end of the stage.
+END_S = 3.0  # Reserve for the end of the stage.
 _BUSY_SHARE = 0.4
 _STEPS_MIN, _STEPS_MAX = 2, 4
 
@@ -89,16 +89,12 @@ def measure(scope: Scope, report: StageReport) -> None:
     played: dict[str, list[Round]] = {}
     try:
         serving, rollout = device.start(deadline_ns)
-        planned_s = _WARM_UP_S + rounds * sum(length + _ROUND_LOST_S for length in seconds.values())
-        scale = min(1.0, (deadline_ns - monotonic_ns()) / 1e9 / planned_s)
-        if scale <= 0:
-            raise PeerError("no time was left for rounds")
         try:
-            device.play(MODES[1], 0, _WARM_UP_S * scale)  # The gate learns step times.
+            device.play(MODES[1], 0, _WARM_UP_S)  # The gate learns step times.
             for number in range(rounds):
                 turn = number % len(MODES)
                 for mode in (*MODES[turn:], *MODES[:turn]):
-                    one = device.play(mode, number + 1, seconds[mode] * scale)
+                    one = device.play(mode, number + 1, seconds[mode])
                     played.setdefault(mode.name, []).append(one)
         finally:
             _claim(report, device.account(), played, serving, rollout)
@@ -241,7 +237,6 @@ def _claim(
         kept = mode["rollout_steps_per_s"] / idle_steps_per_s if idle_steps_per_s > 0 else 0.0
         if name == YIELD:
             report.claim("gate: rollout steps, gated / ungated of the idle share", kept, "x", 0.7, "higher")
-            report.fact("serving's wish to device free, p99, ms", mode["wish_to_free_p99_ms"])
             report.fact("a rollout layer, ms", round(rollout.step_ns / rollout.layers / 1e6, 3))
         else:
             report.fact(f"rollout steps, {name} / ungated of the idle share", round(kept, 3))
@@ -307,7 +302,6 @@ def mode_figures(rounds: Sequence[Round]) -> dict[str, Any]:
         "steps_given_up": sum(part.abandoned for part in done),
         "requests_ended": sum(part.ended for part in done),
         "layers_on_device_at_yield_max": max((given.on_device for given in yields), default=None),
-        "wish_to_free_p99_ms": quantile_ms([given.free_ns for given in yields], 0.99),
     }
 
 

@@ -256,11 +256,10 @@ class Step(NamedTuple):
 
 
 class Yield(NamedTuple):
-    """Unfinished layers at the wish (`on_device`) and the yield (`left`); the last ended `free_ns` after the wish."""
+    """Unfinished layers at serving's wish and when the step gives way."""
 
     on_device: int
     left: int
-    free_ns: int
 
 
 class BusyStep(NamedTuple):
@@ -423,35 +422,26 @@ class Serving:
 
 
 class WatchedPage(ArbiterPage):
-    """The rollout engine's page; records the device's unfinished layers at each yield while `watched`."""
+    """The rollout engine's page; records the device's unfinished layers at each yield."""
 
     ends: LayerEnds
-    watched = True
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.yields: list[Yield] = []
         self._wish_ns = self._on_device = 0
-        self._given: tuple[int, int, int] | None = None
 
     def serving_wants(self) -> int:
         wish_ns = super().serving_wants()
-        if self.watched and wish_ns and wish_ns != self._wish_ns:
+        if wish_ns and wish_ns != self._wish_ns:
             self._wish_ns, self._on_device = wish_ns, self.ends.unfinished(wish_ns)
         return wish_ns
 
     def open_span(self, party: Party, kind: Span, start_ns: int) -> None:
         super().open_span(party, kind, start_ns)
-        if not self.watched:
-            return
         if kind is Span.YIELD:
             left = 0 if self.ends.on_cores else self.ends.unfinished(self._wish_ns)
-            self._given = (self._wish_ns, self._on_device, left)
-        elif self._given is not None:
-            # Serving has left the device: reading times disturbs nothing.
-            (wish_ns, on_device, left), self._given = self._given, None
-            free_ns = max((end_ns - wish_ns for end_ns in self.ends.ended_ns()), default=0)
-            self.yields.append(Yield(on_device, left, max(0, free_ns)))
+            self.yields.append(Yield(self._on_device, left))
 
 
 class RollingOut:
@@ -480,9 +470,8 @@ class RollingOut:
             times_ns.append(monotonic_ns() - began_ns)
         return Ready(stack.shape.layers, min(times_ns))
 
-    def play(self, from_ns: int, until_ns: int, watched: bool = True) -> RolledOut:
-        """Run steps in [from_ns, until_ns); a step unfinished at the end does not count. `watched`: look at the device
-        at each yield, which takes time of it."""
+    def play(self, from_ns: int, until_ns: int) -> RolledOut:
+        """Run steps in [from_ns, until_ns); a step unfinished at the end does not count."""
         page, view, telemetry, scheduler = self._page, self._view, self._telemetry, self._scheduler
         gate = RolloutGate(
             page,
@@ -495,7 +484,7 @@ class RollingOut:
             run_ahead=RunAhead() if self._stack.device.type == "cuda" else None,
             on_preemptible=lambda: None,
         )
-        page.yields, page.watched, view.ended = [], watched, 0
+        page.yields, view.ended = [], 0
         steps = abandoned = 0
 
         def over() -> bool:
