@@ -34,6 +34,7 @@ _RATE_PER_LIVE, _CALIBRATIONS, _BUDGET_FACTOR = 0.4, 2, 3
 #: Lengths of a round, its overhead, a calibration, and a kill with what is before and after it. In a quick run: a part.
 _ROUND_S, _ROUND_EXTRA_S, _CALIBRATION_S, _KILL_S, _QUICK_PART = 25.0, 3.0, 8.0, 20.0, 0.2
 _CREDIT_BEFORE_S, _CREDIT_WAIT_S, _LOOK_S, _GONE_S = 2.0, 2.0, 0.0005, 0.2
+_WARM_UP, _CALIBRATION = 50, 100  # Numbers of rounds: each has prompts of its own, which no prefix cache has.
 _KILL_LIVE, _KILL_PROMPT_TOKENS, _KILL_SEED = 2, 32, 7000
 _DECODING_S, _DECODED_MAX = 9.0, 1500  # Serving decodes for so long in a kill: until the lease has ended.
 #: Steps that are queued when credit ends, and may take longer; the next one against one alone.
@@ -59,7 +60,7 @@ class _Busy:
 
     def play_rounds(self) -> None:
         for policy in (SHARE_ALL, ROSE):  # In the first play both engines compile kernels.
-            self._play(policy, 0, 3.0, 1.0)
+            self._play(policy, _WARM_UP, 3.0, 1.0)
         for number, (load, live) in enumerate(LIVE.items()):
             rate_per_s = self._calibrate(live)
             plays = len(PLAYED) * (len(LIVE) - number)
@@ -75,7 +76,7 @@ class _Busy:
         """Return the rate at which serving alone has so many live requests; set the budgets that it then meets."""
         rate_per_s, seconds = _RATE_PER_LIVE * live, max(3.0, self._part * _CALIBRATION_S)
         for attempt in range(_CALIBRATIONS):
-            one = self._play(SOLO, 100 * live + attempt, seconds, rate_per_s)
+            one = self._play(SOLO, _CALIBRATION * live + attempt, seconds, rate_per_s)
             rate_per_s *= live / mean_live(one, self._arrivals(seconds, rate_per_s))
         self._scene = replace(self._scene, budgets=budgets_of(one, _BUDGET_FACTOR))
         return rate_per_s
