@@ -86,7 +86,11 @@ scipy, numba, aiohttp, safetensors, tokenizers and cuda-bindings. Carry this fol
     sh accept.sh --quick
 
 which unpacks it to /tmp/rose-gpu-kit (ROSE_KIT names another folder) and proves ROSE on the first GPU, a stage at a
-time. Without --quick it takes eight minutes at most; --only STAGE runs one stage, --json FILE keeps the report.
+time. Without --quick it takes twenty minutes at most; --only STAGE runs one stage, --json FILE keeps the report. What
+rollouts beside live requests cost is told by two stages, in four and eight minutes:
+
+    sh accept.sh --only beside --json beside.json
+    sh accept.sh --only busy_engines --json busy_engines.json
 
 Engines of this kit run without the package sglang-kernel, with plain torch and Triton: that shows that the mechanisms
 work on the card; its speed is not SGLang's. Where sglang-kernel is installed, it is used.

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from rose.accept import report as reports
 from rose.accept.report import ROOT, Report, phase
 from rose.errors import UserError
 from rose.terminal import Screen, echo
@@ -29,7 +28,9 @@ Part = Callable[[Report, Path], None]
 
 def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = ()) -> argparse.ArgumentParser:
     """Return a parser with the options of every suite; with `folder` and `only` if the suite has a disk and parts."""
-    parser = reports.arguments(about or "")
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--quick", action="store_true", help="under a minute; claims nothing about tails")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there as well")
     if only:
         parser.add_argument("--only", action="append", choices=[*only], help="measure this part alone; may be repeated")
     if folder:
@@ -37,6 +38,16 @@ def arguments(about: str | None, *, folder: bool = False, only: Iterable[str] = 
         about_folder = "on the disk to measure; else the current folder"
         parser.add_argument("--folder", type=Path, default=Path.cwd(), metavar="FOLDER", help=about_folder)
     return parser
+
+
+def finish(report: Report, file: Path | None) -> None:
+    """Print the report and write it to `file`. A report without claims never replaces an earlier file."""
+    report.show()
+    if file is not None and not report.claims:
+        echo(f"nothing was measured: {file} is left as it is", err=True)
+    elif file is not None:
+        file.write_text(report.text())
+        echo(f"written to {file}", err=True)
 
 
 @contextmanager
@@ -56,7 +67,7 @@ def measured(report: Report, file: Path | None, home: Path | None = None) -> Ite
         echo(str(error), err=True)
         code = 1
     finally:
-        reports.finish(report, file)
+        finish(report, file)
     if code:
         sys.exit(code)
 

@@ -218,7 +218,7 @@ def accept(
     ] = False,
     report: Annotated[Path | None, typer.Option("--json", help="Write the report there, after every stage.")] = None,
 ) -> None:
-    """Prove on this host's GPU what ROSE stands on: at most eight minutes, each claim beside its target."""
+    """Prove on this host's GPU what ROSE stands on: at most twenty minutes, each claim beside its target."""
     from rose.accept.command import accept as run_stages
 
     with user_errors():

@@ -23,10 +23,13 @@ from rose.accept.coserve.rounds import (
 )
 from rose.accept.coserve.worker import Worker
 from rose.accept.report import Report, phase
+from rose.config import FleetConfig
+from rose.runtime.engines import models
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.preflight import PreflightError, require_gpu
 from rose.runtime.traffic import trace as traces
 from rose.runtime.traffic.trace import Trace
+from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.terminal import echo
 
 #: Calibration wants serving alone to keep the device busy for a share between these.
@@ -59,7 +62,7 @@ def main() -> None:
 def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
     echo(f"serving's arrivals are of {given.trace.name}", err=True)
     gpu = None if given.gpu is None else Gpu(given.gpu)
-    models = None if given.model is None else Models(given.model, given.model)
+    checkpoints = _built_in(folder) if given.model is None else Models(given.model, given.model)
     whole = account.mooncake(given.trace) if ".jsonl" in given.trace.suffixes else traces.read(given.trace)
     trace = traffic.scaled(whole, *(traffic.CORE_TOKENS_MAX if gpu is None else _GPU_TOKENS_MAX))
     cores = Cores.available(gpu)
@@ -71,9 +74,9 @@ def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
         "device_cores": cores.device,
         "host_cores": cores.host,
     }
-    with opened(folder, cores, gpu, models) as host, Worker("serving") as serving, Worker("rollout") as rollout:
+    with opened(folder, cores, gpu, checkpoints) as host, Worker("serving") as serving, Worker("rollout") as rollout:
         with phase("engines: serving, rollout"):
-            host.start(["serving", "rollout"])
+            overhead.start(host, ["serving", "rollout"])
         scene = Scene(
             host=host,
             serving=serving,
@@ -95,6 +98,15 @@ def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
         if gpu is None:
             pressure.measure(report, host, rollout, _TURNS, trials=30)
         overhead.measure(report, host, serving, starts=2, trials=25)
+
+
+def _built_in(folder: Path) -> Models:
+    """Return the small model and an untrained policy, made in `folder`."""
+    rollout = folder / "rollout-model"
+    rollout.mkdir()
+    Policy(PolicyShape()).save(rollout)
+    cache: Path = FleetConfig.model_fields["cache"].default.expanduser()
+    return Models(models.resolve(models.SMOLLM2, cache, lambda text: echo(text, err=True)), rollout)
 
 
 def _compare(

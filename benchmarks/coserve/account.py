@@ -2,10 +2,9 @@
 
 import gzip
 import json
-import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,13 +124,6 @@ def _overlap(interval: tuple[int, int], others: Sequence[tuple[int, int]]) -> in
         total += max(0, min(end, others[at][1]) - max(start, others[at][0]))
         at += 1
     return total
-
-
-def ratios(rounds: dict[str, list[Round]], policy: str, base: str, figure: Callable[[Round], float]) -> list[float]:
-    """Return `figure` of a policy over that of `base`, round by round; a round without either is left out."""
-    by_number = {one.number: figure(one) for one in rounds.get(base, [])}
-    pairs = [(figure(one), by_number[one.number]) for one in rounds.get(policy, []) if one.number in by_number]
-    return [over / under for over, under in pairs if under > 0 and not math.isnan(over)]
 
 
 def summary(values: Sequence[float], seed: int = 0) -> dict[str, object]:

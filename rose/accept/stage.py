@@ -46,10 +46,12 @@ STAGES = (  # In running order: facts first, then what later stages rely on.
     Stage(name="host", seconds=35, quick_seconds=25, needs_gpu=False),
     Stage(name="cuda_tests", seconds=60, quick_seconds=45),
     Stage(name="gate", seconds=85, quick_seconds=25, needs_gpu=False),
+    Stage(name="beside", seconds=240, quick_seconds=60, needs_gpu=False),
     Stage(name="weights", seconds=70, quick_seconds=20, needs_gpu=False),
     Stage(name="vmm", seconds=40, quick_seconds=20),
     Stage(name="power", seconds=20, quick_seconds=12, needs_gpu=False),
     Stage(name="engines", seconds=170, quick_seconds=120, takes_rest=True),
+    Stage(name="busy_engines", seconds=450, quick_seconds=200, takes_rest=True),
 )
 
 

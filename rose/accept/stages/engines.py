@@ -93,6 +93,25 @@ _CORES = _Lengths(warm_up_s=2, calibration_s=3, round_s=4, rounds_max=1)
 
 def measure(scope: Scope, report: StageReport) -> None:
     """Raises SkippedError if engines cannot run."""
+    with opened_parts(scope, report) as parts:
+        small = engine_models.layers(parts.shape, _SYNC_LAYERS)
+        lengths = _FULL if not scope.quick else _CORES if scope.gpu is None else _QUICK
+        versions = Background("publishing", partial(publish_versions, small, scope.folder / "store"))
+        restart_s = max(_RESTART_S, _RESTART_SHARE * parts.start())
+        parts.run("hooks", 0, parts.check_hooks)
+        with suppress(Exception):  # The sync reports the failure. Rounds are not measured beside it.
+            versions.result(timeout_s=15.0)
+        parts.run("rounds", lengths.rounds_s, partial(parts.play_rounds, lengths))
+        parts.run("rollout engine killed", _KILL_S, partial(parts.fault, kill_rollout, 7))
+        if parts.run("rollout engine started anew", restart_s, partial(parts.restart, scope.folder / "small", small)):
+            parts.run("serving engine killed", _KILL_S, partial(parts.fault, kill_serving, 8))
+            bring = partial(sync, parts.host, versions, report)
+            parts.run("sync", _SYNC_S, lambda: Background("sync", bring).result(parts.left_s))
+
+
+@contextmanager
+def opened_parts(scope: Scope, report: StageReport) -> Iterator[Parts]:
+    """Yield the parts of a stage with two engines, which are not started yet. Raises SkippedError."""
     until_s = time.monotonic() + scope.seconds - _MARGIN_S
     if importlib.util.find_spec("sglang") is None:
         raise SkippedError(
@@ -103,9 +122,7 @@ def measure(scope: Scope, report: StageReport) -> None:
             f"SGLang's kernels are not installed: install the package sglang-kernel, or set {gpu.NATIVE_KERNELS}=1 to "
             "prove the mechanisms with plain torch and Triton"
         )
-    on_cores = scope.gpu is None
-    shape = engine_models.SMALL if on_cores else _shape_that_fits(scope)
-    small = engine_models.layers(shape, _SYNC_LAYERS)
+    shape = engine_models.SMALL if scope.gpu is None else _shape_that_fits(scope)
     models = Models(*(engine_models.write(scope.folder / role, shape) for role in (SERVING, ROLLOUT)))
     report.fact("layers", shape.num_hidden_layers)
     report.fact("parameters", engine_models.parameter_count(shape))
@@ -113,19 +130,7 @@ def measure(scope: Scope, report: StageReport) -> None:
     with ExitStack() as stack:
         host = stack.enter_context(opened(scope.folder, Cores.available(device), device, models))
         stack.callback(_end, host, report)
-        lengths = _FULL if not scope.quick else _CORES if on_cores else _QUICK
-        parts = Parts(report, host, stack.enter_context(Worker("serving")), lengths, until_s)
-        versions = Background("publishing", partial(publish_versions, small, scope.folder / "store"))
-        restart_s = max(_RESTART_S, _RESTART_SHARE * parts.start())
-        parts.run("hooks", 0, parts.check_hooks)
-        with suppress(Exception):  # The sync reports the failure. Rounds are not measured beside it.
-            versions.result(timeout_s=15.0)
-        parts.run("rounds", lengths.rounds_s, parts.play_rounds)
-        parts.run("rollout engine killed", _KILL_S, partial(parts.fault, kill_rollout, 7))
-        if parts.run("rollout engine started anew", restart_s, partial(parts.restart, scope.folder / "small", small)):
-            parts.run("serving engine killed", _KILL_S, partial(parts.fault, kill_serving, 8))
-            bring = partial(sync, host, versions, report)
-            parts.run("sync", _SYNC_S, lambda: Background("sync", bring).result(parts.left_s))
+        yield Parts(report, host, stack.enter_context(Worker("serving")), shape, until_s)
 
 
 def _shape_that_fits(scope: Scope) -> PolicyShape:
@@ -144,10 +149,13 @@ def _shape_that_fits(scope: Scope) -> PolicyShape:
 
 
 class Parts:
-    def __init__(self, report: StageReport, host: Host, serving: Worker, lengths: _Lengths, until_s: float) -> None:
+    """Parts of a stage with two engines, within the stage's time."""
+
+    def __init__(self, report: StageReport, host: Host, serving: Worker, shape: PolicyShape, until_s: float) -> None:
         on_cores = host.gpu is None
         lengths_max = traffic.CORE_TOKENS_MAX if on_cores else _GPU_LENGTHS_MAX
-        self._report, self._host, self._serving, self._lengths = report, host, serving, lengths
+        self._report, self.host, self._serving, self.shape = report, host, serving, shape
+        self._stage = report.benchmark.rpartition(".")[2]
         self._until_s = until_s
         self._trace = traffic.scaled(traces.read(traffic.SAMPLE), *lengths_max)
         self._prompt_tokens_max = min(int(self._trace.prompt_tokens.max()), lengths_max[0])
@@ -170,7 +178,7 @@ class Parts:
         except Exception as error:
             traceback.print_exc()
             report.fact(f"{name}, failure", f"{type(error).__name__}: {error}")
-            report.claim(f"engines: {name} could be measured", 0, "", 1, "higher")
+            report.claim(f"{self._stage}: {name} could be measured", 0, "", 1, "higher")
             return False
         report.fact(f"{name}, seconds", round(time.monotonic() - began_s, 1))
         return True
@@ -179,12 +187,12 @@ class Parts:
         """Start both engines side by side, since their needs are known to fit; return the seconds."""
         began_s = time.monotonic()
         for name in (SERVING, ROLLOUT):
-            self._host.launch(name)
+            self.host.launch(name)
         for name in (SERVING, ROLLOUT):
-            self._host.wait_ready(name)
+            self.host.wait_ready(name)
             self._report.fact(f"{name} engine started, seconds", round(time.monotonic() - began_s, 1))
         took_s = time.monotonic() - began_s
-        self._report.claim("engines: both engines started", took_s, "s", 90, "lower")
+        self._report.claim(f"{self._stage}: both engines started", took_s, "s", 90, "lower")
         return took_s
 
     def check_hooks(self) -> None:
@@ -192,21 +200,21 @@ class Parts:
         accepted = 0
         roles: tuple[Literal["serving", "rollout"], ...] = ("serving", "rollout")
         for role in roles:
-            if (seen := described(self._host.page.path, role)) is None or seen.refused:
+            if (seen := described(self.host.page.path, role)) is None or seen.refused:
                 self._report.fact(f"{role} hooks", "missing" if seen is None else seen.refused)
                 continue
             accepted += role == SERVING or seen.compute_mechanism.endswith("layer-yield")
             self._report.fact(f"{role} mechanisms", f"{seen.compute_mechanism}, {seen.memory_mechanism}")
             with suppress(OSError, ValueError):
-                with urllib.request.urlopen(f"{self._host.engines[role].url}/server_info", timeout=10) as answer:
+                with urllib.request.urlopen(f"{self.host.engines[role].url}/server_info", timeout=10) as answer:
                     info = json.loads(answer.read())
                 names = ("attention_backend", "sampling_backend", "disable_overlap_schedule", "cuda_graph_config")
                 self._report.fact(f"{role} arguments", {name: info.get(name) for name in names})
         self._report.claim("engines: hooks accepted", accepted, "engines", 2, "higher")
 
-    def play_rounds(self) -> None:
+    def play_rounds(self, lengths: _Lengths) -> None:
         """Play rounds of serving alone and beside rollouts while the later parts still fit."""
-        lengths, report = self._lengths, self._report
+        report = self._report
         played: dict[str, list[Round]] = {SOLO: [], IDLE: []}
         with Worker("rollout") as rollout:
             self._play(rollout, IDLE, -1, 20, lengths.warm_up_s)  # In the first play both engines compile kernels.
@@ -232,10 +240,10 @@ class Parts:
 
     def fault(self, act: Callable[[Scene, StageReport, traffic.Arrivals], None], number: int) -> None:
         with Worker("rollout") as rollout:
-            act(self._scene(rollout), self._report, self._arrivals(number, seconds=5.0))
+            act(self.scene(rollout), self._report, self._arrivals(number, seconds=5.0))
 
     def restart(self, folder: Path, small: PolicyShape) -> None:
-        host, began_s = self._host, time.monotonic()
+        host, began_s = self.host, time.monotonic()
         host.stop([ROLLOUT])
         host.models = replace(host.models, rollout=engine_models.write(folder, small))
         host.launch(ROLLOUT)
@@ -244,11 +252,11 @@ class Parts:
 
     def _play(self, rollout: Worker, policy: str, number: int, window: int, seconds: float) -> Round:
         seed = 16 * window + (policy == IDLE)
-        return self._scene(rollout).play(policy, number, self._arrivals(window, seconds), seconds, seed)
+        return self.scene(rollout).play(policy, number, self._arrivals(window, seconds), seconds, seed)
 
-    def _scene(self, rollout: Worker) -> Scene:
+    def scene(self, rollout: Worker) -> Scene:
         return Scene(
-            host=self._host,
+            host=self.host,
             serving=self._serving,
             rollout=rollout,
             turns=_TURNS,

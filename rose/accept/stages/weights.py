@@ -21,6 +21,7 @@ import torch
 
 from rose.accept.report import phase
 from rose.accept.stage import Scope, StageReport
+from rose.accept.stages.host import median_s
 from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.weights.parameters import EngineWeights
@@ -53,7 +54,7 @@ _STEPS_AFTER = 5
 _SCALE = 0.02
 _WARM_STEPS = 3
 _POLL_S = 0.002
-_BUS_BYTES, _BUS_ROUNDS = 256 << 20, 5
+_BUS_BYTES = 256 << 20
 _FLIPPED = "model.layers.0.mlp.down_proj.weight"
 _PAUSE_TARGET = 3
 
@@ -90,17 +91,10 @@ def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
 
 
 def _bus_bytes_per_s(device: torch.device) -> float:
-    """Return the best rate from pinned host memory to the device."""
+    """Return the usual rate from pinned host memory to the device."""
     host = torch.empty(_BUS_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(_BUS_BYTES, dtype=torch.uint8, device=device)
-    took_s = []
-    for _ in range(_BUS_ROUNDS):
-        torch.cuda.synchronize()
-        began_s = time.perf_counter()
-        target.copy_(host, non_blocking=True)
-        torch.cuda.synchronize()
-        took_s.append(time.perf_counter() - began_s)
-    return _BUS_BYTES / min(took_s)
+    return _BUS_BYTES / median_s(torch, lambda: target.copy_(host, non_blocking=True))
 
 
 def _shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:

@@ -256,7 +256,6 @@ STEP_TIME_NS = 60_000_000_000
 #: An engine that is held and worked for less of the last second gets on with nothing, but for a serving step's time.
 WORKED_SHARE_MIN = 0.02
 HELD_NS_MAX = 250_000_000
-ENGINES = 2  # That compute on a lent device.
 
 
 class DeviceAgent:
@@ -547,7 +546,7 @@ class DeviceAgent:
                         self._failure = f"its page {self._page.path} was removed or replaced"
                         return
                     self._close_slices(now_ns)
-                    self._page.set(Party.AGENT, Field.OTHERS, max(0, (self._meter.processes or 0) - ENGINES))
+                    self._page.set(Party.AGENT, Field.OTHERS, self._meter.others)
                     self._tell_withheld()
                 if now_ns - told_ns >= STEP_TIME_NS:
                     told_ns = now_ns

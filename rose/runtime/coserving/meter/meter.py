@@ -120,9 +120,9 @@ class DeviceMeter:
             self._thread.start()
 
     @property
-    def processes(self) -> int | None:
-        """Return how many processes computed on a GPU at the last reading; None: unknown, or cores."""
-        return self._instrument.processes if isinstance(self._instrument, GpuInstrument) else None
+    def others(self) -> int:
+        """Return how many processes beside two engines computed on a GPU at the last reading; 0: unknown, or cores."""
+        return self._instrument.others if isinstance(self._instrument, GpuInstrument) else 0
 
     def stop(self) -> None:
         """Take a last reading and end, within seconds even if the driver hangs. Safe to call twice."""

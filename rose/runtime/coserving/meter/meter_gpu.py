@@ -10,6 +10,7 @@ import pynvml
 from rose.clock import monotonic_ns
 from rose.events import NOT_MEASURED, Power
 
+ENGINES = 2  # That compute on a lent device.
 POWER_MW_MAX = 2_500_000  # no device draws more; such a counter was reset or is broken
 
 
@@ -72,6 +73,11 @@ class GpuInstrument:
     def uuid(self) -> str:
         assert self._uuid is not None
         return self._uuid
+
+    @property
+    def others(self) -> int:
+        """Return how many more processes than two engines computed on it at the last reading; 0: unknown."""
+        return max(0, (self.processes or 0) - ENGINES)
 
     def open(self) -> int:
         try:
@@ -198,6 +204,16 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
         if error.value in _NOT_OFFERED:
             return None
         raise
+
+
+def names() -> tuple[list[str], str]:
+    """Return the names of this host's GPUs, and why there are none if there are none."""
+    try:
+        pynvml.nvmlInit()
+        cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [str(pynvml.nvmlDeviceGetName(card)) for card in cards], "the driver lists none"
+    except pynvml.NVMLError as error:
+        return [], str(error)
 
 
 def survey() -> list[str]:
