@@ -24,7 +24,8 @@ _SPREAD_WEIGHT = 0.05  # ... a mean over about 1 / weight steps, ...
 _SPREAD_MIN_SHARE = 0.05  # ... and at least this share of the prediction.
 _SPREAD_FIRST_SHARE = 0.5
 CHANGED_STEPS = 4
-_RIDGE = 1e-6
+_RIDGES = (1e-6, 1e-6, 1e-6)
+_PREFILL_RIDGES = (1e-6, 1e-6, 1.0)  # Short prompts say nothing of attention: its share drowns in their noise.
 _KNOWN_UP_TO = 1.25  # A fit is taken as known up to so many times the largest features that it learned from.
 _PREFILL_SCALE = (
     1.0,
@@ -45,6 +46,7 @@ class LinearFit:
     gram: _Matrix  # Sum over observations, with forgetting, of x times x transposed.
     moment: _Vector  # Sum over observations, with forgetting, of x times duration.
     scale: _Vector
+    ridges: _Vector
     weights: _Vector
     count: int = 0
     spread_ns: float = 0.0
@@ -54,9 +56,9 @@ class LinearFit:
     largest: _Vector = ()  # Of each feature.
 
     @classmethod
-    def prior(cls, scale: _Vector) -> LinearFit:
+    def prior(cls, scale: _Vector, ridges: _Vector = _RIDGES) -> LinearFit:
         zeros = (0.0,) * len(scale)
-        return cls((zeros,) * len(scale), zeros, scale, zeros)
+        return cls((zeros,) * len(scale), zeros, scale, ridges, zeros)
 
     @property
     def fitted(self) -> bool:
@@ -80,7 +82,7 @@ class LinearFit:
                 side = 1 if error > 0 else -1
                 beyond = (self.beyond if self.beyond * side > 0 else 0) + side
                 if abs(beyond) == CHANGED_STEPS:
-                    anew = replace(LinearFit.prior(self.scale), count=WARM_UP_STEPS, error_share=share)
+                    anew = replace(LinearFit.prior(self.scale, self.ridges), count=WARM_UP_STEPS, error_share=share)
                     return anew.observe(features, duration_ns)
             duration_ns = predicted + taken
             spread += _SPREAD_WEIGHT * (abs(taken) - spread)
@@ -91,9 +93,11 @@ class LinearFit:
             for row, a in zip(self.gram, x, strict=True)
         )
         moment = tuple(FORGETTING * old + a * duration_ns for old, a in zip(self.moment, x, strict=True))
-        weights = _non_negative(gram, moment)
+        weights = _non_negative(gram, moment, self.ridges)
         largest = tuple(map(max, self.largest or features, features))
-        return LinearFit(gram, moment, self.scale, weights, self.count + 1, spread, share, beyond, bound, largest)
+        return LinearFit(
+            gram, moment, self.scale, self.ridges, weights, self.count + 1, spread, share, beyond, bound, largest
+        )
 
     def knows(self, features: tuple[float, ...]) -> bool:
         """Return whether such a step is within what was learned, or little beyond."""
@@ -107,16 +111,16 @@ class LinearFit:
         return sum(w * feature * s for w, feature, s in zip(self.weights, features, self.scale, strict=True))
 
 
-def _non_negative(gram: _Matrix, moment: _Vector) -> _Vector:
-    """Return the w >= 0 that minimises w @ (gram + ridge) @ w - 2 * w @ moment."""
+def _non_negative(gram: _Matrix, moment: _Vector, ridges: _Vector) -> _Vector:
+    """Return the w >= 0 that minimises w @ (gram + ridges) @ w - 2 * w @ moment."""
     every = range(len(moment))
-    weights = _solve(gram, moment, every)
+    weights = _solve(gram, moment, ridges, every)
     if min(weights) >= 0:
         return weights
     best, best_cost = (0.0,) * len(moment), 0.0
     for size in range(1, len(moment)):
         for kept in combinations(every, size):
-            part = _solve(gram, moment, kept)
+            part = _solve(gram, moment, ridges, kept)
             cost = -sum(weight * moment[index] for weight, index in zip(part, kept, strict=True))
             if min(part) >= 0 and cost < best_cost:
                 by_index = dict(zip(kept, part, strict=True))
@@ -124,10 +128,10 @@ def _non_negative(gram: _Matrix, moment: _Vector) -> _Vector:
     return best
 
 
-def _solve(gram: _Matrix, moment: _Vector, kept: Sequence[int]) -> _Vector:
-    """Return the w of (gram + ridge) @ w = moment for the coefficients `kept`, by Gaussian elimination without
+def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int]) -> _Vector:
+    """Return the w of (gram + ridges) @ w = moment for the coefficients `kept`, by Gaussian elimination without
     pivoting: the matrix is positive definite (Golub and Van Loan, "Matrix Computations", section 4.2)."""
-    rows = [[gram[i][j] + (_RIDGE if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
+    rows = [[gram[i][j] + (ridges[i] if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
     size = len(rows)
     for at in range(size):
         pivot = rows[at]
@@ -157,7 +161,7 @@ class StepTimes:
 
     @classmethod
     def unknown(cls) -> StepTimes:
-        return cls(LinearFit.prior(_PREFILL_SCALE), LinearFit.prior(_DECODE_SCALE))
+        return cls(LinearFit.prior(_PREFILL_SCALE, _PREFILL_RIDGES), LinearFit.prior(_DECODE_SCALE))
 
     def observe_prefill(self, tokens: int, pairs: float, duration_ns: int) -> StepTimes:
         return StepTimes(self.prefill.observe((1.0, tokens, pairs), duration_ns), self.decode)

@@ -82,6 +82,16 @@ def test_a_long_prompt_is_known_to_take_more_than_in_proportion():
     assert trained(observe).prefill_ns(8192) == pytest.approx(6_000_000 + 80_000 * 8192 + 20 * 8192**2, rel=0.02)
 
 
+@given(seed=st.integers(0, 2**16))
+def test_prompts_of_nearly_one_length_let_no_long_prompt_seem_longer_than_in_proportion(seed):
+    def observe(times, draw):
+        tokens = int(draw.integers(40, 57))
+        return times.observe_prefill(tokens, attended(tokens), int(110_000_000 * draw.uniform(0.8, 1.25)))
+
+    times = trained(observe, seed=seed)
+    assert times.prefill_ns(349) <= 1.1 * times.prefill_ns(48) * 349 / 48
+
+
 def test_a_step_far_beyond_what_was_learned_is_not_known():
     times = StepTimes.unknown()
     for context in range(100, 1100, 100):
