@@ -117,6 +117,8 @@ def _compare(
     with phase(f"{load}: calibration, serving alone"):
         rate, budgets = _calibrate(report, given.gpu is not None, scene, trace, load)
     scene = replace(scene, budgets=budgets)
+    if load != LIGHT:  # Such budgets are made of requests that are all equal.
+        scene = replace(scene, max_prompt_tokens=(_LIVE_TOKENS if given.gpu is None else _GPU_LIVE_TOKENS)[0])
     played: dict[str, list[Round]] = {name: [] for name in policies}
     try:
         for number in range(given.rounds):

@@ -78,7 +78,8 @@ class _Busy:
         for attempt in range(_CALIBRATIONS):
             one = self._play(SOLO, _CALIBRATION * live + attempt, seconds, rate_per_s)
             rate_per_s *= live / mean_live(one, self._arrivals(seconds, rate_per_s))
-        self._scene = replace(self._scene, budgets=budgets_of(one, _BUDGET_FACTOR))
+        budgets = budgets_of(one, _BUDGET_FACTOR)
+        self._scene = replace(self._scene, budgets=budgets, max_prompt_tokens=self._tokens[0])
         return rate_per_s
 
     def _play(self, policy: str, number: int, seconds: float, rate_per_s: float) -> Round:
