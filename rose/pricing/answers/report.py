@@ -18,8 +18,8 @@ def sections(
     probes: Path | None = None,
     threshold: float | None = None,
 ) -> dict[str, Section]:
-    """Return the answers to QUESTIONS, or to one of them, by name. Raises PricingError for probes that cannot be used,
-    and where only verifiers are asked for and there are no probes."""
+    """Return the answers to QUESTIONS, or to one of them, by name. Raises PricingError for unusable probes, and for
+    `only` verifiers without probes."""
     made = {}
     if only in (None, "cost"):
         made["cost"] = cost.cost(run, by)

@@ -40,7 +40,7 @@ class DeviceHour:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Events of a device-hour: `slices` with their time in the hour by bucket, `tokens`, `syncs`, power `readings`.
-    `late` counts events recorded after a closed period was priced; they are in no other field."""
+    `late` counts events recorded after a closed period was priced; other fields lack them."""
 
     slices: tuple[Row, ...]
     tokens: tuple[Row, ...]
