@@ -17,7 +17,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class HostMemory:
-    """Anonymous files of the host. `limit_bytes`: what this process may take; None: no limit."""
+    """Anonymous files of the host. `limit_bytes`: limit of this process; None: no limit."""
 
     device = torch.device("cpu")
     granularity = mmap.PAGESIZE
