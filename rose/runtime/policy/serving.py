@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rose.runtime.policy.slack import ServingLoad
 
 LAST_REQUESTS = 100  # Number of "last" requests.
-_LEAST_REQUESTS = 20  # A share is made of at least these.
-FORGET_NS = 60_000_000_000  # Lateness is forgotten after this: a hundred requests alone could bar lending for hours.
+_LEAST_REQUESTS = 20  # A share needs at least these.
+FORGET_NS = 60_000_000_000  # Lateness is forgotten: otherwise a hundred requests could bar lending for hours.
 
 
 @dataclass(frozen=True, slots=True)

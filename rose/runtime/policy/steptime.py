@@ -51,7 +51,7 @@ class LinearFit:
     error_share: float = 0.0
     beyond: int = 0
     bound: tuple[tuple[float, ...], float] | None = field(default=None)  # Bounds all other observations in proportion.
-    largest: _Vector = ()  # Of each feature.
+    largest: _Vector = ()  # The largest value of each feature.
 
     @classmethod
     def prior(cls, scale: _Vector) -> LinearFit:
@@ -96,7 +96,7 @@ class LinearFit:
         return LinearFit(gram, moment, self.scale, weights, self.count + 1, spread, share, beyond, bound, largest)
 
     def knows(self, features: tuple[float, ...]) -> bool:
-        """Return whether such a step is within what was learned, or little beyond."""
+        """Return whether such a step is close to the learned ones."""
         pairs = zip(features, self.largest, strict=True)
         return self.fitted and all(wanted <= _KNOWN_UP_TO * learned for wanted, learned in pairs)
 
@@ -143,7 +143,7 @@ def _solve(gram: _Matrix, moment: _Vector, kept: Sequence[int]) -> _Vector:
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """Return the most that a step of other features takes if none grows faster than in proportion."""
+    """Return the upper bound of a step of other features if none grows faster than in proportion."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
@@ -166,8 +166,8 @@ class StepTimes:
         return StepTimes(self.prefill, self.decode.observe((1.0, batch, context_tokens), duration_ns))
 
     def prefill_ns(self, tokens: int, pairs: float | None = None) -> int | None:
-        """Return T_prefill in nanoseconds of `tokens` new tokens, of one prompt without a cached prefix if `pairs` is
-        left out."""
+        """Return T_prefill in nanoseconds of `tokens` new tokens; without `pairs`, of one prompt without a cached
+        prefix."""
         return _whole(self.prefill.predict_ns((1.0, tokens, attended(tokens) if pairs is None else pairs)))
 
     def decode_ns(self, batch: float, context_tokens: float) -> int | None:
@@ -178,7 +178,7 @@ class StepTimes:
         return self.decode.knows((1.0, batch, context_tokens))
 
     def prefill_tokens_within(self, limit_ns: int, prefix_tokens: int = 0) -> int | None:
-        """Return the most tokens after a prefix whose prefill is predicted within `limit_ns`; None while unknown."""
+        """Return the most tokens after a prefix whose prefill is predicted within `limit_ns`; None if unknown."""
         fit = self.prefill
         if not fit.fitted:
             return None
