@@ -23,8 +23,7 @@ NAMES: tuple[str, ...] = (
     *(f"{kind}{row}{col}" for kind in ("AT", "F", "H") for row in range(SIDE_MAX) for col in range(SIDE_MAX)),
 )
 
-#: Rows of the embedding table: the names, rounded up for tensor kernels.
-SIZE = 256
+SIZE = 256  #: Rows of the embedding table: the names, rounded up for tensor kernels.
 
 _ID = {name: index for index, name in enumerate(NAMES)}
 
