@@ -26,7 +26,7 @@ class TrainTime:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """Count the time inside as training, unless the page is away, as between two starts. Raises
+        """Count the time inside as training, except while the page is missing between starts. Raises
         DeviceTakenError."""
         if (page := self._present()) is None:
             yield
@@ -57,7 +57,7 @@ def _attached(path: Path) -> ArbiterPage:
 
 
 def page_of(device_id: str) -> Path:
-    """Return the page of a device of this host whose agent runs. Raises NoPageError naming the devices that exist."""
+    """Return the page of a device with an agent on this host. Raises NoPageError naming the devices that exist."""
     from rose.runtime.coserving.attach.attaching import pages_in_use
 
     pages = [Path(use.page) for use in pages_in_use() if use.agent]
