@@ -121,7 +121,7 @@ class Steps:
 
 class LiveModel:
     """A model that steps in a thread while entered, and takes new weights between two steps as a rollout engine does.
-    Each step sums the bits of every parameter, which tells the weights it read; `expected` has each version's sums."""
+    Each step sums the bits of every parameter, which identify its weights; `expected` has each version's sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -209,7 +209,7 @@ class LiveModel:
             raise
 
     def _own_stream(self) -> AbstractContextManager[Any]:
-        """Return a stream of this thread on a GPU: it does not wait for other queues."""
+        """Return this thread's own stream on a GPU, which does not wait for other queues."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
