@@ -143,8 +143,8 @@ def _check(path: Path, status: os.stat_result, users: Collection[int], closed_to
 
 
 class TemporaryFolder:
-    """A folder for this process until `close`, in `home`, by default that of temporary files; folders that killed
-    processes of this user left under `prefix` are removed. A context manager that gives the path."""
+    """A folder for this process until `close`, in `home`, by default that of temporary files. Removes folders that
+    killed processes of this user left under `prefix`. A context manager that gives the path."""
 
     def __init__(self, prefix: str, home: Path | None = None) -> None:
         home = home or Path(tempfile.gettempdir())

@@ -28,7 +28,7 @@ _PATTERN = r"^[A-Za-z0-9._*?-]{1,64}$"
 
 
 class TokenError(UserError):
-    """A file of tokens, or a command on it, cannot be used."""
+    """An unusable file of tokens, or a failed command on it."""
 
 
 class UnknownTokenError(UserError):
@@ -100,7 +100,7 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
 
 
 class Watched:
-    """The tokens of a file, read again after a change; while it is unreadable the last ones stay."""
+    """The tokens of a file, reread after a change; while it is unreadable the last ones stay."""
 
     def __init__(self, path: Path, warn: Callable[[str], object]) -> None:
         """`warn` hears of a file that became unreadable. Raises TokenError if it is unreadable now."""
