@@ -28,7 +28,7 @@ BUCKET_COLOURS: Mapping[str, str] = {  # In stacking order.
     "transfer": "#7B6FD0",
     "energy": "#8C564B",
 }
-#: Orange always means rollout work; preemptions have colours of their own.
+#: Orange is rollout work; preemptions have other colours.
 _COST_COLOURS: Mapping[str, str] = {"rollouts": "#E69F00", "all else": "#7A8794"}
 _CLOSING_COLOURS = {"released": "#117733", "preempted": "#882255", "expired": "#999933", "open": "#88CCEE"}
 _PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#6699CC", "cut": "#AA4499", "revoke": "#882255"}

@@ -282,7 +282,7 @@ def table(
 ) -> None:
     """Show a table with its source. `on_pick` gets the number of the clicked row, or None, and needs a `key`."""
     shown = frame.rename(lambda column: column.replace("_", " "))
-    # A sum in the last row stays in sight.
+    # A sum in the last row stays visible.
     height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
     options: dict[str, Any] = {"height": height, "column_config": columns}
     if on_pick is not None and key is not None:

@@ -122,7 +122,6 @@ def _read(scope: Scope, billed: Bill, requests: pl.DataFrame, chosen: link.Link)
 
 
 def _kept(requests: pl.DataFrame) -> tuple[Fraction | None, int]:
-    """Return the share of requests within their budgets, and the number of requests."""
     count = int(requests["requests"].sum())
     return Fraction(int(requests["kept"].sum()), count) if count else None, count
 
