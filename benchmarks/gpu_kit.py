@@ -23,8 +23,7 @@ from rose.terminal import echo
 
 REQUIREMENTS = ROOT / "requirements" / "gpu-native.txt"
 LIMIT_BYTES = 60_000_000
-#: Paths below the folder of packages that no engine or acceptance stage imports.
-DROPPED = (
+DROPPED = (  #: Paths below the folder of packages that no engine or acceptance stage imports.
     "sglang/multimodal_gen",
     "sglang/test",
     "sglang/benchmark",
@@ -36,8 +35,7 @@ DROPPED = (
     "tests",
     "*/tests",
 )
-#: Parts of the checkout that run there or that tests read, and serving traffic.
-PROJECT = (
+PROJECT = (  #: Parts of the checkout that run there or that tests read, and serving traffic.
     "rose",
     "benchmarks",
     "sql",
@@ -49,8 +47,7 @@ PROJECT = (
     "sample_traces/README.md",
     "sample_traces/bursty.csv",
 )
-#: The newest glibc that a wheel may need.
-_GLIBC_MINOR = 34
+_GLIBC_MINOR = 34  #: The newest glibc that a wheel may need.
 _ARCHIVE, _MODEL = "rose-gpu-kit.tar.xz", "models/llama-8b"
 
 _ACCEPT = f"""#!/bin/sh

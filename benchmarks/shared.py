@@ -19,8 +19,7 @@ from rose.errors import UserError
 from rose.terminal import Screen, echo
 
 T = TypeVar("T")
-#: Memory of a process may grow by so much from one third of a run to the next.
-GROWTH_MAX = 1.05
+GROWTH_MAX = 1.05  #: Memory of a process may grow by so much from one third of a run to the next.
 _INTERRUPTED = 130
 
 Part = Callable[[Report, Path], None]

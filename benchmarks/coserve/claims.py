@@ -21,8 +21,7 @@ from rose.accept.coserve.rounds import (
 from rose.accept.report import Report
 from rose.runtime.policy.slack import Budgets
 
-#: (latency, quantile, target of the ratio, whether it is about a tail)
-_RATIOS = (
+_RATIOS = (  #: (latency, quantile, target of the ratio, whether it is about a tail)
     ("TTFT", 0.5, 1.05, False),
     ("TTFT", 0.99, 1.05, True),
     ("TPOT", 0.5, 1.05, False),

@@ -27,11 +27,9 @@ PENALTY_USD, PENALTY_NANO = 0.001, 1_000_000
 LEASED_S, BORROWED_S = 4000, 3000
 IDLE_W, LOAD_W, USD_PER_KWH, PUE = 267, 680, 0.1, 1.25
 USD_PER_J = USD_PER_KWH * PUE / 3.6e6
-#: Extra watts that lending really draws.
-EXTRA_W = 180.0
+EXTRA_W = 180.0  #: Extra watts that lending really draws.
 LOAD_BINS = 3
-#: Mean requests of a window beside the one that each has.
-REQUESTS = 20
+REQUESTS = 20  #: Mean requests of a window beside the one that each has.
 MISS_UNLENT, MISS_LENT = 0.05, 0.075
 
 
@@ -155,8 +153,7 @@ def expected_provision_usd(windows: int = 600) -> float:
     return windows * 0.9 * (REQUESTS + 1) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
 
 
-#: Chance of a rise into the top fifth from one below.
-HAZARD = 0.03
+HAZARD = 0.03  #: Chance of a rise into the top fifth from one below.
 
 
 def bursts(random: np.random.Generator) -> Iterator[Shown]:

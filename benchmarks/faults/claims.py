@@ -15,16 +15,14 @@ from benchmarks.shared import GROWTH_MAX, growth, show
 from rose.accept.report import Report
 from rose.runtime.coserving.page import SpanRecord
 
-#: A fault touches the requests in flight within this time after it.
-WINDOW_NS = 8_000_000_000
+WINDOW_NS = 8_000_000_000  #: A fault touches the requests in flight within this time after it.
 #: Shares of requests and of /health questions by which misses may be more frequent after a fault.
 _LATE_MORE_MAX, _MUTE_MORE_MAX = 0.02, 0.01
 _ROWS_KEPT = 50
 _ENGINE = frozenset({Victim.SERVER, Victim.SCHEDULER})
 #: The end of these parts ends a lease at once, or changes an engine, so that the ledger always has a trace of it.
 _TRACED = _ENGINE | {Victim.AGENT}
-#: Without these parts another part ends the lease at its expiry.
-_ENDS_LEASE = _TRACED | {Victim.NODE}
+_ENDS_LEASE = _TRACED | {Victim.NODE}  #: Without these parts another part ends the lease at its expiry.
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,9 @@ import psutil
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party, Span, SpanRecord
 
-#: Time between two looks at the lease, and the precision of its end.
-LOOK_S = 0.005
+LOOK_S = 0.005  #: Time between two looks at the lease, and the precision of its end.
 _LOOKS_PER_DRAIN = 10
-#: Processor times further apart than this say nothing about the time between them.
-_LOOKS_APART_NS = 1_000_000_000
+_LOOKS_APART_NS = 1_000_000_000  #: Processor times further apart than this say nothing about the time between them.
 PAGE = 1_000_000
 
 
@@ -57,13 +55,11 @@ class PageWatch:
         self._sought_ns = 0
         self._page: ArbiterPage | None = None
         self._ahead_ns = self._tail = self._pages = 0
-        #: When the page and the lease were last looked for.
-        self._found_ns = self._looked_ns = 0
+        self._found_ns = self._looked_ns = 0  #: When the page and the lease were last looked for.
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="page watch", daemon=True)
         self.leases: list[LeaseSeen] = [LeaseSeen(0, 0, 0, 0)]
-        #: Rollout spans by end.
-        self.work: list[SpanRecord] = []
+        self.work: list[SpanRecord] = []  #: Rollout spans by end.
         self.ran: list[Ran] = [Ran(0, 0)]
 
     def start(self) -> None:
@@ -131,8 +127,7 @@ class PageWatch:
             self._engine = (0, None, 0)
             return
         cpu_ns = int((times.user + times.system) * 1e9)
-        # Time before an engine was first seen does not count.
-        more_ns = cpu_ns - before_ns if number == known else 0
+        more_ns = cpu_ns - before_ns if number == known else 0  # Time before an engine was first seen does not count.
         self.ran.append(Ran(now_ns, self.ran[-1].cpu_ns + more_ns))
         self._engine = (number, process, cpu_ns)
 
@@ -146,8 +141,7 @@ class PageWatch:
             self._page.close()
             self._page = None
             self._pages += 1
-            # The new page may exist since then.
-            self._looked_ns = before_ns
+            self._looked_ns = before_ns  # The new page may exist since then.
         if self._page is None and path is not None:
             with suppress(OSError, PageError, ValueError):
                 page = ArbiterPage(path)

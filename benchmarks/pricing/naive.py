@@ -31,8 +31,7 @@ import polars as pl
 from rose.ledger import catalog
 
 BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
-#: In the order in which ties are settled.
-ALL = (*BUCKETS, "unaccounted")
+ALL = (*BUCKETS, "unaccounted")  #: In the order in which ties are settled.
 HOUR_NS = 3_600_000_000_000
 _PLACE = ("run_id", "hour", "device_id", "lease_id")
 #: The columns of a row, before its amounts.
@@ -242,8 +241,7 @@ def _capacity(
                     else {(-1, "", "", _cause(stay, *place[3:], rank)): (0, 1)}
                 )
                 yield from _divided(place, ALL[rank], ns, cost, fates)
-    # Tokens of places without rollout time.
-    for place, fates in left.items():
+    for place, fates in left.items():  # Tokens of places without rollout time.
         yield from _divided(place, "rollout", 0, 0, fates)
 
 

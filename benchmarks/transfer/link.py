@@ -40,12 +40,10 @@ from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.receiver import Receiver
 
 Arrays = dict[str, Bits]
-#: Of one way: values by phase, a value a round; seconds, and `wire_bytes`.
-_Taken = dict[str, list[float]]
+_Taken = dict[str, list[float]]  #: Of one way: values by phase, a value a round; seconds, and `wire_bytes`.
 LINKS = {"1 Gbit/s": 1e9 / 8, "100 Mbit/s": 1e8 / 8}
 TENSORS = 16
-#: How many times faster than each other way.
-TARGETS = {XOR.name: 2.0, DENSE.name: 8.0}
+TARGETS = {XOR.name: 2.0, DENSE.name: 8.0}  #: How many times faster than each other way.
 OURS = "ours"
 _WAYS = (OURS, *TARGETS)
 
