@@ -49,7 +49,6 @@ def _themed(colours: tuple[T, T]) -> T:
 
 
 def _coloured(field: str, colours: Mapping[str, str], present: pl.Series, columns: int = 3) -> alt.Color:
-    """Colour the values that are present; a phone has room for three `columns` of the legend."""
     values = set(present)
     shown = {name: colour for name, colour in colours.items() if name in values}
     scale = alt.Scale(domain=list(shown), range=list(shown.values()))

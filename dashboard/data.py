@@ -241,7 +241,6 @@ def _plain(cell: Any) -> Any:
 
 
 def _in_readable_units(frame: pl.DataFrame) -> pl.DataFrame:
-    """Convert each nanosecond column to milliseconds, or to seconds if it has a value of ten seconds or more."""
     for name in [name for name in frame.columns if name.endswith("_ns") and frame[name].dtype.is_numeric()]:
         longest = frame[name].cast(pl.Float64).abs().max()
         size, unit = (1e9, "s") if isinstance(longest, float) and longest >= 1e10 else (1e6, "ms")

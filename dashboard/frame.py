@@ -112,7 +112,6 @@ def errors_shown() -> Iterator[None]:
 
 
 def look(ledger: Path) -> Trust:
-    """Verify new and changed files; an error is in the result, not raised."""
     problems: tuple[str, ...] | None = None
     why = ""
     try:

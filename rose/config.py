@@ -444,7 +444,6 @@ class FleetConfig(Section):
         return self
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
-        """Return the device's models and budgets."""
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
 
 

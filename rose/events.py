@@ -28,8 +28,6 @@ Provenance = Literal["live", "replay", "simulated"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Fields of every event."""
-
     kind: ClassVar[str]
     durable: ClassVar[bool] = False  # Whether it must be on disk before its act is acknowledged.
     needs: ClassVar[tuple[str, ...]] = ()

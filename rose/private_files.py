@@ -115,7 +115,6 @@ def open_file(path: Path, flags: int = 0, users: Collection[int] = ()) -> int:
 def _open(
     path: Path, flags: int, users: Collection[int] = (), folder: int | None = None, closed_to_others: int = 0o077
 ) -> int:
-    """Open `path` and check that it is private. `folder` is its folder's descriptor."""
     name = path if folder is None else path.name
     try:
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)

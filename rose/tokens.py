@@ -78,7 +78,6 @@ class _File(BaseModel):
 
 
 def of_secret(name: str, secret: str, scopes: tuple[Scope, ...], writers: tuple[str, ...] = ()) -> Token:
-    """Return a token that is in no file."""
     return Token(name=name, scopes=scopes, writers=writers, sha256=_sha256(secret))
 
 

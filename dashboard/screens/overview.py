@@ -41,8 +41,6 @@ Place = st.delta_generator.DeltaGenerator
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shown:
-    """`before` is None without charges to compare with."""
-
     chosen: link.Link
     scope: Scope
     bill: Bill

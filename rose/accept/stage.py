@@ -85,7 +85,6 @@ class StageReport(Report):
         self.save()
 
     def fact(self, name: str, value: object) -> None:
-        """Add a figure without a target and save it."""
         self.facts[name] = value
         self.save()
 

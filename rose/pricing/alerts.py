@@ -230,8 +230,6 @@ def send_test(config: AlertsConfig, name: str) -> str | None:
 
 
 class _Sender:
-    """Sends messages; skips a destination that failed in this round."""
-
     def __init__(self, plugins: Mapping[str, NotifyBase], provenance: str) -> None:
         self.sent = 0
         self._plugins = plugins

@@ -62,13 +62,11 @@ def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_sha
 
 
 def clipped(spans: Sequence[SpanRecord], kind: Span, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
-    """Return the parts of spans of one kind in [t0_ns, t1_ns), in order."""
     parts = [(max(span.start_ns, t0_ns), min(span.end_ns, t1_ns)) for span in spans if span.kind is kind]
     return sorted((start, end) for start, end in parts if start < end)
 
 
 def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
-    """Return rollouts' device time / idle time of serving alone."""
     return lent["rollout_ns"] / (solo["length_ns"] - solo["serving_ns"])
 
 

@@ -43,7 +43,6 @@ class _Load:
 
 
 async def _serving(command: dict[str, Any], connection: Connection) -> object:
-    """Replay arrivals; answer at the start, and again with every request."""
     import numpy as np
 
     from rose.config import ServingConfig

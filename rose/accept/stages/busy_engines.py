@@ -52,8 +52,6 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 class _Busy:
-    """Serving under equal requests at equal distances, in rounds of each policy and in kills."""
-
     def __init__(self, report: StageReport, parts: Parts, scene: Scene, tokens: tuple[int, int]) -> None:
         self._report, self._parts, self._scene, self._tokens = report, parts, scene, tokens
         self._part = _QUICK_PART if report.quick else 1.0

@@ -148,8 +148,6 @@ def _shape_that_fits(scope: Scope) -> PolicyShape:
 
 
 class Parts:
-    """Parts of a stage with two engines, within the stage's time."""
-
     def __init__(self, report: StageReport, host: Host, serving: Worker, shape: PolicyShape, until_s: float) -> None:
         on_cores = host.gpu is None
         lengths_max = traffic.CORE_TOKENS_MAX if on_cores else _GPU_LENGTHS_MAX
@@ -289,7 +287,6 @@ def claim_rounds(report: StageReport, played: dict[str, list[Round]], budgets: B
 
 
 def _end(host: Host, report: StageReport) -> None:
-    """Kill the engines and keep the ends of their logs, which are deleted with the folder."""
     for engine in host.engines.values():
         engine.kill()
     logs = sorted(Path(host.folder).glob("*.log*"))

@@ -126,8 +126,6 @@ class Stack(torch.nn.Module):
 
 
 class LayerEnds:
-    """Ends of the last few layers, on the device's own clock if it has one."""
-
     def __init__(self, device: torch.device, kept: int = _ENDS_KEPT) -> None:
         self.on_cores = device.type == "cpu"
         self._events: deque[Any] = deque(maxlen=kept)
@@ -237,8 +235,6 @@ class Scheduler:
 
 
 class View(SchedulerView):
-    """Ends requests without SGLang."""
-
     ended = 0
 
     def end(self, requests: Sequence[Request], message: str = "Aborted") -> tuple[int, int]:
@@ -317,8 +313,6 @@ def make_party(_: Connection, name: str, device: str, page: Path, core: int | No
 
 
 class Serving:
-    """An engine with the product's plugin and SGLang's loop."""
-
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
         self._scheduler = Scheduler()
@@ -419,7 +413,6 @@ class Serving:
         return end_ns
 
     def _arrive(self) -> None:
-        """Have a request arrive; serving takes its credit back."""
         self._wish_ns = monotonic_ns()
         self._scheduler.waiting_queue.append(Request("arrival", PROMPT_TOKENS, 1, self._wish_ns))
         self._plugin.received()
@@ -449,8 +442,6 @@ class WatchedPage(ArbiterPage):
 
 
 class RollingOut:
-    """An engine behind the product's gate that always has requests."""
-
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
         self._path = page

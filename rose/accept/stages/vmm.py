@@ -138,8 +138,6 @@ def _move_fresh(report: StageReport, sizes: Sizes, memory: PieceMemory, neighbou
 
 
 class _Pool:
-    """A pool with a part that stays and a part that moves, and captured work over each."""
-
     def __init__(self, sizes: Sizes, memory: PieceMemory) -> None:
         import torch
 

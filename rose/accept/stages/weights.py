@@ -83,7 +83,6 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
-    """Yield `folder`, or a temporary one if it lacks room."""
     needed = _FOLDER_SHARE * sum(2 * torch.Size(size).numel() for size in _shapes(shape).values())
     enough = shutil.disk_usage(folder).free > needed
     with nullcontext(folder) if enough else tempfile.TemporaryDirectory(prefix="rose-accept-weights-") as chosen:
@@ -91,7 +90,6 @@ def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
 
 
 def _bus_bytes_per_s(device: torch.device) -> float:
-    """Return the usual rate from pinned host memory to the device."""
     host = torch.empty(_BUS_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(_BUS_BYTES, dtype=torch.uint8, device=device)
     return _BUS_BYTES / median_s(torch, lambda: target.copy_(host, non_blocking=True))
@@ -280,7 +278,6 @@ class _Run:
             self._claim_versions(addresses)
 
     def _bring(self, version: int, share: float) -> dict[str, float]:
-        """Publish a version and bring the engine to it; return the seconds and bytes of each part."""
         self._step_trainer(version, share)
         self._engine.expected[version] = self._engine.sums(self._trainer)
         row: dict[str, float] = {}

@@ -249,7 +249,6 @@ def share_interval(groups: Groups, successes: str, trials: str) -> Interval | No
 
 
 def _part(group: Mapping[str, Any], name: str) -> int:
-    """Return a group's part of a sum; `solved` is whether it was judged and has an accepted trajectory."""
     if name == "judged_groups_trajectories":
         return size(group) if group["judged"] else 0
     if name == "judged_groups":
@@ -327,6 +326,5 @@ def _intervals(values: Floats, drawn: Resamples) -> tuple[Interval | None, Inter
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Divide; undefined, or infinite, where a draw has nothing to divide by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(numerator / denominator, dtype=np.float64)

@@ -107,7 +107,6 @@ def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
 
 
 def of_training(judged: Iterable[Step]) -> Elasticity:
-    """Return eta_T over the steps after an update."""
     used = [step for step in judged if step.trained_ns > 0]
     if len(used) < STEPS_MIN:
         return _none(f"{len(used)} steps were judged after the first update, and it takes {STEPS_MIN}")

@@ -106,7 +106,6 @@ class Answer:
 
 
 def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
-    """Return the dollars, or which data is missing."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:

@@ -167,7 +167,6 @@ def add(samples: Samples, labels: Sequence[str], facts: Facts) -> None:
 
 
 def _of_runs(facts: Facts) -> Iterator[tuple[Run, str, str, float]]:
-    """Yield (team and run, metric, view, value)."""
     teams: dict[str, str] = {}
     for line in facts.cost.lines:
         team, run, pool, bucket = line.values

@@ -43,8 +43,6 @@ class RequestError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
-    """A served ledger, and the price book of its open hours."""
-
     name: str
     root: Path
     price_book: str | None = None

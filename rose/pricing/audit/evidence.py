@@ -151,7 +151,6 @@ def _reading(row: Row, hour_ns: int) -> Row:
 
 
 def _files(root: Path, writer: str, seqs: list[int]) -> tuple[list[str], bool]:
-    """Return files with some of `seqs`, relative to the ledger, and whether any is archived."""
     names, archived = [], False
     for part in layout.chain(root, writer):
         if part.state == "live":

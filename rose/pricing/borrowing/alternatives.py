@@ -197,7 +197,6 @@ def _market(
 def _device_hours(
     offer: Offer | None, hours: Fraction | None, age_s: Fraction | None
 ) -> tuple[Fraction | None, str | None]:
-    """Return the device-hours at an offer, including time lost to interruptions, or why they are unknown."""
     if offer is None:
         return None, "not enough data: the price book has no such offer for part of the time"
     if hours is None:

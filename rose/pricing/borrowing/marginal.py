@@ -227,7 +227,6 @@ def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: All
 
 
 def _transfer(syncs: Sequence[Row], stretches: Stretches) -> Term:
-    """Return the price of all bytes sent to serving devices, by failed syncs too."""
     sizes, usd = Counter[str](), defaultdict[str, Fraction](Fraction)
     prices = {row["route"]: stretches.prices(partial(stretches.book.transfer_at, row["route"])) for row in syncs}
     for row in syncs:

@@ -156,7 +156,6 @@ def _rate_of(load_bin: int, risk: Sequence[Row], bursts: Sequence[Row]) -> Rate:
 
 
 def _hazard(risk: Sequence[Row]) -> tuple[Fraction, Interval] | None:
-    """Return bursts per second at risk, with Wilson's interval of the share of windows."""
     windows, begun = (sum(row[name] for row in risk) for name in ("windows", "bursts"))
     if windows < WINDOWS_MIN:
         return None

@@ -186,7 +186,6 @@ def _device_time(make: Figures, way: Alternative, tokens: int) -> Row:
 
 
 def _flips(make: Figures, m: Marginal, compared: Comparison) -> tuple[Row, ...]:
-    """Return each figure, and its value at which borrowing costs as much as dedicated devices."""
     borrowed, way = compared.borrowed, compared.way
     if way is None or (there := way.added_usd) is None or not m.borrowed_ns or not borrowed.useful:
         return ()

@@ -157,7 +157,6 @@ def saved(
 
 
 def _unknown(way: Alternative, spreads: Mapping[str, Spread], place: str) -> str | None:
-    """Return why figures from a way's throughput have no interval; None where they may have one."""
     if way.basis == "assumed":
         return "the throughput of other devices is assumed"
     needed = {"borrowed"} if way.name == NOTHING else {"borrowed", place}

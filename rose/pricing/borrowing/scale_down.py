@@ -169,7 +169,6 @@ def let_go_usd(decided: Iterable[Row], allocation: Allocation, book: PriceBook) 
 
 
 def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a span outside the taken ones, in order."""
     t0_ns, t1_ns = span_ns
     for from_ns, to_ns in sorted(taken_ns):
         if t0_ns < min(from_ns, t1_ns):

@@ -148,7 +148,6 @@ def _price(
     run_id: str | None,
     provenance: str | None,
 ) -> Charges:
-    """Return the charges as `price` does, with `verified` False."""
     asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
     set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
     _run(connection, "15_stays")
@@ -365,7 +364,6 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
 
 
 def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
-    """Make the tables of prices by day: fractions num / den of a nano-dollar per unit."""
     tables: defaultdict[str, list[list[Any]]] = defaultdict(list)
     for key in records(connection.execute(sql.read("charges/35_price_keys.sql"))):
         day, ns = key["day"], key["day"] * 24 * NS_PER_HOUR

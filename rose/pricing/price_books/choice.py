@@ -121,7 +121,6 @@ def own_books(
     to_ns: int | None = None,
     provenance: str | None = None,
 ) -> Own:
-    """Return the books that those runs of the ledger name."""
     set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
     named = rows(connection, "run/price_books")
     own: Own = {}

@@ -88,7 +88,6 @@ def rounded(value: float) -> float:
 
 
 def _drawn(size: int) -> Iterator[Floats]:
-    """Yield how often each unit is drawn, in blocks of resamples: (resamples, size)."""
     if size <= _KEPT_UNITS:
         yield _kept(size)
         return

@@ -157,7 +157,6 @@ class _Costs:
     def read(
         cls, root: Path, month: Period, book: PriceBook | str | None, now_us: int | None, **options: Any
     ) -> _Costs:
-        """Read the charges; `options` are those of `bill`."""
         now_ns = 1000 * (utc_us() if now_us is None else now_us)
         if now_ns < month.from_ns:
             raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
@@ -234,7 +233,6 @@ def _figure(stamp: Stamp, estimate: Forecast) -> Figure:
 
 
 def _left(month: Period, now_ns: int) -> list[tuple[date, Fraction]]:
-    """Return the days of the month that are not over, with the share of each that is left."""
     begin_ns = max(month.from_ns, now_ns)
     days = []
     while begin_ns < month.to_ns:

@@ -160,7 +160,6 @@ def _refused(facts: CreditFacts) -> Hold | None:
 
 
 def _room_ns(request: LiveRequest, step_ns: int, stretch: float, factor: float) -> float:
-    """Return a request's remaining delay, including the step that begins."""
     delayed_ns = factor * request.work_ns
     alone_ns = max(0.0, request.elapsed_ns - request.lent_ns - delayed_ns) + step_ns
     return (stretch - 1) * alone_ns - delayed_ns

@@ -20,8 +20,6 @@ _RENEWED_SHARE_MIN = 1 / 8  # A renewal moves the expiry by at least this share 
 
 @dataclass(frozen=True, slots=True)
 class BorrowCase:
-    """Expected gain and cost of a borrow, nanoseconds of one device."""
-
     wanted_ns: int
     idle_share: float
     switch_ns: int
@@ -223,7 +221,6 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
 
 
 def share_at(share: float, level: Level) -> float:
-    """Return the share that lateness leaves."""
     return share / 2 if level >= Level.THROTTLED else share
 
 

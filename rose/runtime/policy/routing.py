@@ -158,8 +158,6 @@ ROUNDS_MAX = 32.0
 
 @dataclass(frozen=True, slots=True)
 class DemandFacts:
-    """The turns that are queued or in flight."""
-
     turns: int
     turn_ns: int
     follow_share: float

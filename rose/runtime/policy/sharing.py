@@ -91,7 +91,6 @@ class _Allotment:
                 self._give(engine, engine.run_id)
 
     def fill(self, runs: list[RunFacts]) -> None:
-        """Assign room for the turns of runs of one priority."""
         due = self._due(runs)
         order = sorted(runs, key=lambda run: (run.served, run.run_id))
         for own in (True, False):
@@ -119,7 +118,6 @@ class _Allotment:
         return self._runs
 
     def _due(self, runs: list[RunFacts]) -> dict[str, float]:
-        """Return each run's due slots: equal by weight, at most its turns."""
         left = float(sum(engine.capacity for engine in self._free) + sum(self._slots[run.run_id] for run in runs))
         due: dict[str, float] = {}
         # Runs with the fewest turns by weight leave the rest to other runs.
@@ -134,7 +132,6 @@ class _Allotment:
         return self._slots[run.run_id] + engine.capacity <= due[run.run_id]
 
     def _serve_least(self, runs: list[RunFacts]) -> None:
-        """Give an engine to the run served least; among equals to one that keeps its own."""
         run = min(runs, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id))
         engine = self._best(run, own=False)
         assert engine is not None

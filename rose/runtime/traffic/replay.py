@@ -19,8 +19,6 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The endpoint; `url` is the server's root."""
-
     url: str
     model: str
     token: str | None = None
@@ -106,7 +104,6 @@ class Replay:
         return self.counts
 
     def _calls(self, began_ns: int) -> Iterator[_Call]:
-        """Yield requests in the order of their due times, with bodies made in advance."""
         trace = self._fitted.trace
         number = 0
         while True:

@@ -95,7 +95,6 @@ def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
 
 
 def _credit(totals: dict[str, int], active: dict[Span, int], length_ns: int) -> int:
-    """Share `length_ns` among the active parties; return the part in which more than one worked."""
     working = sorted(
         (_BUCKET_OF[kind] for kind, count in active.items() if kind in _BUCKET_OF for _ in range(count)),
         key=_ORDER.__getitem__,

@@ -593,6 +593,5 @@ class DeviceAgent:
         self._record(dataclasses.replace(event, at_us=self._spec.anchor.now_us()), durable=durable)
 
     def _note(self, event: Event, *, durable: bool | None = None) -> None:
-        """Record an event; while the ledger is unavailable it waits in the writer's queue."""
         with suppress(LedgerError):
             self._record(event, durable=durable)

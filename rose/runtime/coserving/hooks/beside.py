@@ -52,7 +52,6 @@ class BesideServing:
         self._page.set(Party.ROLLOUT, Field.LAYER_NS, layer_ns)
 
     def fits(self, layers: int = 1) -> bool:
-        """Return whether serving's credit has room for so many layers."""
         return self._page.credit_ns(monotonic_ns()) >= max(1, layers * self._layer_ns)
 
     def begin_layer(self) -> None:

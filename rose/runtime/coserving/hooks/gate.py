@@ -273,7 +273,6 @@ class RolloutGate:
         self._beside.enter_idle_class()
 
     def _give_way(self, wanted_ns: int, after_wish_ns: int | None, layers_left: int) -> None:
-        """Return once serving rests, or gives credit for a layer."""
         page = self._page
         if self._run_ahead is not None:
             self._run_ahead.drain()
@@ -308,7 +307,6 @@ class RolloutGate:
             self._beside.enter_idle_class()
 
     def _on_credit(self, after_wish_ns: int | None) -> bool:
-        """Return whether the next layer runs beside serving's step; its work is then counted."""
         if not self._beside.fits():
             return False
         if not self._beside.running:
@@ -329,7 +327,6 @@ class RolloutGate:
         self._page.open_span(Party.ROLLOUT, kind, now_ns)
 
     def _wait(self, seconds: float, layers: int = 1) -> None:
-        """Sleep, between looks at the page, or until serving gives credit for so many layers."""
         if self._beside.watched and self._page.serving_wants():
             self._beside.wait(layers)
         else:

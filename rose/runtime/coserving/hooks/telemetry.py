@@ -178,14 +178,12 @@ class ServingTelemetry(EngineTelemetry):
             page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference.factor * 1e6))
 
     def _decode_ns(self, requests: Sequence[Any], fewer: float = 1.0) -> int | None:
-        """Return T_decode with `fewer` times the requests."""
         return self.times.decode_ns(len(requests) / fewer, sum(map(context_tokens, requests)) / fewer)
 
     def _knows_decode(self, requests: Sequence[Any]) -> bool:
         return self.times.knows_decode(len(requests), sum(map(context_tokens, requests)))
 
     def _grant(self, batch: Any) -> None:
-        """Publish how much work rollouts may do beside a step that begins on the device now."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         if lease.expires_ns <= now or not lease.gives_credit:
@@ -388,7 +386,6 @@ class ServingTelemetry(EngineTelemetry):
             self._page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
 
     def _room_ns(self, running: Iterable[Any], now_ns: int, worked_ns: int, next_ns: int, share: float) -> int:
-        """Return rollouts' remaining time before they delay any running request by more than its share."""
         rooms = []
         for request in running:
             lent = worked_ns - getattr(request, _WORKED, worked_ns)
@@ -398,8 +395,6 @@ class ServingTelemetry(EngineTelemetry):
 
 
 class RolloutTelemetry(EngineTelemetry):
-    """Measures rollouts' device time, and serving's wait for it."""
-
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
         self.waited_ns = 0  # all waits of its steps: in yields, and for a core that serving had

@@ -75,7 +75,6 @@ class SavedMemory:
         return free - _free_bytes()
 
     def give_back(self) -> int:
-        """Return the bytes given back to the device."""
         from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
 
         released = 0
@@ -145,7 +144,6 @@ class Activation:
         return self._memory.bring(self._page.lease().kv_budget_tokens)
 
     def _move(self, act: Callable[[], int], *, away: bool, weights_alone: bool = False) -> int:
-        """Return the duration of the move, nanoseconds."""
         page, began = self._page, monotonic_ns()
         page.close_span(Party.ROLLOUT, began)
         page.open_span(Party.ROLLOUT, Span.ACTIVATION, began)

@@ -64,7 +64,6 @@ class CudaMemory:
         return int(self._call("cuDeviceGetAttribute", kind, self._ordinal))
 
     def free_bytes(self) -> int:
-        """Return the device's free memory, for any process."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def reserve(self, size_bytes: int) -> int:

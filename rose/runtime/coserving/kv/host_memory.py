@@ -37,7 +37,6 @@ class HostMemory:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of pieces that this process has mapped or has a handle to."""
         return sum(self._sizes.values())
 
     def free_bytes(self) -> int:

@@ -29,8 +29,6 @@ def lease_id_of(run_id: str, device_id: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeaseChange:
-    """From `at_ns` on this lease was in force (None: no lease)."""
-
     at_ns: int
     lease_id: str | None
     step: int | None
@@ -155,7 +153,6 @@ class Leasing:
         return True
 
     def _end(self, change: Change) -> None:
-        """Withdraw the lease from the page, then have its turns taken off, then tell the ledger."""
         self._page.set_lease(LeaseTerms())
         self.history.append(LeaseChange(monotonic_ns(), None, None))
         reason = change.reason or ""
@@ -207,7 +204,6 @@ class Leasing:
         )
 
     def _end_left(self, last: LastLease, *, accounted: bool) -> None:
-        """End the open lease of a former agent; `accounted`: this agent accounts for its time."""
         end = last.end(self._anchor)
         if end is None or last.granted is None:
             return

@@ -61,7 +61,6 @@ def _other_gpus(number: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _number(gpu: int) -> str:
-    """Return the number of this CUDA index among all of the host's GPUs."""
     visible = (os.environ.get(_VISIBLE) or "").split(",")
     return visible[gpu].strip() if gpu < len(visible) and any(visible) else str(gpu)
 

@@ -167,7 +167,6 @@ class GpuInstrument:
 
 
 def _handles() -> Iterator[tuple[Any, Any]]:
-    """Yield each card that answers, and each MIG instance, as (card, instance or None)."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             card = pynvml.nvmlDeviceGetHandleByIndex(index)

@@ -75,7 +75,6 @@ class Relays:
         return relay.start(), self._folder / name
 
     def _sweep(self, spared: int) -> None:
-        """Remove the folders without a relay, except the `spared` ones written last."""
         running = {folder for _, folder in self._relays.values()}
         left = [folder for folder in self._folder.glob("*") if folder not in running]
         for folder in sorted(left, key=lambda folder: folder.stat().st_mtime_ns, reverse=True)[spared:]:

@@ -62,8 +62,6 @@ def longest(reports: list[dict[str, Any]], field: str) -> int:
 
 
 class HeldRecord:
-    """The version that one engine holds, recorded in its staging folder."""
-
     def __init__(self, staging: Path) -> None:
         self._staging = staging
         self._next = staging / "next.json"
