@@ -259,8 +259,8 @@ def _part(group: Mapping[str, Any], name: str) -> int:
 def measured_interval(
     cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return intervals of `measured` on a line, and of it over PPV; None with too little data. Tokens made in a
-    placement divide its dollars among the groups."""
+    """Return intervals of `measured` on a line, and of it over PPV, by the groups' tokens; None with too little
+    data."""
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
     return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)

@@ -69,7 +69,7 @@ class Marginal:
     avoidable_interval: Interval | None = None
     unstated_usd: Fraction = Fraction(0)  #: Amortized price of borrowed time without a stated P, charged if P were 0.
     let_go_usd: Fraction = Fraction(0)  #: Price of dedicated devices given up because of borrowing, as recorded.
-    on_fleet: bool = False  #: Whether the run shares a fleet; the fleet's run then has what was given up.
+    on_fleet: bool = False  #: Whether the run shares a fleet; the fleet's run then counts devices let go.
     kept: bool = False  #: Whether decisions to keep a device for lending are recorded, and charged as avoidable.
     harm: Harm = field(default_factory=Harm)
     leased_ns: int = 0
@@ -147,8 +147,7 @@ class Marginal:
 
 
 def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """Return the marginal cost of a run's borrow. The connection has a snapshot. Raises PriceBookError for a missing
-    price of a route, a device's power or another entry."""
+    """Return a run's marginal cost of borrowing, from a snapshot. Raises PriceBookError for a missing price."""
     stretches = Stretches.over(book, allocation.period_ns)
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")

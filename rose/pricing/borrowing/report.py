@@ -272,8 +272,7 @@ def _judged(cash: Saving, m: Marginal) -> str:
     if cash.interval is None or cash.interval.high is None:
         side = "cheaper" if cash.usd > 0 else "dearer" if cash.usd < 0 else "as dear"
         return f"borrowing came out {side}, without an interval ({cash.no_interval})"
-    # A draw without borrowed tokens saves nothing: it supports neither side.
-    if cash.interval.low >= 0 < cash.usd:
+    if cash.interval.low >= 0 < cash.usd:  # A draw without borrowed tokens saves nothing.
         return "borrowing was worth it"
     if cash.interval.high <= 0 > cash.usd:
         return "borrowing was NOT worth it"

@@ -62,8 +62,7 @@ def risk(run: PricedRun) -> Section:
 
 
 def without_prices(root: Path, run_id: str) -> Harm:
-    """Return the harm of a run by its withheld windows, without a price book. Raises PricingError for an unknown run,
-    mixed provenance, and archived events."""
+    """Return a run's harm by withheld windows. Raises PricingError for an unknown, mixed or archived run."""
     with closing(catalog.connect(root)) as connection:
         preconditions.refuse_archived(root, connection, run_id)
         run_facts(connection, run_id)

@@ -68,8 +68,8 @@ class Coupled:
 
 
 def coupled(load: Floats, demand: Floats, requests: Floats, fleet: Fleet) -> tuple[Coupled, ...]:
-    """Return the run at each of COUPLINGS, the mean over the same seeded draws. `load`, `demand` (shares of device
-    time) and `requests` have shape (windows,)."""
+    """Return the run at each of COUPLINGS, the mean over equal seeded draws. All arrays have shape (windows,); `load`
+    and `demand` are shares of device time."""
     order = np.argsort(load, kind="stable")
     s, served, q = load[order], requests[order], np.sort(demand)
     return tuple(_at(r, s, served, q, fleet) for r in COUPLINGS)

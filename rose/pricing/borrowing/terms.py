@@ -1,5 +1,4 @@
-"""Terms of m in dollars with their bases, and the stretches of time between price changes. Dollars are exact
-fractions until they are shown."""
+"""Terms of m in dollars, exact until shown, with their bases; and the stretches of time between price changes."""
 
 from __future__ import annotations
 

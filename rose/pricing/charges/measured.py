@@ -1,5 +1,4 @@
-"""Measured time in hours that several runs shared a device. A run beside another one is billed half of an hour, but
-makes tokens in all of it."""
+"""Measured time of shared hours. A run beside another run is billed half of an hour, but makes tokens in all of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -80,8 +80,7 @@ class Charges:
     - `policy_version`, `task`, `fate`, `cause` of rollout time, by its tokens; `cause` of idle time says whether it
       could have been lent, or was lent and not used; `route` of transfer;
     - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
-    - `writer`, `first_seq`, `last_seq`: the events behind the row, where one writer wrote them.
-    """
+    - `writer`, `first_seq`, `last_seq`: the events behind the row, where one writer wrote them."""
 
     frame: pl.DataFrame
     stays: tuple[Stay, ...]
@@ -120,9 +119,10 @@ def price(
 ) -> Charges:
     """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`. A
     fleet's `run_id` selects all charges of the fleet, an RL run's its own. The same ledger and book give the same
-    charges. Raises PricingError for an unverified ledger (unless allowed), a period that is empty, not whole UTC hours
-    or partly archived, several provenances (unless one is chosen), device time that is covered twice or never
-    provisioned, and hardware held as two classes at once; PriceBookError for a missing price."""
+    charges, in whatever portions the ledger was written and read. Raises PricingError for an unverified ledger (unless
+    allowed), a period that is empty, not whole UTC hours or partly archived, several provenances (unless one is
+    chosen), device time that is covered twice or never provisioned, and hardware held as two classes at once;
+    PriceBookError for a missing price."""
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")

@@ -55,7 +55,7 @@ _memory_lock = threading.Lock()
 
 @contextmanager
 def current(root: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[Hashable, Any]]]:
-    """Yield a connection to current sums, and earlier answers from these sums; other callers wait. Raises LedgerError,
+    """Yield a connection to current sums, and earlier answers from them; other callers wait. Raises LedgerError,
     PricingError."""
     root = layout.check(root)
     path = root / STATE
@@ -257,8 +257,9 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield the parts of a slice (`t0_ns`, `t1_ns`, `<bucket>_ns`) as (hours since the epoch, ns by bucket). A part
-    divides its length by the remaining buckets, by largest remainder: parts sum to the slice's buckets and lengths."""
+    """Yield the parts of a slice (`t0_ns`, `t1_ns`, `<bucket>_ns`) as (hours since the epoch, ns by bucket). Each part
+    divides its length among the remaining buckets in proportion, by largest remainder: the parts' buckets sum to the
+    slice's, and each part's buckets to its length."""
     left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
     for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
         part = split(ns, left)

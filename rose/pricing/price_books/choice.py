@@ -1,6 +1,6 @@
-"""Which price book prices a figure: a recorded decision that is shown, never a default. The order is: the one named to
-the command; the ledger's adopted one; the runs' own, if all name the same; the one of the environment. Made-up prices
-must be named, and come after every real book."""
+"""Which price book prices a figure: a recorded decision that is shown. The order is: the command's; the ledger's
+adopted book; the runs' own, if equal; the environment's. Made-up prices must be named, and come after every real
+book."""
 
 import hashlib
 import os

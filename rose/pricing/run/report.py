@@ -203,8 +203,8 @@ def _runs(run: PricedRun) -> Table | None:
 
 
 def _token_cost(run: PricedRun, compared: Comparison) -> Table:
-    """Return dollars per million useful tokens by placement and view. At the margin dedicated tokens cost what the
-    borrowed ones would have made the fleet buy."""
+    """Return dollars per million useful tokens by placement and view. At the margin, dedicated tokens cost the purchase
+    that borrowing avoided."""
     make, way = run.make, compared.way
 
     def per_million(usd: Fraction | None, placement: str, view: str, basis: str = "measured", why: str = "") -> Figure:

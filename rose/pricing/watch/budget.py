@@ -1,4 +1,4 @@
-"""Budgets of teams for months, and what a month will cost: the fleet and every team, with a budget or without. Spending
+"""Budgets of teams for months, and forecasts of a month: the fleet and every team, with a budget or without. Spending
 is exact to the nano-dollar. A charge, or a correction whenever posted, counts in the month whose hours it charges."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _json(row: TeamBudget | Expected, figures: Sequence[str], **head: Any) -> di
 
 def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
     """Set a team's budget for a month and return nano-dollars. Earlier budgets stay in the ledger, the last one holds.
-    Raises PricingError for an amount that is none, or a team without a name; LedgerError."""
+    Raises PricingError for an invalid amount or an empty team; LedgerError."""
     if not team.strip():
         raise PricingError("the team has no name; give the value of the tag `team`, or unallocated")
     try:
