@@ -31,8 +31,7 @@ class _Group(NamedTuple):
 
 class Waits:
     """Collects the waits of one rollout engine, and records those of a second once it is over. `run_at` gives the RL
-    run. `lease_at` gives a moment's (lease, step), monotonic ns; without a lease the last one, whose step may still
-    end."""
+    run, `lease_at` a moment's (lease, step), monotonic ns; without a lease the last one."""
 
     def __init__(
         self,
@@ -97,9 +96,8 @@ def _hold_name(number: int) -> str:
 
 class Accountant:
     """Accounts for [joined, left) of one device in slices without gap or overlap, from `began_ns`, monotonic. A slice
-    ends where its lease or run changes. The accountant trims `leases`, the lease history. `moved` gets each move of the
-    rollout engine's memory and the lease in force. `takes_over`: a former agent accounted until `began_ns`, not
-    later."""
+    ends where its lease or run changes. The accountant trims `leases`. `moved` gets each move of the rollout engine's
+    memory and the lease in force. `takes_over`: a former agent accounted until `began_ns`."""
 
     def __init__(
         self,

@@ -397,8 +397,7 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return why nothing is lent on demand, or why a dedicated engine is idle; None if all is well. Raises
-        EngineError if the agent itself failed."""
+        """Return the device's fault (nothing is lent, or a dedicated engine is idle), or None. Raises EngineError."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept

@@ -1,6 +1,5 @@
-"""The agent of one host: the agents of its devices in one process, with one writer to the ledger. You can kill it at
-any time: its successor over the same folders takes over running engines and continues each device's accounts. A device
-that fails is retried without harm to the others."""
+"""The agent of one host: its devices' agents in one process, with one writer to the ledger. You can kill it at any
+time: the next one over the same folders continues. A device that fails is retried without harm to the others."""
 
 import secrets
 import threading
@@ -44,8 +43,8 @@ class HostAgent:
             device.thread.start()
 
     def stop(self, *, leave: bool = False) -> set[str]:
-        """End all devices' agents at once; `leave` their engines to the next agents. Safe to call twice. Returns the
-        devices whose agents ended in order."""
+        """End all devices' agents, or `leave` their engines to the next agents. Returns the devices whose agents ended
+        in order. Safe to call twice."""
         if self._devices:
             with ThreadPoolExecutor(len(self._devices), thread_name_prefix="rose-stop") as pool:
                 list(pool.map(lambda device: device.stop(leave=leave), self._devices.values()))

@@ -65,12 +65,11 @@ def rollout_event(
 
 
 class RolloutEngine:
-    """One engine at a time, in a thread that lives as long as it does: the kernel ties a process to that thread. A
-    running engine of an equal spec that can outlive its agent is taken over if it answers. An engine whose scheduler
-    left the page is dead, though SGLang's server runs on for seconds. A serving engine sizes its pool by the memory
-    free at its start: on a lent GPU this engine starts after a serving engine is on the page, and ends after a while
-    without one. `changed` is called when it becomes usable or unusable, `assigned` learns its run, `via` gives the way
-    to a target."""
+    """One engine at a time, in a thread that lives as long: the kernel ties a process to that thread. A running engine
+    of an equal spec that can outlive its agent is taken over if it answers. An engine whose scheduler left the page is
+    dead, though SGLang's server runs on for seconds. A serving engine sizes its pool by the memory free at its start:
+    on a lent GPU this engine starts after it, and ends after a while without it. `changed` is called when the engine
+    becomes usable or unusable, `assigned` learns its run, `via` gives the way to a target."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""Joins a running serving engine to a device's page, and releases it: for its owner, and for a fleet. It uses SGLang's
-`/set_internal_state` and `/server_info`: the engine must be on this host, but may be another user's. The engine serves
-whatever the outcome."""
+"""Joins a running serving engine to a device's page, or releases it: for its owner, and for a fleet. It uses SGLang's
+`/set_internal_state` and `/server_info` on this host; another user may own the engine. The engine always serves."""
 
 import http.client
 import json
@@ -47,8 +46,8 @@ class PageUse:
 
 
 class OwnedEngine:
-    """A serving engine at `url` that somebody else started; `token` is its `--admin-api-key` or its `--api-key`. All
-    methods raise AttachError."""
+    """A serving engine at `url` that somebody else started; `token`: its admin or API key. Methods raise
+    AttachError."""
 
     def __init__(self, url: str, token: str | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.url, self._token, self._answer_timeout_s = url.rstrip("/"), token, answer_timeout_s

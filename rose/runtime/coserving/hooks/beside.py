@@ -62,8 +62,7 @@ class BesideServing:
         self._add(self._layer_ns)
 
     def count(self) -> None:
-        """Correct the count by the work since. A GPU has only the wall's clock, used for layers of unknown time
-        alone."""
+        """Correct the count by later work. On a GPU the wall's clock counts, for layers of unknown time alone."""
         with self._lock:
             now_ns = self._clock_ns()
             if self.raised or (self.running and (self._on_cores or not self._layer_ns)):

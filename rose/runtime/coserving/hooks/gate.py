@@ -97,8 +97,8 @@ CREDIT_LAYERS_OF_CHUNK = 4
 
 
 class RolloutGate:
-    """The gate of a rollout engine that shares its device; a step may yield before each of its `layers`. `run_ahead` is
-    for a GPU, None on CPU cores."""
+    """The gate of a rollout engine on a shared device, between its `layers`. `run_ahead`: for a GPU, None on CPU
+    cores."""
 
     def __init__(
         self,
@@ -130,8 +130,7 @@ class RolloutGate:
         self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: it did not
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
-        """Return when the next step may run, or there is no step. `serve_control` is called while waiting, so that
-        aborts and weight updates do not wait with the step."""
+        """Return when the next step may run, or there is none; meanwhile `serve_control` serves aborts and updates."""
         held_since_ns = 0
         self._begins_beside = False
         try:
@@ -247,8 +246,7 @@ class RolloutGate:
         self._worked.append((began_ns, monotonic_ns()))
 
     def between_layers(self, layers_left: int) -> None:
-        """Yield while serving wants the device; called before each layer of a running step. Raises StepAbandonedError
-        if the step is not to be finished."""
+        """Yield while serving wants the device, before each layer. Raises StepAbandonedError to end the step."""
         after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()

@@ -154,9 +154,8 @@ class RolloutPlugin:
         self.telemetry.say()
 
     def key_by_weights(self, request: Any) -> None:
-        """Keep this request's prefix cache entries apart from those of other weights, whatever its client sends. A
-        request that runs across a sync keeps its entries, under the old weights; a restarted request uses the new
-        weights."""
+        """Keep this request's prefix cache entries apart from those of other weights. A request that runs across a sync
+        keeps its entries, under the old weights; a restarted request uses the new weights."""
         if not hasattr(request, _CLIENT_KEY):
             setattr(request, _CLIENT_KEY, request.extra_key)
         request.extra_key = cache_key(getattr(request, _CLIENT_KEY), self.weights.version, self.weights.swaps)

@@ -184,8 +184,7 @@ def linked_page(number: int) -> Path:
 
 
 def _leave(page: ArbiterPage) -> None:
-    """Release the section. A running rollout step yields before its next layer, and is abandoned: the device is not
-    returned to it."""
+    """Release the section. A running rollout step yields before its next layer, and is abandoned."""
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.CREDIT_NS, 0)

@@ -115,8 +115,8 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
 
 
 class _FirstToken(NamedTuple):
-    """When a request's first token came, and rollouts' time by then: while serving rested, beside its steps, and the
-    delay of these steps."""
+    """A first token's time, and rollouts' time by then: while serving rested, beside its steps, and the steps'
+    delay."""
 
     at_ns: int
     worked_ns: int

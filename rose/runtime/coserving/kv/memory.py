@@ -31,9 +31,8 @@ _CUT_POLL_S = 0.0005
 
 
 class KvGuard:
-    """Keeps a rollout engine within its KV budget, in slots of a token. `pages` returns the memory of free slots; None
-    where the pool's memory stays, as on a GPU without remapping. `activation` moves the engine's memory as leases begin
-    and end; None where it stays."""
+    """Keeps a rollout engine within its KV budget, in slots of a token. `pages` returns the memory of free slots,
+    `activation` moves the engine's memory as leases begin and end; None where memory stays."""
 
     def __init__(
         self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None

@@ -36,8 +36,7 @@ class LeaseChange:
 
 @dataclass(frozen=True, slots=True)
 class LastLease:
-    """A device's last lease in the ledger: its number, and its grant if it has not ended. `expires_at_us`: its expiry
-    without another renewal."""
+    """A device's last lease in the ledger: its number, its grant if it is open, and its expiry without renewal."""
 
     number: int = 0
     granted: Lease | None = None
@@ -61,8 +60,8 @@ class LastLease:
 class Leasing:
     """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe. `take_back` has the
     gateway take all turns off the engine, for a reason, and returns their number. `last`: the device's last lease,
-    ended here at once if open. `ended_before`: leases that ended before this agent and whose time it accounts for.
-    `run` gives the engine's RL run."""
+    ended here at once if open. `ended_before`: ended leases that this agent accounts for. `run` gives the engine's RL
+    run."""
 
     def __init__(
         self,

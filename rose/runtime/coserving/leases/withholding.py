@@ -18,8 +18,7 @@ def rules(coserving: CoservingConfig) -> HoldoutRules:
 
 
 class Withholding:
-    """The windows of one device. Times are monotonic nanoseconds. Not thread-safe. Without withholding nothing is
-    recorded. `look` raises as `record`."""
+    """The windows of one device, monotonic nanoseconds, recorded if leases are ever withheld. Not thread-safe."""
 
     def __init__(
         self, device_id: str, engine_id: str, drawn_by: HoldoutRules, anchor: Anchor, record: Record, began_ns: int

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineWeights:
-    """This rank's parameters under the published names, and their boxes in the whole tensors. An engine may compute in
-    a wider type than the published one (float32 on cores without bfloat16 units), which holds published values
-    exactly."""
+    """This rank's parameters under the published names, and their boxes in the whole tensors. The engine may compute in
+    a wider type (float32 on cores without bfloat16 units), which holds published values exactly."""
 
     views: dict[str, torch.Tensor]
     regions: dict[str, Region] | None  # none on an engine of one rank: each tensor whole

@@ -85,8 +85,8 @@ class WeightUpdater:
         return self._ready is not None or self._background.busy
 
     def ask(self, verb: Verb, version: int) -> str | None:
-        """Begin; the outcome is a file. Returns why the question is refused, else None. All ranks are asked at the same
-        point of their loops."""
+        """Begin; the outcome is a file. Returns a refusal's reason, or None. Ask all ranks at one point of their
+        loops."""
         ready = None if self._ready is None else self._ready.manifest.version
         work: Callable[[Turn], dict[str, object] | _Ready]
         if verb == "commit":
