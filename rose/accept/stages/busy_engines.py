@@ -87,8 +87,7 @@ class _Busy:
         return traffic.regular("busy", seconds, rate_per_s, *self._tokens)
 
     def kill(self, name: str) -> None:
-        """Kill the rollout engine, or the lease's renewer, in the middle of credit. Without its writer a lease gives
-        credit until it expires."""
+        """Kill the rollout engine, or the lease's renewer, during credit, which then lasts until the lease expires."""
         scene, engines, page = self._scene, self._scene.host.engines, self._scene.host.page
         keeper = scene.keeper(ROSE_SLACK)
         terms = (keeper.memory, keeper.policy, keeper.budgets, keeper.max_prompt_tokens, keeper.rollout_tokens)
@@ -116,8 +115,7 @@ class _Busy:
 
 
 def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], struck_ns: int, work_ns: int) -> None:
-    """Make the claims about serving's steps after the moment that ended credit. `times`: of each request's tokens,
-    empty for a failed one."""
+    """Claim serving's steps after the end of credit. `times`: of each request's tokens, empty for a failed one."""
     after = [[end - begin for begin, end in pairwise(each) if end > struck_ns] for each in times if each]
     report.claim(f"busy_engines: requests failed, {name} killed", len(times) - len(after), "requests", 0, "lower")
     report.claim(f"busy_engines: rollouts' time afterwards, {name} killed", work_ns, "ns", 0, "lower")

@@ -1,5 +1,4 @@
-"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate, with layers instead of an
-engine."""
+"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate, with layers for an engine."""
 
 from __future__ import annotations
 
