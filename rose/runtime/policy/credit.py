@@ -8,8 +8,7 @@ since its first token. Requests that take longer are more at a time (Little's la
 `fewer` is what the step would take with 1/stretch of its requests, as a share of what it takes.
 
 The factor is fitted by least squares with forgetting to how much longer than predicted the steps beside work took.
-Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU.
-"""
+Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class Interference:
         return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
 
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
-        """Learn from a step that took `delay_ns` longer than predicted beside `work_ns` > 0; `spread_ns` is the usual
-        error."""
+        """Learn from a step `delay_ns` longer than predicted beside `work_ns` > 0; `spread_ns` is the usual error."""
         fit = self.fit.observe((work_ns,), delay_ns)
         overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN

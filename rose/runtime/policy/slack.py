@@ -11,8 +11,7 @@ have taken. Where no request lives, the next one is expected to wait half of a r
 that costs several times the share is held until it meets that many times fewer requests.
 
 Predictions come from past steps; an unknown time admits nothing beside a request. Before the first request, its budget
-stands for its prefill time.
-"""
+stands for its prefill time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

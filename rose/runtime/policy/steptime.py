@@ -6,8 +6,7 @@ Identification", 2nd ed., section 11.2). No coefficient is negative (non-negativ
 "Solving Least Squares Problems", chapter 23, by trying every set of zero coefficients). Outliers are limited by the
 spread of former errors (Huber's rule); several in a row on the same side mean that the device changed, and the fit
 begins anew. Until a fit has enough steps, the largest observation bounds the prediction: T grows at most in proportion
-to its features.
-"""
+to its features."""
 
 from __future__ import annotations
 
@@ -166,8 +165,7 @@ class StepTimes:
         return StepTimes(self.prefill, self.decode.observe((1.0, batch, context_tokens), duration_ns))
 
     def prefill_ns(self, tokens: int, pairs: float | None = None) -> int | None:
-        """Return T_prefill in nanoseconds of `tokens` new tokens; without `pairs`, of one prompt without a cached
-        prefix."""
+        """Return T_prefill, ns, of `tokens` new tokens; without `pairs`, of one prompt without a cached prefix."""
         return _whole(self.prefill.predict_ns((1.0, tokens, attended(tokens) if pairs is None else pairs)))
 
     def decode_ns(self, batch: float, context_tokens: float) -> int | None:

@@ -8,8 +8,7 @@ A conversation reads, in names (see `text`):
     MOVED AT01                            the environment's reply, and so on
 
 A board token names its cell as well as its kind, so that a model learns to look a cell up in seconds of CPU time.
-Ids are part of every saved checkpoint: append names, never reorder them.
-"""
+Ids are part of every saved checkpoint: append names, never reorder them."""
 
 from collections.abc import Sequence
 

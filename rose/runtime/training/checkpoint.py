@@ -6,8 +6,7 @@
     weights/         the published versions
     lock             held by the working trainer
 
-Each file is replaced whole. Events recorded again after a restart are identical, and count once.
-"""
+Each file is replaced whole. Events recorded again after a restart are identical, and count once."""
 
 from __future__ import annotations
 

@@ -224,8 +224,7 @@ def step_event(
     train_ns: int,
     total_ns: int,
 ) -> Step:
-    """Return the step of the update `stats`, without lost trajectories, which nobody judged. `total_ns` spans both
-    phases."""
+    """Return the step of the update `stats`, without lost trajectories. `total_ns` spans both phases."""
     trajectories = _not_lost(trajectories)
     return Step(
         policy_version=stats.version,

@@ -26,8 +26,7 @@ class TrainTime:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """Count the time inside as training, except while the page is missing between starts. Raises
-        DeviceTakenError."""
+        """Count the time inside as training, if the page is there. Raises DeviceTakenError."""
         if (page := self._present()) is None:
             yield
             return

@@ -39,15 +39,13 @@ class WarmStart:
 
 
 def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
-    """Return the warm-started checkpoint for `task`, trained on CPU cores if `cache` has none: this process gets no GPU
-    context."""
+    """Return the warm-started checkpoint for `task`, trained on CPU cores if `cache` has none: no GPU context here."""
     settings = WarmStart(task=task, seed=seed)
     return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
 
 
 def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
-    """Imitate the noisy player and save the policy in `folder`. The same settings give the same weights on one machine,
-    torch device and thread count."""
+    """Imitate the noisy player; save the policy in `folder`, equal for equal settings, machine, device and threads."""
     import torch
     from torch.nn import functional
 
