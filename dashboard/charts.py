@@ -187,8 +187,7 @@ def lanes(
 
 
 def latency(frame: pl.DataFrame, name: str, begin: datetime, end: datetime, budget_ms: float | None) -> alt.LayerChart:
-    """Draw p99 and p50 of `ttft` or `tpot`, and the budget; a bin without requests is a gap. Columns: t, requests,
-    {name}_p99_ms, {name}_p50_ms."""
+    """Draw p99 and p50 of `ttft` or `tpot`, and the budget, from t, requests, {name}_p99_ms, {name}_p50_ms."""
     shown = frame.select("t", "requests", p99=f"{name}_p99_ms", p50=f"{name}_p50_ms")
     long = shown.unpivot(["p99", "p50"], index=["t", "requests"], variable_name="which", value_name="ms")
     tops = [float(str(top)) for top in (shown["p99"].max(), budget_ms) if top is not None]
