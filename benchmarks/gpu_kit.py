@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels that are there already: none is fetched")
     given = parser.parse_args(argv)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    # There is room for the unpacked files beside the result.
+    # The result's disk has room for the unpacked files.
     with tempfile.TemporaryDirectory(prefix="rose-gpu-kit-", dir=given.out.parent) as scratch:
         wheels = given.wheels or Path(scratch) / "wheels"
         if given.wheels is None:

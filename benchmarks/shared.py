@@ -52,9 +52,7 @@ def finish(report: Report, file: Path | None) -> None:
 @contextmanager
 def measured(report: Report, file: Path | None, home: Path | None = None) -> Iterator[Path]:
     """Yield a temporary folder under `home`; at the end print the report and write it to `file`, even after a failure.
-
-    Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError.
-    """
+    Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does.
     code = 0
     try:

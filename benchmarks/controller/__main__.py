@@ -50,11 +50,9 @@ LOADS = (Load(256, 32, RECORDED), Load(256, 32, EVEN), Load(64, 8, RECORDED), Lo
 
 
 def recorded(rate: float, seconds: float) -> list[float]:
-    """Return the arrivals, seconds, of the sample ledger's first turns, stretched to the mean rate `rate`.
-
-    Many turns of a group arrive together, since its engines answer them at the end of one step. Raises ValueError if
-    the ledger has too few turns: it has 46,000.
-    """
+    """Return the arrivals, seconds, of the sample ledger's first turns, stretched to the mean rate `rate`. Many turns
+    of a group arrive together, since its engines answer them at the end of one step. Raises ValueError if the ledger
+    has too few turns: it has 46,000."""
     count = int(rate * seconds)
     with tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
         copy = shutil.copytree(SAMPLE, Path(folder) / "ledger")  # Reading a ledger leaves a catalog in it.

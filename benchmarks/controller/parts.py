@@ -75,7 +75,7 @@ async def controller(port: int, folder: str) -> None:
         "127.0.0.1", port, agent_token=_AGENT_TOKEN, model=_MODEL, state=state, writer=writer, fleet_run_id="fleet"
     )
     await server.start()
-    gc.freeze()  # The collector's settings are those of the service.
+    gc.freeze()  # The garbage collector has the service's settings.
     gc.set_threshold(20_000, 50, 100)
     await _stay_ready()
 

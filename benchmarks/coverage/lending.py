@@ -112,11 +112,8 @@ def energy(random: np.random.Generator) -> Iterator[Shown]:
 def provision_term(
     random: np.random.Generator, windows: int = 600, work: float = 1, *, withheld: bool = True
 ) -> tuple[Term, float]:
-    """Return the cost of missed budgets, and what lending really added to it, USD.
-
-    A tenth of a device's windows is withheld at random, or none. Windows differ in their misses, and each resembles the
-    one before.
-    """
+    """Return the cost of missed budgets, and what lending really added to it, USD. A tenth of a device's windows is
+    withheld at random, or none. Windows differ in their misses, and each resembles the one before."""
     drawn = random.random(windows) < 0.1
     count = random.poisson(REQUESTS * np.where(drawn, 1.0, work)) + 1
     badness = np.exp(0.7 * wandering(random, windows, 0.3) - 0.245)

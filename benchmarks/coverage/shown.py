@@ -17,7 +17,7 @@ class Shown:
     low: float | None
     high: float | None
     why: str | None = None
-    never: bool = False  #: Whether no interval would be honest, and none must be shown.
+    never: bool = False  #: No interval may be shown: it would be dishonest.
 
     @property
     def covers(self) -> bool:

@@ -82,11 +82,9 @@ def _late_share(served: Sequence[Served]) -> float:
 
 
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
-    """Return the time from the fault until serving had the device to itself.
-
-    None if the lease outlived the fault, or the fault does not touch the lease: an engine that stands still takes
-    nothing, and a host without power has no lease.
-    """
+    """Return the time from the fault until serving had the device to itself. None if the lease outlived the fault, or
+    the fault does not touch the lease: an engine that stands still takes nothing, and a host without power has no
+    lease."""
     fault, leases = trial.fault, seen.leases[trial.fault.host]
     if fault.victim not in _ENDS_LEASE or (fault.stop_s is not None and fault.victim in _ENGINE):
         return None
@@ -235,9 +233,7 @@ def line(seen: Seen, trial: Trial) -> str:
 @dataclass(slots=True)
 class RunsSeen:
     """The records of a stopped fleet, and the answers of `rose cost --by run`, `--by team` (`costs`) and `rose report`.
-
-    The books are those of the first host, which also has the events of the second.
-    """
+    The books are those of the first host, which also has the events of the second."""
 
     books: Books = field(default_factory=Books)
     writers_there: list[dict[str, Any]] = field(default_factory=list)

@@ -69,10 +69,8 @@ class Heard:
 
 
 class Fleet:
-    """A fleet that runs inside its context. `folder` holds the hosts' disks, and `ray` more settings of Ray.
-
-    Raises FleetError.
-    """
+    """A fleet that runs inside its context. `folder` holds the hosts' disks, and `ray` more settings of Ray. Raises
+    FleetError."""
 
     def __init__(self, folder: Path, engines: Setting, seed: int = 1, ray: Mapping[str, str] | None = None) -> None:
         if (cores := len(os.sched_getaffinity(0))) < len(HOSTS):

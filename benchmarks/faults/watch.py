@@ -21,9 +21,7 @@ PAGE = 1_000_000
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
     """A lease that the page had at `at_ns`, and not yet at `without_ns`. Monotonic nanoseconds; number 0: no lease.
-
-    Leases of a new page, as after a host's restart, are numbered from the next multiple of `PAGE` on.
-    """
+    Leases of a new page, as after a host's restart, are numbered from the next multiple of `PAGE` on."""
 
     at_ns: int
     number: int
@@ -40,11 +38,9 @@ class Ran:
 
 
 class PageWatch:
-    """Reads a device's page, and each page that replaces it, in a thread between `start` and `stop`.
-
-    `place` returns the page's path and the lead of its host's clock, ns; `process` returns the process with a number on
-    that host. Times are of this machine's clock.
-    """
+    """Reads a device's page, and each page that replaces it, in a thread between `start` and `stop`. `place` returns
+    the page's path and the lead of its host's clock, ns; `process` returns the process with a number on that host.
+    Times are of this machine's clock."""
 
     def __init__(
         self, place: Callable[[], tuple[Path, int]], process: Callable[[int], psutil.Process | None] = lambda _: None
@@ -162,9 +158,7 @@ def lease_end_ns(leases: Sequence[LeaseSeen], number: int) -> int | None:
 
 def back_ns(work: Sequence[SpanRecord], ran: Sequence[Ran], begin_ns: int, end_ns: int, next_ns: int) -> int:
     """Return when serving had the device to itself: at the end of the lease, or later if a last step still computed.
-
-    The lease was in force in [begin_ns, end_ns), and the next lease began at `next_ns` or later.
-    """
+    The lease was in force in [begin_ns, end_ns), and the next lease began at `next_ns` or later."""
     last = max((span.end_ns for span in work if begin_ns <= span.start_ns < next_ns), default=0)
     return end_ns if last <= end_ns else end_ns + min(last - end_ns, _ran_ns(ran, end_ns, last))
 

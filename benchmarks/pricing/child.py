@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this process held. `getrusage` may give the peak of its parent."""
+    """Return this process's peak memory. `getrusage` may give its parent's peak."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 

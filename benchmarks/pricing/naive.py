@@ -45,10 +45,8 @@ Fate = tuple[int, str, str, str]
 
 
 def price(root: Path, book: str) -> pd.DataFrame:
-    """Return every charge of the ledger at `root` by the text of a price book: columns KEY and AMOUNTS.
-
-    `hour` is the number of the hour since the epoch.
-    """
+    """Return every charge of the ledger at `root` by the text of a price book: columns KEY and AMOUNTS. `hour` is the
+    number of the hour since the epoch."""
     prices = Prices(book)
     with catalog.connect(root) as ledger:
 
@@ -101,10 +99,8 @@ def split(total: int, weights: dict[K, int]) -> dict[K, int]:
 
 
 def _stays(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Return each time [t0_ns, t1_ns) for which a device of a run was provisioned.
-
-    Raises ValueError for a device of two classes or pools.
-    """
+    """Return each time [t0_ns, t1_ns) for which a device of a run was provisioned. Raises ValueError for a device of
+    two classes or pools."""
     device = read(
         "SELECT run_id, device_id, pool, device_class, joined_ns AS t0_ns, coalesce(left_ns, 0) AS left_ns FROM tenure"
     )
