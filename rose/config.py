@@ -1,5 +1,4 @@
-"""The configuration of a fleet: one TOML file, validated here, explained field by field. Imports no torch: `rose
-config` and errors are fast."""
+"""A fleet's configuration: one TOML file, validated here. Imports no torch, so that `rose config` is fast."""
 
 from __future__ import annotations
 

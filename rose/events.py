@@ -420,9 +420,7 @@ class DeviceSlice(Event):
     headroom_ns: DurationNs
     idle_ns: DurationNs
     overlap_ns: DurationNs = 0  # Time both engines worked; half each is inside serving_ns and rollout_ns.
-    beside_ns: DurationNs | None = (
-        None  # Time rollouts ran on credit beside serving's steps; the rest is serving's.
-    )
+    beside_ns: DurationNs | None = None  # Time rollouts ran on credit beside serving's steps; the rest is serving's.
     beside_work_ns: DurationNs | None = (
         None  # Their work in that time, inside rollout_ns: its time alone on the device.
     )

@@ -170,7 +170,7 @@ def create(
 
 
 def revoke(path: Path, name: str) -> None:
-    """End a token now. Raises TokenError if there is none of this name."""
+    """End a token now. Raises TokenError for an unknown name."""
     with _edited(path) as tokens:
         if tokens.pop(name, None) is None:
             raise TokenError(f"there is no token {name!r} in {path}; there are {', '.join(tokens) or 'none'}")
