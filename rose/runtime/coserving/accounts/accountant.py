@@ -227,7 +227,7 @@ class Accountant:
         return event
 
     def _delayed_ns(self) -> int:
-        """Return serving's new delay. Steps faster than predicted offset slower ones; a negative sum waits."""
+        """Return serving's delay since the last slice. A faster step offsets a slower one; a negative sum waits."""
         engine, delayed_ns = (self._page.get(Party.SERVING, field) for field in (Field.PID, Field.DELAYED_NS))
         new_ns = delayed_ns - (self._delayed_seen[1] if engine == self._delayed_seen[0] else 0)
         self._delayed_seen = engine, delayed_ns

@@ -247,7 +247,7 @@ class StepTimeWatch:
 WATCH_S = 0.05
 SLICE_NS = 1_000_000_000
 STEP_TIME_NS = 60_000_000_000
-WORKED_SHARE_MIN = 0.02  # below this share of the last second a held engine makes no progress
+WORKED_SHARE_MIN = 0.02  # a held engine that worked less of the last second makes no progress
 HELD_NS_MAX = 250_000_000
 
 
@@ -397,7 +397,8 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return the device's fault (nothing is lent, or a dedicated engine is idle), or None. Raises EngineError."""
+        """Return the device's name and why nothing is lent on demand or a dedicated engine is idle; None if all is well.
+        Raises EngineError if the agent itself failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
         failure = self._failure or self._control.failure or self._weights.failure or kept

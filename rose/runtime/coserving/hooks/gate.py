@@ -127,7 +127,7 @@ class RolloutGate:
         self._mark_ns = self._mark_cpu_ns = 0
         self._beside = BesideServing(page, on_cores=run_ahead is None, host_cores=host_cores)
         self._begins_beside = False
-        self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: it did not
+        self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: not full
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
         """Return when the next step may run, or there is none; meanwhile `serve_control` serves aborts and updates."""
