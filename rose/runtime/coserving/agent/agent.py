@@ -397,7 +397,7 @@ class DeviceAgent:
         self._page.close()
 
     def check(self) -> str | None:
-        """Return the device's name and why nothing is lent on demand or a dedicated engine is idle; None if all is well.
+        """Return the device's name and why nothing is lent on demand or a dedicated engine is idle; None if neither.
         Raises EngineError if the agent itself failed."""
         device_id = self._spec.device.id
         kept = None if self._engine is None else self._engine.failure
