@@ -21,8 +21,8 @@ class GivenUpError(Exception):
 class Background:
     """Runs jobs, each of which is given up for the next. Only the scheduler's thread calls `start` and `busy`. A job on
     the device calls `wait_for_device` before each portion, in any of its threads. `record_span` learns the times of
-    portions, which do not overlap but come from several threads. With `host_cores`, a job that calls `settle` runs
-    there instead, at its own niceness."""
+    portions: neither spans nor calls overlap, but calls come from several threads. With `host_cores`, a job that calls
+    `settle` runs there instead, at its own niceness."""
 
     def __init__(
         self, wait_for_device: Callable[[], None], host_cores: Sequence[int], record_span: RecordSpan | None
