@@ -23,8 +23,7 @@ from rose.terminal import echo
 
 REQUIREMENTS = ROOT / "requirements" / "gpu-native.txt"
 LIMIT_BYTES = 60_000_000
-#: Paths below the folder of packages that no engine or acceptance stage imports.
-DROPPED = (
+DROPPED = (  #: Paths below the folder of packages that no engine or acceptance stage imports.
     "sglang/multimodal_gen",
     "sglang/test",
     "sglang/benchmark",
@@ -36,8 +35,7 @@ DROPPED = (
     "tests",
     "*/tests",
 )
-#: Parts of the checkout that run there or that tests read, and serving traffic.
-PROJECT = (
+PROJECT = (  #: Parts of the checkout that run there or that tests read, and serving traffic.
     "rose",
     "benchmarks",
     "sql",
@@ -49,8 +47,7 @@ PROJECT = (
     "sample_traces/README.md",
     "sample_traces/bursty.csv",
 )
-#: The newest glibc that a wheel may need.
-_GLIBC_MINOR = 34
+_GLIBC_MINOR = 34  #: The newest glibc that a wheel may need.
 _ARCHIVE, _MODEL = "rose-gpu-kit.tar.xz", "models/llama-8b"
 
 _ACCEPT = f"""#!/bin/sh
@@ -109,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels that are there already: none is fetched")
     given = parser.parse_args(argv)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    # There is room for the unpacked files beside the result.
+    # The result's disk has room for the unpacked files.
     with tempfile.TemporaryDirectory(prefix="rose-gpu-kit-", dir=given.out.parent) as scratch:
         wheels = given.wheels or Path(scratch) / "wheels"
         if given.wheels is None:

@@ -19,8 +19,7 @@ from rose.errors import UserError
 from rose.terminal import Screen, echo
 
 T = TypeVar("T")
-#: Memory of a process may grow by so much from one third of a run to the next.
-GROWTH_MAX = 1.05
+GROWTH_MAX = 1.05  #: Memory of a process may grow by so much from one third of a run to the next.
 _INTERRUPTED = 130
 
 Part = Callable[[Report, Path], None]
@@ -53,9 +52,7 @@ def finish(report: Report, file: Path | None) -> None:
 @contextmanager
 def measured(report: Report, file: Path | None, home: Path | None = None) -> Iterator[Path]:
     """Yield a temporary folder under `home`; at the end print the report and write it to `file`, even after a failure.
-
-    Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError.
-    """
+    Exits with 130 if the block was interrupted, and with 1 and a line if it raised UserError."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does.
     code = 0
     try:

@@ -1,5 +1,4 @@
-"""The configuration of a fleet: one TOML file, validated here, explained field by field. Imports no torch, so that
-`rose config` and errors are instant."""
+"""A fleet's configuration: one TOML file, validated here. Imports no torch, so that `rose config` is fast."""
 
 from __future__ import annotations
 
@@ -127,7 +126,7 @@ class DeviceConfig(Section):
 
     @property
     def serving_table(self) -> str:
-        """Return the name of the table of what it serves, as errors give it."""
+        """Return the name of the table of its models, as errors give it."""
         return "serving" if self.serving_model is None else f"serving_models.{self.serving_model}"
 
     @model_validator(mode="after")
@@ -153,11 +152,11 @@ DOCUMENTED_TOKEN = "0f5c9d1e7a3b48e26d0c8f1b5a9e3d72"
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be used; the message names the file, the field, the value and the way out."""
+    """An unusable configuration; the message names the file, the field, the value and the way out."""
 
 
 def _absolute_file(name: str) -> str:
-    """Return a whole path: readers of the ledger work in another folder."""
+    """Return an absolute path: readers of the ledger work in another folder."""
     return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
 
 
@@ -166,7 +165,7 @@ def _absolute_path(path: Path) -> Path:
 
 
 def _whole_path(place: str) -> str:
-    """Return a whole path for users in other folders; URLs and homes stay."""
+    """Return an absolute path for users in other folders; URLs and homes stay."""
     return place if "://" in place or place.startswith("~") else str(Path(place).absolute())
 
 
@@ -444,12 +443,11 @@ class FleetConfig(Section):
         return self
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
-        """Return what the device serves, and promises."""
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]
 
 
 def load(path: Path) -> FleetConfig:
-    """Read a fleet file, TOML or `.json`, and make its folders whole paths. Raises ConfigError naming the file, every
+    """Read a fleet file, TOML or `.json`, and make its folders absolute. Raises ConfigError naming the file, every
     wrong field with its value, and what to do."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -465,7 +463,7 @@ def load(path: Path) -> FleetConfig:
 
 
 def warnings(config: FleetConfig, path: Path) -> list[str]:
-    """Return why others may know the secret of a fleet file; empty if they cannot. Raises OSError."""
+    """Return warnings that other users may read a fleet file's secret. Raises OSError."""
     token, others = config.gateway.token, private_files.open_to_others(path)
     if token is None:
         return []

@@ -48,7 +48,6 @@ def example() -> str:
 
 
 def _hosts() -> str:
-    """Return a host table, commented out: a fleet on one host needs none."""
     description = FleetConfig.model_fields["hosts"].description or ""
     table = "[[host]]\n" + _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"})
     lines = [line if line.startswith("#") else f"# {line}" for line in table.splitlines()]

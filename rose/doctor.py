@@ -1,4 +1,4 @@
-"""`rose doctor`: what this host can do, and a remedy for each missing thing."""
+"""`rose doctor`: checks this host, with a remedy for each missing thing."""
 
 import importlib.metadata
 import importlib.util
@@ -33,7 +33,7 @@ print(len(TARGETS))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check. `missing`: a live run needs it; `absent`: it does without."""
+    """One check. `missing`: a live run needs it; `absent`: it runs without."""
 
     what: str
     status: Status

@@ -129,7 +129,6 @@ def _check_ports(config: FleetConfig) -> None:
 
 
 def _named_ports(config: FleetConfig, host: str | None) -> Iterator[tuple[str, int]]:
-    """Yield a host's ports and their fields; serving devices count up from the first."""
     first = not config.hosts or host == config.hosts[0].name
     ours = [device for device in config.device if len(config.hosts) < 2 or device.host == host]
     for number, device in enumerate(device for device in ours if device.pool == "serving"):

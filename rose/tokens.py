@@ -28,7 +28,7 @@ _PATTERN = r"^[A-Za-z0-9._*?-]{1,64}$"
 
 
 class TokenError(UserError):
-    """A file of tokens, or a command on it, cannot be used."""
+    """An unusable file of tokens, or a failed command on it."""
 
 
 class UnknownTokenError(UserError):
@@ -78,7 +78,6 @@ class _File(BaseModel):
 
 
 def of_secret(name: str, secret: str, scopes: tuple[Scope, ...], writers: tuple[str, ...] = ()) -> Token:
-    """Return a token that is in no file."""
     return Token(name=name, scopes=scopes, writers=writers, sha256=_sha256(secret))
 
 
@@ -100,7 +99,7 @@ def find(tokens: tuple[Token, ...], secret: str) -> Token:
 
 
 class Watched:
-    """The tokens of a file, read again after a change; while it is unreadable the last ones stay."""
+    """The tokens of a file, reread after a change; while it is unreadable the last ones stay."""
 
     def __init__(self, path: Path, warn: Callable[[str], object]) -> None:
         """`warn` hears of a file that became unreadable. Raises TokenError if it is unreadable now."""
@@ -171,7 +170,7 @@ def create(
 
 
 def revoke(path: Path, name: str) -> None:
-    """End a token now. Raises TokenError if there is none of this name."""
+    """End a token now. Raises TokenError for an unknown name."""
     with _edited(path) as tokens:
         if tokens.pop(name, None) is None:
             raise TokenError(f"there is no token {name!r} in {path}; there are {', '.join(tokens) or 'none'}")

@@ -40,8 +40,7 @@ _CALIBRATIONS_MAX = 3
 LIGHT = "light"
 _LIVE = {"steady": 2, "heavy": 5}
 _LIVE_TOKENS, _GPU_LIVE_TOKENS = (48, 32), (512, 256)
-#: A latency budget is this many times the 99th percentile of serving alone.
-_BUDGET_FACTOR = 3
+_BUDGET_FACTOR = 3  #: A latency budget is this many times the 99th percentile of serving alone.
 _WARM_UP_S = 4.0
 _SEEDS_PER_ROUND = 16
 _SHARED_MEMORY = Path("/dev/shm")
@@ -94,8 +93,7 @@ def measure(report: Report, given: argparse.Namespace, folder: Path) -> None:
             _compare(report, given, scene, trace, load, policies)
         if report.quick or LIGHT not in given.load:
             return
-        # A GPU's pool keeps its size: there are no pages to give back.
-        if gpu is None:
+        if gpu is None:  # A GPU's pool keeps its size: there are no pages to give back.
             pressure.measure(report, host, rollout, _TURNS, trials=30)
         overhead.measure(report, host, serving, starts=2, trials=25)
 

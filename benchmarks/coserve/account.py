@@ -62,10 +62,8 @@ def idle_by_cause_ns(one: Round) -> dict[str, int]:
 
 
 def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
-    """Return the idle time of serving alone that rollouts did not get, by cause, for two rounds of one length.
-
-    A cause is negative where serving needed less time than alone.
-    """
+    """Return the idle time of serving alone that rollouts did not get, by cause, for two rounds of one length. A cause
+    is negative where serving needed less time than alone."""
     alone, device = solo.device, lent.device
     assert alone["length_ns"] == device["length_ns"], "rounds of one length are compared"
     other_ns = device["length_ns"] - (
@@ -77,12 +75,10 @@ def lost_idle_ns(solo: Round, lent: Round) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A serving request that found serving at rest and a rollout step on the device; nanoseconds of one clock.
-
-    Serving wants the device `wish_ns` after its scheduler got the request. After `given_ns` more no rollout step is on
-    the device; rollouts compute for `computed_ns` of that time, less where the kernel lets serving compute on the same
-    core. Where the kernel preempts rollouts for any thread, `given_ns` is 0, and `wish_ns` is the wait for the core.
-    """
+    """A serving request that found serving at rest and a rollout step on the device; nanoseconds of one clock. Serving
+    wants the device `wish_ns` after its scheduler got the request. After `given_ns` more no rollout step is on the
+    device; rollouts compute for `computed_ns` of that time, less where the kernel lets serving compute on the same
+    core. Where the kernel preempts rollouts for any thread, `given_ns` is 0, and `wish_ns` is the wait for the core."""
 
     wish_ns: int
     given_ns: int

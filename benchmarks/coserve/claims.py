@@ -21,8 +21,7 @@ from rose.accept.coserve.rounds import (
 from rose.accept.report import Report
 from rose.runtime.policy.slack import Budgets
 
-#: (latency, quantile, target of the ratio, whether it is about a tail)
-_RATIOS = (
+_RATIOS = (  #: (latency, quantile, target of the ratio, whether it is about a tail)
     ("TTFT", 0.5, 1.05, False),
     ("TTFT", 0.99, 1.05, True),
     ("TPOT", 0.5, 1.05, False),
@@ -88,14 +87,11 @@ def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budg
 
 
 def _claim_given(report: Report, rounds: dict[str, list[Round]], seconds: float, layers: int) -> None:
-    """Claim the time until rollouts are off the device for a serving request: at most a layer, and a margin.
-
-    The time begins when the server hands the request to its scheduler's process, after HTTP and tokenization. It ends
-    with the last work of a rollout step. Requests count that met a rollout step and no step of serving's own.
-
-    Without the kernel's idle class an unfinished layer stays on the core beside serving, which has nearly all of the
-    core: the claim is then the time that rollouts still computed, as nothing else would delay serving on a GPU.
-    """
+    """Claim the time until rollouts are off the device for a serving request: at most a layer, and a margin. The time
+    begins when the server hands the request to its scheduler's process, after HTTP and tokenization. It ends with the
+    last work of a rollout step. Requests count that met a rollout step and no step of serving's own. Without the
+    kernel's idle class an unfinished layer stays on the core beside serving, which has nearly all of the core: the
+    claim is then the time that rollouts still computed, as nothing else would delay serving on a GPU."""
     detail = report.detail["given_way"] = {
         name: _given(rounds[name], layers) for name in rounds if POLICIES[name].lends and POLICIES[name].decides == ROSE
     }

@@ -1,4 +1,4 @@
-"""Serving safety now, activity of every device, and reasons for what was not lent."""
+"""Serving safety now, activity of every device, and the reasons for not lending."""
 
 from datetime import timedelta
 from fractions import Fraction

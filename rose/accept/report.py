@@ -95,7 +95,7 @@ def commit() -> str:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Print on stderr what begins, and at its end how long it took."""
+    """Print on stderr the phase's name, and at its end how long it took."""
     echo(f"{name} ...", err=True)
     began_s = time.perf_counter()
     yield

@@ -82,8 +82,6 @@ class Engine(EngineProcess):
 
 
 class Host:
-    """Started engines by name (`serving`, `rollout`) and their page; made by `opened`."""
-
     def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> None:
         self.folder = folder
         self.cores = cores
@@ -139,8 +137,8 @@ class Host:
         self._place(name, nice=0, scheduling=os.SCHED_OTHER)
 
     def _place(self, name: str, nice: int, scheduling: int) -> None:
-        """Keep an engine's scheduler to the device and the rest to the host's core, as a lent engine. Raises
-        PermissionError if niceness may not be lowered again: run as root, or one policy a run."""
+        """Bind an engine's scheduler to the device and its other threads to the host's core, as for a lent engine.
+        Raises PermissionError if niceness cannot be lowered again: run as root, or one policy a run."""
         if self.gpu is None:
             cores, host_cores = self.cores.device, self.cores.host
             idle = scheduling == os.SCHED_IDLE
@@ -160,7 +158,6 @@ class Host:
                 self.engines.pop(name).stop()
 
     def staging(self, name: str) -> Path:
-        """Return the folder through which an engine gets new weights."""
         return self.folder / f"staging-{name}"
 
     def _arguments(self, model: Path, serves: bool) -> tuple[str, ...]:

@@ -23,12 +23,12 @@ from rose.runtime.engines import models
 from rose.runtime.policy.slack import Budgets
 
 _RAMP_S = 1.0
-_TTFT_RATIO, _TTFT_MARGIN_MS = 1.05, 3.0  # Beside rollouts a first token may take so much longer than alone.
+_TTFT_RATIO, _TTFT_MARGIN_MS = 1.05, 3.0  # Beside rollouts a first token may take this much longer than alone.
 
 
 class DeviceTime(TypedDict):
-    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length. Buckets of `slice_time`, but time
-    of both engines in a step is split by their share of the core, for which one waits."""
+    """Nanoseconds of a round; serving, rollout, headroom and idle sum to its length. Buckets of `slice_time`, but steps
+    of both engines at once are split by their shares of the core."""
 
     length_ns: int
     serving_ns: int
@@ -62,13 +62,11 @@ def device_time(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int, *, core_sha
 
 
 def clipped(spans: Sequence[SpanRecord], kind: Span, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
-    """Return the parts of spans of one kind in [t0_ns, t1_ns), in order."""
     parts = [(max(span.start_ns, t0_ns), min(span.end_ns, t1_ns)) for span in spans if span.kind is kind]
     return sorted((start, end) for start, end in parts if start < end)
 
 
 def harvest_share(solo: DeviceTime, lent: DeviceTime) -> float:
-    """Return rollouts' device time / idle time of serving alone."""
     return lent["rollout_ns"] / (solo["length_ns"] - solo["serving_ns"])
 
 
@@ -135,7 +133,6 @@ class Scene:
     max_prompt_tokens: int
 
     def keeper(self, policy: str) -> Keeper:
-        """Place the rollout engine by the policy; return the keeper of its lease."""
         host, way = self.host, POLICIES[policy]
         host.adopt(way)
         return Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens, host.rollout_tokens)
@@ -211,7 +208,7 @@ def budgets_of(alone: Round, factor: float) -> Budgets:
 
 
 def mean_live(one: Round, arrivals: Arrivals) -> float:
-    """Return the mean number of requests in the server: arrivals a second times the mean time of one (Little's law)."""
+    """Return the mean number of requests in the server: arrivals a second times mean time (Little's law)."""
     took_ns = [
         request.ttft_ns + (request.tpot_ns or 0) * (tokens - 1)
         for request, tokens in zip(one.requests, arrivals.output_tokens, strict=True)
@@ -237,7 +234,6 @@ def mean_tpot_ms(one: Round) -> float:
 
 
 def claim_never_empty(report: Report, rounds: Mapping[str, Sequence[Round]], budgets: Budgets, load: str) -> None:
-    """Make the claims about serving that is never empty."""
     over = {name: sum(over_budget(one, budgets) for one in each) for name, each in rounds.items()}
     less = over[ROSE_SLACK] - over[SOLO]
     report.claim(f"{load}: requests over budget, rose_slack less solo", less, "requests", 0, "lower")

@@ -1,5 +1,5 @@
 """Rollouts compute on credit beside a serving that is never empty, by the page, plugin and gate of the live runtime, no
-SGLang. Serving gives credit for a share of a step, and each nanosecond of work is to delay its step by one factor."""
+SGLang. Serving gives credit for a share of a step; each ns of work should delay the step by one factor."""
 
 import os
 import shutil
@@ -16,14 +16,14 @@ from rose.runtime.coserving.meter.meter_gpu import GpuInstrument
 from rose.runtime.coserving.page import Field, Party
 from rose.runtime.policy.credit import STRETCH_MAX
 
-SHARES = (0.0, 0.25, 0.5, 0.75)  # Of a step, as credit beside it; 0: no rollouts.
+SHARES = (0.0, 0.25, 0.5, 0.75)  # Parts of a step, as credit beside it; 0: no rollouts.
 LINE_TOLERANCE, SLICE_NS = 0.1, 2_100_000
 _FACTOR_LEAST, _FACTOR_MOST = 1.0, 1.4
 _WISH_TARGET_MS = 2.5
 _WARM_UP = Mode(name="warm-up", policy="rose", seconds=1.0, quick_seconds=0.5, served=False)
 _ROUNDS, _QUICK_ROUNDS = 6, 2
 _ROUND_S, _WISHES_S, _QUICK_S = 5.0, 25.0, 1.25
-_THIRD_S = 20.0  # Until a third process computes on a card.
+_THIRD_S = 20.0  # Time until a third process computes on a card.
 
 Rounds = Sequence[Sequence[BusyStep]]
 
@@ -98,8 +98,8 @@ def point_of(rounds: Rounds, alone: Rounds) -> tuple[float, float]:
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the slope of the line through the origin next to (work, delay), and the largest distance of a delay to it,
-    with what is allowed."""
+    """Return the slope of the fitted (work, delay) line through the origin, and the largest distance of a delay to it,
+    with the allowed distance."""
     squares = sum(work**2 for work, _ in points)
     factor = sum(work * delay for work, delay in points) / squares if squares else 0.0
     off_ns = max(abs(delay - factor * work) for work, delay in points)

@@ -1,5 +1,5 @@
-"""Two SGLang engines on the card while serving is never empty: what each policy gives serving and rollouts, and that a
-kill in the middle of credit costs serving no more than the steps it strikes."""
+"""Two SGLang engines on the card while serving is never empty: each policy's effect on serving and rollouts, and the
+cost of a kill in the middle of credit, at most the steps it strikes."""
 
 import json
 import statistics
@@ -29,15 +29,15 @@ from rose.runtime.policy.slack import LeaseTerms
 PLAYED = (SOLO, IDLE, ROSE, ROSE_SLACK, SHARE_ALL)
 LIVE = {"2 live": 2, "6 live": 6}  # Loads, by the mean of live requests when serving is alone.
 KILLED = ("lease's writer", ROLLOUT)
-_TOKENS, _GPU_TOKENS = (48, 64), (512, 256)  # Of each request: prompt, output.
+_TOKENS, _GPU_TOKENS = (48, 64), (512, 256)  # Prompt and output of each request.
 _RATE_PER_LIVE, _CALIBRATIONS, _BUDGET_FACTOR = 0.4, 2, 3
-#: Lengths of a round, its overhead, a calibration, and a kill with what is before and after it. In a quick run: a part.
+#: Lengths of a round, its overhead, a calibration, and a kill with the time around it; and a quick run's share of them.
 _ROUND_S, _ROUND_EXTRA_S, _CALIBRATION_S, _KILL_S, _QUICK_PART = 25.0, 3.0, 8.0, 20.0, 0.2
 _CREDIT_BEFORE_S, _CREDIT_WAIT_S, _LOOK_S, _GONE_S = 2.0, 2.0, 0.0005, 0.2
-_WARM_UP, _CALIBRATION = 50, 100  # Numbers of rounds: each has prompts of its own, which no prefix cache has.
+_WARM_UP, _CALIBRATION = 50, 100  # Numbers of rounds: each has its own prompts, which no prefix cache has.
 _KILL_LIVE, _KILL_PROMPT_TOKENS, _KILL_SEED = 2, 32, 7000
-_DECODING_S, _DECODED_MAX = 9.0, 1500  # Serving decodes for so long in a kill: until the lease has ended.
-#: Steps that are queued when credit ends, and may take longer; the next one against one alone.
+_DECODING_S, _DECODED_MAX = 9.0, 1500  # Serving decodes for this long in a kill: until the lease has ended.
+#: Steps queued at the end of credit may take longer; the next one has this ratio to one alone.
 _QUEUED, _NEXT_TARGET = 2, 1.3
 
 
@@ -52,8 +52,6 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 
 class _Busy:
-    """Serving under equal requests at equal distances, in rounds of each policy and in kills."""
-
     def __init__(self, report: StageReport, parts: Parts, scene: Scene, tokens: tuple[int, int]) -> None:
         self._report, self._parts, self._scene, self._tokens = report, parts, scene, tokens
         self._part = _QUICK_PART if report.quick else 1.0
@@ -73,7 +71,7 @@ class _Busy:
             claim_never_empty(self._report, played, self._scene.budgets, f"busy_engines: {load}")
 
     def _calibrate(self, live: int) -> float:
-        """Return the rate at which serving alone has so many live requests; set the budgets that it then meets."""
+        """Return the rate at which serving alone has so many live requests; set its budgets by that."""
         rate_per_s, seconds = _RATE_PER_LIVE * live, max(3.0, self._part * _CALIBRATION_S)
         for attempt in range(_CALIBRATIONS):
             one = self._play(SOLO, _CALIBRATION * live + attempt, seconds, rate_per_s)
@@ -90,8 +88,7 @@ class _Busy:
         return traffic.regular("busy", seconds, rate_per_s, *self._tokens)
 
     def kill(self, name: str) -> None:
-        """Kill the rollout engine, or what renews its lease, in the middle of credit. Without its writer a lease gives
-        credit until it expires."""
+        """Kill the rollout engine, or the lease's renewer, during credit, which then lasts until the lease expires."""
         scene, engines, page = self._scene, self._scene.host.engines, self._scene.host.page
         keeper = scene.keeper(ROSE_SLACK)
         terms = (keeper.memory, keeper.policy, keeper.budgets, keeper.max_prompt_tokens, keeper.rollout_tokens)
@@ -119,8 +116,7 @@ class _Busy:
 
 
 def claim_kill(report: StageReport, name: str, times: Sequence[Sequence[int]], struck_ns: int, work_ns: int) -> None:
-    """Make the claims about serving's steps from the moment on that ended credit. `times`: of each request's tokens,
-    none of a failed one."""
+    """Claim serving's steps after the end of credit. `times`: of each request's tokens, empty for a failed one."""
     after = [[end - begin for begin, end in pairwise(each) if end > struck_ns] for each in times if each]
     report.claim(f"busy_engines: requests failed, {name} killed", len(times) - len(after), "requests", 0, "lower")
     report.claim(f"busy_engines: rollouts' time afterwards, {name} killed", work_ns, "ns", 0, "lower")
@@ -155,7 +151,6 @@ def _credit_ns(page: ArbiterPage) -> int:
 
 
 def _rollouts_ns(page: ArbiterPage) -> int:
-    """Return the work and the time that rollouts ever had."""
     return page.get(Party.ROLLOUT, Field.WORK_NS) + page.rollout_worked_ns(monotonic_ns())
 
 

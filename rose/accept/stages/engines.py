@@ -53,7 +53,7 @@ from rose.terminal import echo
 T = TypeVar("T")
 _GPU_TOKENS, _GRAPH_BATCH_MAX, _TURNS = 32768, 16, 16
 _GPU_LENGTHS_MAX = (1024, 32)
-_QUICK_LAYERS, _SYNC_LAYERS = 8, 4  # In a quick run; in the sync's engine, whose weights are published in full.
+_QUICK_LAYERS, _SYNC_LAYERS = 8, 4  # In a quick run; in the sync's engine, which gets whole versions.
 _ENGINE_BYTES = 4 << 30
 _BUSY_TARGET = 0.42
 _RATE_PER_S, _GPU_RATE_PER_S, _RATE_MAX_PER_S = 1.5, 6.0, 30.0
@@ -63,7 +63,7 @@ _MARGIN_S = 6.0
 _ROUND_EXTRA_S = 2.5
 #: (latency, quantile, target ratio, whether it is a tail)
 _RATIOS = [(name, *ratio) for ratio in ((0.5, 1.05, False), (0.99, 1.07, True)) for name in LATENCIES]
-#: Expected times of the later parts; one engine starts in this share of the time of two.
+#: Expected times of later parts; one engine starts in this share of two engines' time.
 _KILL_S, _RESTART_S, _RESTART_SHARE, _SYNC_S = 6.0, 22.0, 0.65, 16.0
 _LATER_S = 2 * _KILL_S + _RESTART_S + _SYNC_S
 _BEFORE_S, _AFTER_S = 2.0, 2.0
@@ -82,7 +82,6 @@ class _Lengths:
 
     @property
     def rounds_s(self) -> float:
-        """Seconds of one round of each policy."""
         return self.warm_up_s + self.calibration_s + 2 * self.round_s + 4 * _ROUND_EXTRA_S
 
 
@@ -149,8 +148,6 @@ def _shape_that_fits(scope: Scope) -> PolicyShape:
 
 
 class Parts:
-    """Parts of a stage with two engines, within the stage's time."""
-
     def __init__(self, report: StageReport, host: Host, serving: Worker, shape: PolicyShape, until_s: float) -> None:
         on_cores = host.gpu is None
         lengths_max = traffic.CORE_TOKENS_MAX if on_cores else _GPU_LENGTHS_MAX
@@ -167,7 +164,7 @@ class Parts:
         return self._until_s - time.monotonic()
 
     def run(self, name: str, needs_s: float, act: Callable[[], object]) -> bool:
-        """Run a part if there is time; return whether it ran. A failure is a claim that does not hold."""
+        """Run a part if there is time; return whether it ran. A failure is a failed claim."""
         report = self._report
         if self.left_s < needs_s:
             report.fact(name, f"left out: it needs {needs_s:.0f} s, and {max(0.0, self.left_s):.0f} s were left")
@@ -290,7 +287,6 @@ def claim_rounds(report: StageReport, played: dict[str, list[Round]], budgets: B
 
 
 def _end(host: Host, report: StageReport) -> None:
-    """Kill the engines and keep the ends of their logs, which go with the folder."""
     for engine in host.engines.values():
         engine.kill()
     logs = sorted(Path(host.folder).glob("*.log*"))

@@ -1,6 +1,6 @@
-"""A serving process and a rollout process share a device by the product's gate, page, plugin and accounts, no SGLang.
-They play rounds in each mode in turn. Serving is compared with serving alone, rollout steps with those of ungated
-rollouts in the idle time of serving alone."""
+"""A serving process and a rollout process share a device by the product's gate, page, plugin and accounts, without
+SGLang. They play rounds in each mode in turn. Serving is compared with serving alone, rollout steps with those of
+ungated rollouts in the idle time of serving alone."""
 
 import os
 import random
@@ -38,7 +38,7 @@ from rose.runtime.policy.slack import Budgets, LeaseTerms
 _MEMORY = KvMemory(
     device_bytes=4 * KV_TOKENS, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
-_BUDGETS = Budgets(10_000_000_000, 10_000_000_000)  # Never exceeded: `_REGRET_SHARE` alone bounds rollouts.
+_BUDGETS = Budgets(10_000_000_000, 10_000_000_000)  # Never exceeded: only `_REGRET_SHARE` bounds rollouts.
 _REGRET_SHARE = 0.05
 LEAD_NS = 50_000_000
 LATE_S = 5.0
@@ -166,7 +166,6 @@ class Device:
     def lent(
         self, policy: str, name: str, until_ns: int, *, stretch: float = 1.0, slack_share: float = 0.0
     ) -> Iterator[None]:
-        """Lend the device to rollouts, at most until a moment."""
         lease = LeaseTerms(
             number=len(self._leases) + 1,
             expires_ns=until_ns,
@@ -280,7 +279,6 @@ def slice_error_ns(slices: Sequence[DeviceSlice], began_ns: int, ended_ns: int, 
 
 
 def mode_figures(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Return the figures of a mode's rounds; None for a figure without data."""
     seconds = sum(one.until_ns - one.from_ns for one in rounds) / 1e9
     steps = [step for one in rounds for step in one.steps if step.due_ns >= one.from_ns + SETTLING_NS]
     busy_ns = sum(

@@ -1,5 +1,4 @@
-"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate, with layers in place of an
-engine."""
+"""The processes of the stages `gate` and `beside`: the product's page, plugin and gate, with layers for an engine."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ _LAYER_NS = {"cuda": (400_000, 250_000), "cpu": (800_000, 400_000)}
 _ROLLOUT_REQUESTS = 8
 _WARM_UP_REQUESTS = 4
 _WARM_UP_STEPS = 4
-SETTLING_NS = 250_000_000  # Serving steps in this time do not count: after a pause a card is slow to reach its clocks.
+SETTLING_NS = 250_000_000  # Serving steps in this time do not count: after a pause a card's clocks rise slowly.
 _IDLE_S = 0.05
 KV_TOKENS = 100_000  # More than needed: memory plays no part in this stage.
 _ENDS_KEPT = 8
 _WISH_STEPS_KEPT = 4
-_WISH_EVERY = 8  # Steps of a busy serving from one arrival to the next.
+_WISH_EVERY = 8  # Steps of a busy serving between arrivals.
 _WISH_READ_AFTER = 3  # Steps after which the layers that followed a wish have ended.
 _FULL_SPEED = 1.25  # A layer that takes at most so many times its time alone is at full speed.
 _REPEATS = 3
@@ -126,8 +125,6 @@ class Stack(torch.nn.Module):
 
 
 class LayerEnds:
-    """Ends of the last few layers, on the device's own clock if it has one."""
-
     def __init__(self, device: torch.device, kept: int = _ENDS_KEPT) -> None:
         self.on_cores = device.type == "cpu"
         self._events: deque[Any] = deque(maxlen=kept)
@@ -184,8 +181,6 @@ class Request:
 
 @dataclass(slots=True)
 class Batch:
-    """Requests of one step, all in prefill or all in decode."""
-
     reqs: list[Request]
     mode: Literal["decode", "extend"]
     forward_iter: int = 0
@@ -239,8 +234,6 @@ class Scheduler:
 
 
 class View(SchedulerView):
-    """Ends requests without SGLang."""
-
     ended = 0
 
     def end(self, requests: Sequence[Request], message: str = "Aborted") -> tuple[int, int]:
@@ -256,7 +249,7 @@ class View(SchedulerView):
 
 
 class Step(NamedTuple):
-    """A serving step, in monotonic nanoseconds: due when its request had arrived and the last step had ended."""
+    """A serving step, in monotonic nanoseconds: due after its request's arrival and the last step's end."""
 
     due_ns: int
     begin_ns: int
@@ -264,14 +257,14 @@ class Step(NamedTuple):
 
 
 class Yield(NamedTuple):
-    """Unfinished layers at serving's wish and when the step gives way."""
+    """Unfinished layers at serving's wish, and when the step yields."""
 
     on_device: int
     left: int
 
 
 class BusyStep(NamedTuple):
-    """A step of a serving that is never empty: from the end of the step before, and rollouts' work meanwhile."""
+    """A step of a serving that is never empty: from the last step's end, and rollouts' work meanwhile."""
 
     length_ns: int
     work_ns: int
@@ -285,7 +278,7 @@ class Wish(NamedTuple):
 
 
 def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) -> Wish:
-    """Return what followed a wish, from the ends of serving's layers, and a step's layers and time alone."""
+    """Return the events after a wish, from the ends of serving's layers, and a step's layers and time alone."""
     after, layer_ns = [pair for pair in pairwise(ends_ns) if pair[1] > wish_ns], step_ns / layers
     full_ns = next((begin for begin, end in after if end - begin <= _FULL_SPEED * layer_ns), ends_ns[-1])
     half = after[: max(1, layers // 2)]
@@ -293,8 +286,6 @@ def after_wish(ends_ns: Sequence[int], wish_ns: int, layers: int, step_ns: int) 
 
 
 class Ready(NamedTuple):
-    """A step's layers, and its time alone on the device."""
-
     layers: int
     step_ns: int
 
@@ -321,14 +312,12 @@ def make_party(_: Connection, name: str, device: str, page: Path, core: int | No
 
 
 class Serving:
-    """An engine with the product's plugin and SGLang's loop."""
-
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
         self._scheduler = Scheduler()
         self._plugin = ServingPlugin(self._scheduler, page, None)
         self._page = ArbiterPage(page)  # The plugin is its writer, but for credit that the stage sets.
-        self._ends: LayerEnds | None = None  # None: nobody asks when layers end.
+        self._ends: LayerEnds | None = None  # None: no measurement of layers' ends.
         self._step_ns = self._wish_ns = 0
         add_layer_hooks(self._stack, self._note_layer)
 
@@ -374,7 +363,7 @@ class Serving:
     ) -> tuple[list[BusyStep], list[Wish]]:
         """Compute decode steps without a pause, one launched ahead as in SGLang's overlapped loop, with credit for
         `work_ns` beside each (None: the policy's). `wishes`: now and then a request arrives half-way through a step.
-        Steps of the first moments are left out."""
+        The first steps do not count."""
         layers, launched = self._stack.shape.layers, deque[tuple[Batch, Any]]()
         self._ends = LayerEnds(self._stack.device, _WISH_STEPS_KEPT * layers) if wishes else None
         time.sleep(max(0.0, (from_ns - monotonic_ns()) / 1e9))
@@ -408,7 +397,7 @@ class Serving:
         return True
 
     def _await(self, launched: deque[tuple[Batch, Any]], work_ns: int | None) -> int:
-        """Wait for the oldest step, give credit beside the next one if that is a decode, and return when it ended."""
+        """Wait for the oldest step, give credit beside the next one if that is a decode; return the step's end."""
         batch, done = launched.popleft()
         if done is not None:
             done.synchronize()
@@ -423,7 +412,6 @@ class Serving:
         return end_ns
 
     def _arrive(self) -> None:
-        """Have a request arrive; serving takes its credit back."""
         self._wish_ns = monotonic_ns()
         self._scheduler.waiting_queue.append(Request("arrival", PROMPT_TOKENS, 1, self._wish_ns))
         self._plugin.received()
@@ -453,8 +441,6 @@ class WatchedPage(ArbiterPage):
 
 
 class RollingOut:
-    """An engine behind the product's gate that always has requests."""
-
     def __init__(self, device: torch.device, page: Path) -> None:
         self._stack = Stack(device)
         self._path = page

@@ -70,7 +70,6 @@ def _measure_card(scope: Scope, report: StageReport) -> None:
 
 
 def median_s(torch: Any, act: Callable[[], object]) -> float:
-    """Return the median time in seconds, by the device's own clock."""
     act()
     times_ms = []
     for _ in range(_REPEATS):

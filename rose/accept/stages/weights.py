@@ -83,7 +83,6 @@ def measure(scope: Scope, report: StageReport) -> None:
 
 @contextmanager
 def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
-    """Yield `folder`, or a temporary one if it lacks room."""
     needed = _FOLDER_SHARE * sum(2 * torch.Size(size).numel() for size in _shapes(shape).values())
     enough = shutil.disk_usage(folder).free > needed
     with nullcontext(folder) if enough else tempfile.TemporaryDirectory(prefix="rose-accept-weights-") as chosen:
@@ -91,7 +90,6 @@ def _roomy(folder: Path, shape: PolicyShape) -> Iterator[Path]:
 
 
 def _bus_bytes_per_s(device: torch.device) -> float:
-    """Return the usual rate from pinned host memory to the device."""
     host = torch.empty(_BUS_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(_BUS_BYTES, dtype=torch.uint8, device=device)
     return _BUS_BYTES / median_s(torch, lambda: target.copy_(host, non_blocking=True))
@@ -121,7 +119,7 @@ class Steps:
 
 class LiveModel:
     """A model that steps in a thread while entered, and takes new weights between two steps as a rollout engine does.
-    Each step sums the bits of every parameter, which tells the weights it read; `expected` has each version's sums."""
+    Each step sums the bits of every parameter, which identify its weights; `expected` has each version's sums."""
 
     def __init__(self, shape: PolicyShape, device: torch.device, folder: Path) -> None:
         self.staging = folder / "staging"
@@ -209,7 +207,7 @@ class LiveModel:
             raise
 
     def _own_stream(self) -> AbstractContextManager[Any]:
-        """Return a stream of this thread on a GPU: it does not wait for other queues."""
+        """Return this thread's own stream on a GPU, which does not wait for other queues."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
@@ -280,7 +278,6 @@ class _Run:
             self._claim_versions(addresses)
 
     def _bring(self, version: int, share: float) -> dict[str, float]:
-        """Publish a version and bring the engine to it; return the seconds and bytes of each part."""
         self._step_trainer(version, share)
         self._engine.expected[version] = self._engine.sums(self._trainer)
         row: dict[str, float] = {}

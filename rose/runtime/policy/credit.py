@@ -8,8 +8,7 @@ since its first token. Requests that take longer are more at a time (Little's la
 `fewer` is what the step would take with 1/stretch of its requests, as a share of what it takes.
 
 The factor is fitted by least squares with forgetting to how much longer than predicted the steps beside work took.
-Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU.
-"""
+Until that is known it is a guess; it is never taken below what time slices cost between two processes of a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ SLICE_NS = 6_000_000  # A process may keep a device for so long after it should 
 _OVERRUN_SPREADS = 3.0
 _OVERRUNS_MAX = 3  # More delay than predicted in so many of the last ten steps halves the credit, then stops it.
 _OVERRUNS_SEEN = (1 << 10) - 1
-_CLEAN_STEPS = 100  # So many steps without such a halving restore it.
+_CLEAN_STEPS = 100  # After so many steps without a cut the credit is restored.
 _PAUSE_NS = 1_000_000_000
 _PAUSE_NS_MAX = 60_000_000_000
 _SCALE = (1e-6,)
@@ -55,8 +54,7 @@ class Interference:
         return max(FACTOR_MIN, mean + 2 * self.fit.spread_ns / worked)
 
     def observe(self, work_ns: int, delay_ns: int, spread_ns: float, now_ns: int) -> Interference:
-        """Learn from a step that took `delay_ns` longer than predicted beside `work_ns` > 0. `spread_ns`: the usual
-        error of such predictions."""
+        """Learn from a step `delay_ns` longer than predicted beside `work_ns` > 0; `spread_ns` is the usual error."""
         fit = self.fit.observe((work_ns,), delay_ns)
         overrun = delay_ns > self.factor * work_ns + _OVERRUN_SPREADS * spread_ns + SLICE_NS
         overruns = (self.overruns << 1 | overrun) & _OVERRUNS_SEEN
@@ -73,8 +71,8 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """Nanoseconds since a request's first token, and of them: what rollouts took while serving rested (`lent_ns`), and
-    the work beside serving's steps. `due_ns`: the moment by which its TPOT budget wants its next token."""
+    """Nanoseconds since a request's first token, and in that time rollouts' time while serving rested (`lent_ns`), and
+    their work beside serving's steps. `due_ns`: the moment by which its TPOT budget wants its next token."""
 
     elapsed_ns: int
     lent_ns: int
@@ -87,17 +85,17 @@ class CreditFacts:
     """Facts at the start of serving's decode step. Times are nanoseconds, moments monotonic; None is unknown."""
 
     lease: LeaseTerms
-    ttft_budget_ns: int  # Smallest that a request which may come now has.
+    ttft_budget_ns: int  # The smallest of a request that may come now.
     live: Sequence[LiveRequest]  # The requests of the step.
     waiting: bool
     decode_ns: int | None
     fewer_decode_ns: int | None  # The same with 1/stretch of the requests.
     spread_ns: float  # The usual error of `decode_ns`.
     largest_prefill_ns: int | None
-    layer_ns: int  # Time alone of one layer of the rollouts' next step; 0: unknown.
+    layer_ns: int  # A layer's time alone in the rollouts' next step; 0: unknown.
     room_in_memory: bool
     others: bool  # Whether a third process computes on the device.
-    control: bool  # Whether this step is to tell what it takes alone.
+    control: bool  # Whether this step measures its time alone.
     interference: Interference
     now_ns: int
 
@@ -117,8 +115,8 @@ def share_of_busy(stretch: float, slack_share: float) -> float:
 
 
 def room_in_memory(*, used: int, total: int, stretch: float) -> bool:
-    """Return whether serving's pool holds the requests that live at once when each takes longer: as many times more as
-    its tokens take longer (Little's law), and a device shared by two stretches no step further than STRETCH_MAX."""
+    """Return whether serving's pool holds the live requests when each takes longer: their number grows as their tokens'
+    time (Little's law), and a device shared by two stretches no step further than STRETCH_MAX."""
     return used * min(stretch, STRETCH_MAX) <= total
 
 
@@ -160,7 +158,6 @@ def _refused(facts: CreditFacts) -> Hold | None:
 
 
 def _room_ns(request: LiveRequest, step_ns: int, stretch: float, factor: float) -> float:
-    """Return the delay that a request may still take with the step that begins."""
     delayed_ns = factor * request.work_ns
     alone_ns = max(0.0, request.elapsed_ns - request.lent_ns - delayed_ns) + step_ns
     return (stretch - 1) * alone_ns - delayed_ns

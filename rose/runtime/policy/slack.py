@@ -11,8 +11,7 @@ have taken. Where no request lives, the next one is expected to wait half of a r
 that costs several times the share is held until it meets that many times fewer requests.
 
 Predictions come from past steps; an unknown time admits nothing beside a request. Before the first request, its budget
-stands for its prefill time.
-"""
+stands for its prefill time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,24 +51,24 @@ class ServingLoad:
     wanted: bool
     waiting: int
     waiting_prefill_ns: int | None  # Predicted T_prefill of all waiting requests together.
-    first_token_due_ns: int  # Earliest moment by which a waiting request is to have its first token.
+    first_token_due_ns: int  # Earliest due first token of a waiting request.
     running: int
-    next_token_due_ns: int  # Earliest moment by which a running request is to have its next token.
+    next_token_due_ns: int  # Earliest due next token of a running request.
     decode_ns: int | None
     largest_prefill_ns: int | None  # T_prefill of the largest configured request.
     usual_prefill_ns: int | None  # T_prefill of a usual request.
-    ttft_budget_ns: int  # Smallest that the next request may have; 0: unknown, and nothing is admitted.
+    ttft_budget_ns: int  # The smallest of a possible next request; 0: unknown, and nothing is admitted.
     regret_room_ns: int  # Device time left to rollouts before a request exceeds its share.
     worked_ns: int  # Rollouts' device time in all at the time of `regret_room_ns`.
     finished: int  # Requests ended since the start.
-    late_alone: int  # Those late even without lending.
-    late_by_lending: int  # Those late because of it.
+    late_alone: int  # Requests late even without lending.
+    late_by_lending: int  # Requests late because of lending.
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Latency promised to serving requests, in nanoseconds. `classes`: budgets by the priority of a request. A request
-    of another priority, or of none, has `ttft_ns` and `tpot_ns`."""
+    """Latency promised to serving requests, in nanoseconds. `classes`: budgets by the priority of a request; `ttft_ns`
+    and `tpot_ns` are for requests without such a priority."""
 
     ttft_ns: int
     tpot_ns: int
@@ -94,8 +93,7 @@ class LeaseTerms:
     regret_share: float = 0.0
     frozen: bool = False
     policy: int = 0
-    #: Beside live requests: how often a token's time alone it may take, and the share of slack to spend.
-    stretch: float = 1.0
+    stretch: float = 1.0  # A token's stretch beside live requests, and the share of slack to spend.
     slack_share: float = 0.0
 
     @property
@@ -116,7 +114,7 @@ class StepFacts:
     now_ns: int
     credit_ns: int = 0  # Work that may run beside serving's steps.
     layer_ns: int = 0  # Time alone of one layer of the step; 0: unknown.
-    credit_limit: Hold = Hold.NONE  # What serving said of its last credit.
+    credit_limit: Hold = Hold.NONE  # The limit of serving's last credit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class Decision:
     admitted: bool
     hold: Hold = Hold.NONE
     slack_ns: int = 0  # Smallest slack after the step, nanoseconds, if the decision was about slack.
-    on_credit: bool = False  # It begins beside serving's step.
+    on_credit: bool = False  # Whether it begins beside serving's step.
 
 
 def attainable(load: ServingLoad) -> bool:
@@ -133,7 +131,7 @@ def attainable(load: ServingLoad) -> bool:
 
 
 def room_ns(*, solo_ns: int, lent_ns: int, share: float) -> int:
-    """Return device time left to rollouts: `share` of the request's time alone, `solo_ns`, less `lent_ns`."""
+    """Return rollouts' remaining device time: `share` of the request's time alone, `solo_ns`, less `lent_ns`."""
     return int(share * REGRET_SPENT_SHARE * solo_ns) - lent_ns
 
 
@@ -155,7 +153,7 @@ def admit(facts: StepFacts) -> Decision:
     if not alone and _unknown(load):
         return Decision(False, Hold.UNKNOWN_TIMES)
     if facts.preempt_ns is None:
-        if not alone:  # The first steps of a kind: only they can tell its time.
+        if not alone:  # The first steps of a kind: only they can measure its time.
             return Decision(False, Hold.UNKNOWN_TIMES)
         return Decision(True) if attainable(load) else Decision(False, Hold.NEXT_REQUEST)
     decision = _by_slack(load, facts.preempt_ns, facts.now_ns)
@@ -163,13 +161,13 @@ def admit(facts: StepFacts) -> Decision:
         decision = _by_regret(load, facts, alone, decision)
     about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load)
     if about_the_next and alone and facts.held_ns >= _probe_after_ns(decision.hold, facts, load):
-        return Decision(True, Hold.NONE, decision.slack_ns)  # Else one slow measurement could stop such steps for good.
+        return Decision(True, Hold.NONE, decision.slack_ns)  # Otherwise one slow measurement could stop such steps.
     return decision
 
 
 def _probe_after_ns(hold: Hold, facts: StepFacts, load: ServingLoad) -> int:
-    """Return how long a step is held that only the next request opposes: one that costs k times its share may run 1/k
-    of the time, so over all requests the share is kept."""
+    """Return how long to hold a step that only the next request opposes: a step that costs k times its share may run
+    1/k of the time, so over all requests the share is kept."""
     expected_ns, room = _next_regret(load, facts)
     if hold is not Hold.REGRET or room <= 0:
         return PROBE_AFTER_NS
@@ -207,8 +205,8 @@ def _by_regret(load: ServingLoad, facts: StepFacts, alone: bool, admitted: Decis
 
 
 def _next_regret(load: ServingLoad, facts: StepFacts) -> tuple[int, int]:
-    """Return the next request's expected wait for a step to give way, and its share of its time alone. Before the first
-    request its budget stands for that time, or the device would never be lent."""
+    """Return the next request's expected wait for a step to yield, and its share of its time alone. Before the first
+    request its budget stands for that time; otherwise nothing would ever be lent."""
     known = (load.usual_prefill_ns, load.largest_prefill_ns, load.ttft_budget_ns)
     usual_ns = next(ns for ns in known if ns is not None)
     return (facts.preempt_ns or 0) // 2, int(facts.lease.regret_share * usual_ns)

@@ -6,8 +6,7 @@ Identification", 2nd ed., section 11.2). No coefficient is negative (non-negativ
 "Solving Least Squares Problems", chapter 23, by trying every set of zero coefficients). Outliers are limited by the
 spread of former errors (Huber's rule); several in a row on the same side mean that the device changed, and the fit
 begins anew. Until a fit has enough steps, the largest observation bounds the prediction: T grows at most in proportion
-to its features.
-"""
+to its features."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class LinearFit:
     error_share: float = 0.0
     beyond: int = 0
     bound: tuple[tuple[float, ...], float] | None = field(default=None)  # Bounds all other observations in proportion.
-    largest: _Vector = ()  # Of each feature.
+    largest: _Vector = ()  # The largest value of each feature.
 
     @classmethod
     def prior(cls, scale: _Vector, ridges: _Vector = _RIDGES) -> LinearFit:
@@ -100,7 +99,7 @@ class LinearFit:
         )
 
     def knows(self, features: tuple[float, ...]) -> bool:
-        """Return whether such a step is within what was learned, or little beyond."""
+        """Return whether such a step is close to the learned ones."""
         pairs = zip(features, self.largest, strict=True)
         return self.fitted and all(wanted <= _KNOWN_UP_TO * learned for wanted, learned in pairs)
 
@@ -147,7 +146,7 @@ def _solve(gram: _Matrix, moment: _Vector, ridges: _Vector, kept: Sequence[int])
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
-    """Return the most that a step of other features takes if none grows faster than in proportion."""
+    """Return the upper bound of a step of other features if none grows faster than in proportion."""
     seen, duration_ns = bound
     return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
@@ -170,8 +169,7 @@ class StepTimes:
         return StepTimes(self.prefill, self.decode.observe((1.0, batch, context_tokens), duration_ns))
 
     def prefill_ns(self, tokens: int, pairs: float | None = None) -> int | None:
-        """Return T_prefill in nanoseconds of `tokens` new tokens, of one prompt without a cached prefix if `pairs` is
-        left out."""
+        """Return T_prefill, ns, of `tokens` new tokens; without `pairs`, of one prompt without a cached prefix."""
         return _whole(self.prefill.predict_ns((1.0, tokens, attended(tokens) if pairs is None else pairs)))
 
     def decode_ns(self, batch: float, context_tokens: float) -> int | None:
@@ -182,7 +180,7 @@ class StepTimes:
         return self.decode.knows((1.0, batch, context_tokens))
 
     def prefill_tokens_within(self, limit_ns: int, prefix_tokens: int = 0) -> int | None:
-        """Return the most tokens after a prefix whose prefill is predicted within `limit_ns`; None while unknown."""
+        """Return the most tokens after a prefix whose prefill is predicted within `limit_ns`; None if unknown."""
         fit = self.prefill
         if not fit.fitted:
             return None

@@ -1,6 +1,6 @@
-"""The plugin inside a serving engine, which belongs to somebody else.
-It only watches. The one exception: on CPU cores the scheduler waits a moment, once in a lease, for memory that it needs
-(`rose.runtime.coserving.kv.memory.KvClaim`). A failure here ends the lending, not the serving."""
+"""The plugin inside a serving engine, which belongs to somebody else. It only watches, with one exception: on CPU cores
+the scheduler waits a moment, once in a lease, for memory that it needs (`rose.runtime.coserving.kv.memory.KvClaim`). A
+failure here ends the lending, not the serving."""
 
 import logging
 import os
@@ -19,11 +19,9 @@ from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 
 logger = logging.getLogger(__name__)
 
-#: How often to look for a missing page and whether the page was replaced.
-_LOOK_NS = 1_000_000_000
+_LOOK_NS = 1_000_000_000  #: How often to look for a missing page and whether the page was replaced.
 ATTACH = "rose_attach"
-#: These numbers let go; after DETACH running agents do not attach the engine again.
-DETACH = -1
+DETACH = -1  # these numbers release the page; after DETACH agents do not attach the engine again
 RELEASE = -2
 
 
@@ -82,8 +80,7 @@ class ServingPlugin:
 
     def _attach(self, number: int) -> None:
         if number == DETACH and self._page is not None:
-            # Before the section is free: who finds it free reads this note.
-            with suppress(OSError):
+            with suppress(OSError):  # Before the section is free: finders of a free section read this note.
                 detached_note(self._page.path).touch()
         self._let_go()
         self._looked_ns = 0
@@ -163,8 +160,7 @@ class ServingPlugin:
         try:
             page.set(Party.SERVING, Field.BROKEN, 1)
             try:
-                # Before the section is free: whoever sees that wants to know why.
-                self._describe_refusal(page.path)
+                self._describe_refusal(page.path)  # Before the section is free: its finders need the reason.
             finally:
                 _leave(page)
         except Exception:
@@ -182,15 +178,13 @@ class ServingPlugin:
 def linked_page(number: int) -> Path:
     """Return the page that a number's link names, or the link itself if it is missing."""
     link = Path(f"{PAGE_LINK}{number}")
-    # Read, not followed: the kernel may forbid following another user's link.
-    with suppress(OSError):
+    with suppress(OSError):  # Read, not followed: the kernel may forbid following another user's link.
         return link.readlink()
     return link
 
 
 def _leave(page: ArbiterPage) -> None:
-    """Give the section up.
-    A running rollout step gives way before its next layer, and is given up as nobody gives the device back."""
+    """Release the section. A running rollout step yields before its next layer, and is abandoned."""
     now_ns = monotonic_ns()
     page.close_span(Party.SERVING, now_ns)
     page.set(Party.SERVING, Field.CREDIT_NS, 0)

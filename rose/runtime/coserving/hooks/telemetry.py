@@ -25,22 +25,21 @@ from rose.runtime.policy.steptime import StepTimes, attended
 _LAST_TOKEN = "_rose_last_token_ns"
 _FIRST_TOKEN = "_rose_first_token"
 _WORKED = "_rose_worked_ns"
-_QUIET_NS = 100_000_000  # while nothing is lent nobody needs the load at once, so it is written this often
-_USUAL_PROMPTS = 64  # how many prompts the usual request is the median of
+_QUIET_NS = 100_000_000  # while nothing is lent the load is not urgent, so it is written this often
+_USUAL_PROMPTS = 64  # the usual request is the median of this many prompts
 
 
 class EngineTelemetry:
-    """Steps paired by their number, and their times without what others took, for both engines.
-    SGLang that schedules ahead begins a step before the previous one ends, and then hands over a copy of its batch."""
+    """Steps paired by number, and their times without interruptions, for both engines. An SGLang that schedules ahead
+    begins a step before the previous one ends, and then passes a copy of its batch."""
 
     def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
         self._view, self._page, self._party, self.kind = view, page, party, kind
-        #: By a step's number: when it began, and what others had taken by then (rollouts' time, or waits), ns.
+        #: By step number: its begin, and the interruptions by then (rollouts' time, or waits), ns.
         self._begun: dict[int, tuple[int, int]] = {}
         self._previous_end_ns = self._previous_excluded_ns = 0
         self._steps = 0
-        #: Whether the running step shared the device, so that its length teaches nothing.
-        self.disturbed = False
+        self.disturbed = False  #: Whether the running step shared the device, so that its length teaches nothing.
         self.times = StepTimes.unknown()
         page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
 
@@ -116,8 +115,8 @@ def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
 
 
 class _FirstToken(NamedTuple):
-    """When a request's first token came, and what rollouts had taken by then: while serving rested, beside its steps,
-    and by how much they had delayed those."""
+    """A first token's time, and rollouts' time by then: while serving rested, beside its steps, and the steps'
+    delay."""
 
     at_ns: int
     worked_ns: int
@@ -152,9 +151,9 @@ class ServingTelemetry(EngineTelemetry):
         self._interference = Interference()
         self._decodes = 0
         self._delayed_ns = 0
-        self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # when the last step ended
-        self._clean = True  # whether no work ran beside it
-        self._next: Any = None  # the batch launched last
+        self._work_ns = page.get(Party.ROLLOUT, Field.WORK_NS)  # at the last step's end
+        self._clean = True  # no work ran beside it
+        self._next: Any = None  # the last launched batch
 
     def _excluded_ns(self, now_ns: int) -> int:
         return self._page.rollout_worked_ns(now_ns)
@@ -164,7 +163,7 @@ class ServingTelemetry(EngineTelemetry):
         work = page.get(Party.ROLLOUT, Field.WORK_NS)
         beside, self._work_ns = max(0, work - self._work_ns), work
         clean, self._clean = beside == 0 and (self._clean or not batch.forward_mode.is_decode()), beside == 0
-        # Rollouts that give way are soon gone. Others, or a kernel's compilation, run beside the step.
+        # Rollouts that yield are soon gone. Others, or a kernel's compilation, run beside the step.
         if 2 * excluded_ns >= length_ns:
             return
         if clean:
@@ -179,14 +178,12 @@ class ServingTelemetry(EngineTelemetry):
             page.set(Party.SERVING, Field.FACTOR_PPM, round(self._interference.factor * 1e6))
 
     def _decode_ns(self, requests: Sequence[Any], fewer: float = 1.0) -> int | None:
-        """Return T_decode of so many times fewer requests."""
         return self.times.decode_ns(len(requests) / fewer, sum(map(context_tokens, requests)) / fewer)
 
     def _knows_decode(self, requests: Sequence[Any]) -> bool:
         return self.times.knows_decode(len(requests), sum(map(context_tokens, requests)))
 
     def _grant(self, batch: Any) -> None:
-        """Say how much work rollouts may do beside a step that begins on the device now."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         if lease.expires_ns <= now or not lease.gives_credit:
@@ -234,7 +231,7 @@ class ServingTelemetry(EngineTelemetry):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
-        """Want the device for requests that are about to be taken in, before they are unpacked."""
+        """Want the device for arriving requests, before they are unpacked."""
         if self._lent and self._view.knocked:
             self._withdraw()
             self._want(monotonic_ns())
@@ -257,7 +254,7 @@ class ServingTelemetry(EngineTelemetry):
             self._claim.wait()
 
     def begins(self, number: int, batch: Any) -> None:
-        """Note a step that is launched. Where SGLang schedules ahead the device begins it when the one before ends."""
+        """Note a launched step. Where SGLang schedules ahead, the device begins it after the previous step."""
         self._want(monotonic_ns())
         if not self._begun:
             self._grant(batch)
@@ -287,7 +284,7 @@ class ServingTelemetry(EngineTelemetry):
                 page.set(Party.SERVING, Field.FIRST_WANTED_NS, now_ns)
 
     def _say_memory(self) -> None:
-        # Written before what is held, so that memory that moves between the two is never counted twice.
+        # Written before the held memory, so that memory that moves between the two is never counted twice.
         self._page.set(self._party, Field.KV_TOKENS_TO_COME, self._view.kv_tokens_to_come())
         super()._say_memory()
 
@@ -324,8 +321,8 @@ class ServingTelemetry(EngineTelemetry):
             self._counts[late] += 1
 
     def say(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load that admission and leases depend on.
-        `just_stepped`: requests of a step that the scheduler has not put back among the running ones yet."""
+        """Write the load for admission and leases. `just_stepped`: requests of a step that the scheduler has not yet
+        returned to the running ones."""
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         lent = self._lent = lease.expires_ns > now
@@ -389,7 +386,6 @@ class ServingTelemetry(EngineTelemetry):
             self._page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
 
     def _room_ns(self, running: Iterable[Any], now_ns: int, worked_ns: int, next_ns: int, share: float) -> int:
-        """Return what rollouts may still take before they delay any running request by more than its share."""
         rooms = []
         for request in running:
             lent = worked_ns - getattr(request, _WORKED, worked_ns)
@@ -399,20 +395,18 @@ class ServingTelemetry(EngineTelemetry):
 
 
 class RolloutTelemetry(EngineTelemetry):
-    """Measures the device time that rollouts took, and how long serving would wait for it."""
-
     def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
         super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
-        self.waited_ns = 0  # time its steps ever waited: in yields, and for a core that serving had
-        self.after_wish_ns = 0  # what the ending step computed after a wish that came during its last layer
-        #: What the layers of the running step take on a GPU, once measured, and the fits of such times.
+        self.waited_ns = 0  # all waits of its steps: in yields, and for a core that serving had
+        self.after_wish_ns = 0  # the ending step's computing time after a wish during its last layer
+        #: The running step's layer times on a GPU, once measured, and the fits of such times.
         self.layers_ns = 0
         self.layer_times = StepTimes.unknown()
         #: Spans of other threads' work on weights; only the scheduler's thread writes the ring.
         self._synced: deque[SpanRecord] = deque()
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
-        """Note that another thread worked on a new version on the device in [began_ns, ended_ns)."""
+        """Note another thread's work on a new version on the device in [began_ns, ended_ns)."""
         self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
     def _excluded_ns(self, now_ns: int) -> int:
@@ -424,8 +418,8 @@ class RolloutTelemetry(EngineTelemetry):
             self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
 
     def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
-        """Return (predicted time of the next step, None until enough of its sort ran; whether it is a prefill).
-        `layers`: the time of its layers alone, where that is known."""
+        """Return (predicted time of the next step, None until enough of its kind ran; whether it is a prefill).
+        `layers`: the time of its layers alone, where known."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
             times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
@@ -434,7 +428,7 @@ class RolloutTelemetry(EngineTelemetry):
         return (times.decode_ns(first, second) if times.decode.fitted else None), False
 
     def prefill_tokens_within(self, limit_ns: int) -> int | None:
-        """Return the most tokens whose prefill, or its layers, takes `limit_ns` at most; None while unknown."""
+        """Return the most tokens whose prefill, or its layers, takes `limit_ns` at most; None if unknown."""
         times = self.layer_times if self.layer_times.prefill.fitted else self.times
         return times.prefill_tokens_within(limit_ns, self._view.chunked_prefix)
 

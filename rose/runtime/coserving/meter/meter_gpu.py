@@ -1,5 +1,5 @@
-"""Reads a GPU, or one MIG instance of it, through NVML.
-Energy is the difference of the card's counter. A card has one meter: MIG instances that share it are not measured."""
+"""Reads a GPU, or one MIG instance of it, through NVML. Energy is the difference of the card's counter. A card has one
+meter: MIG instances that share it are not measured."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,12 +10,12 @@ import pynvml
 from rose.clock import monotonic_ns
 from rose.events import NOT_MEASURED, Power
 
-ENGINES = 2  # That compute on a lent device.
-POWER_MW_MAX = 2_500_000  # no device draws more; such a counter was reset or is broken
+ENGINES = 2  # engines that compute on a lent device
+POWER_MW_MAX = 2_500_000  # no device draws more; a higher value means a reset or broken counter
 
 
 class UnreadableError(Exception):
-    """The device cannot be read now; the message says why. It may be readable later."""
+    """The device cannot be read now, but may be later; the message says why."""
 
 
 #: NVML's answers for a figure that this GPU, driver or user does not get; other errors are the card's.
@@ -52,22 +52,20 @@ def clock_reasons(bits: int) -> str:
 
 
 class GpuInstrument:
-    """The CUDA device `gpu`, among those that `visible` (CUDA_VISIBLE_DEVICES) leaves.
-    CUDA and NVML number alike on a host whose GPUs are of one kind; elsewhere set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """The CUDA device `gpu`, among the ones that `visible` (CUDA_VISIBLE_DEVICES) leaves. CUDA and NVML number alike on
+    a host with GPUs of one kind; elsewhere set CUDA_DEVICE_ORDER=PCI_BUS_ID."""
 
     def __init__(self, gpu: int, visible: str | None = None) -> None:
         self._gpu = gpu
         self._visible = [token.strip() for token in visible.split(",")] if visible else None
-        #: Finds the card again: when a card is lost, others change their index.
-        self._uuid: str | None = None
+        self._uuid: str | None = None  #: Finds the card again: when a card is lost, others change their index.
         self._initialised = False
         self._card: Any = None
         self._instance: Any = None
         self._mig_instances = 0
         self._t0_ns = 0
         self._energy_mj: int | None = None
-        #: Processes that computed on it at the last reading; None: unknown.
-        self.processes: int | None = None
+        self.processes: int | None = None  #: Processes that computed on it at the last reading; None: unknown.
 
     @property
     def uuid(self) -> str:
@@ -121,7 +119,7 @@ class GpuInstrument:
         computing = _offered(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, holder)
         self.processes = None if computing is None else len(computing)
         bits = _offered(pynvml.nvmlDeviceGetCurrentClocksEventReasons, card)
-        if bits is None:  # drivers before 535 know it by its older name
+        if bits is None:  # drivers before 535 use its older name
             bits = _offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
         return Power(
             t0_ns=t0_ns,
@@ -160,7 +158,7 @@ class GpuInstrument:
             wanted = int(token) if token.isdecimal() else token
         if isinstance(wanted, int):
             card = pynvml.nvmlDeviceGetHandleByIndex(wanted)
-            # CUDA gives a process that asks for a card by number its first instance.
+            # CUDA gives its first instance to a process that asks for a card by number.
             return card, next(iter(_mig_instances(card)), None)
         for card, instance in _handles():
             if str(pynvml.nvmlDeviceGetUUID(card if instance is None else instance)).startswith(wanted):
@@ -169,7 +167,6 @@ class GpuInstrument:
 
 
 def _handles() -> Iterator[tuple[Any, Any]]:
-    """Yield each card that answers, and each MIG instance, as (card, instance or None)."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             card = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -197,7 +194,7 @@ def _mig_instances(card: Any) -> list[Any]:
 
 
 def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `read` returns, or None if this GPU, driver or user does not get it. Raises NVMLError."""
+    """Return the result of `read`, or None if this GPU, driver or user does not get it. Raises NVMLError."""
     try:
         return read(*arguments)
     except pynvml.NVMLError as error:
@@ -207,7 +204,7 @@ def _offered(read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def names() -> tuple[list[str], str]:
-    """Return the names of this host's GPUs, and why there are none if there are none."""
+    """Return the names of this host's GPUs, and the reason if there are none."""
     try:
         pynvml.nvmlInit()
         cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]

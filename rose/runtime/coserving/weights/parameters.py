@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineWeights:
-    """This rank's parameters under the published names, and their boxes in the whole tensors.
-    An engine may compute in a wider type than the policy is published in (float32 on cores without bfloat16 units). Its
-    parameters then hold the published values exactly."""
+    """This rank's parameters under the published names, and their boxes in the whole tensors. The engine may compute in
+    a wider type (float32 on cores without bfloat16 units), which holds published values exactly."""
 
     views: dict[str, torch.Tensor]
     regions: dict[str, Region] | None  # none on an engine of one rank: each tensor whole
 
     @classmethod
     def of(cls, model_runner: Any, manifest: Manifest, ranks: Ranks) -> EngineWeights:
-        """Return what the engine computes with. Raises TransferError if parameters do not fit the head counts."""
+        """Return the engine's weights. Raises TransferError if parameters do not fit the head counts."""
         from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
@@ -42,7 +41,7 @@ class EngineWeights:
         return cls(views, None if ranks.size == 1 else _regions(config, manifest, ranks))
 
     def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
-        """Return the parameters in the published types: views where the types agree, else copies, made in turns."""
+        """Return the parameters in the published types: views if the types agree, else copies, made in turns."""
         from rose.runtime.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
