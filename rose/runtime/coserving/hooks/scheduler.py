@@ -32,11 +32,22 @@ class SchedulerView:
 
     @property
     def knocked(self) -> bool:
-        """Return whether the server sent something not yet taken in; False if unknown."""
+        """Return whether the server sent something that is not taken in yet; False where that is unknown."""
         import zmq
 
-        option = getattr(getattr(self._scheduler, "recv_from_tokenizer", None), "getsockopt", None)
-        return option is not None and bool(option(zmq.EVENTS) & zmq.POLLIN)
+        return self._socket is not None and bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+
+    @property
+    def arrivals_file(self) -> int | None:
+        """Return the file that is readable, for any thread, while something that the server sent is not taken in."""
+        import zmq
+
+        return None if self._socket is None else int(self._socket.getsockopt(zmq.FD))
+
+    @property
+    def _socket(self) -> Any:
+        socket = getattr(self._scheduler, "recv_from_tokenizer", None)
+        return socket if hasattr(socket, "getsockopt") else None
 
     @property
     def running(self) -> list[Any]:

@@ -4,6 +4,8 @@ failure here ends the lending, not the serving."""
 
 import logging
 import os
+import select
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,9 +22,34 @@ from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 logger = logging.getLogger(__name__)
 
 _LOOK_NS = 1_000_000_000  #: How often to look for a missing page and whether the page was replaced.
+_WATCH_S = 1.0
 ATTACH = "rose_attach"
 DETACH = -1  # these numbers release the page; after DETACH agents do not attach the engine again
 RELEASE = -2
+
+
+class ArrivalWatch(threading.Thread):
+    """Has credit withdrawn when a request arrives while the scheduler computes, and sees none itself."""
+
+    def __init__(self, file: int, withdraw: Callable[[], None]) -> None:
+        super().__init__(name="rose-arrivals", daemon=True)
+        self._file, self._withdraw = file, withdraw
+        self._taken_in = threading.Event()
+        self.ended = False
+        self.start()
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        while not self.ended:
+            if poll.poll(_WATCH_S * 1000) and not self.ended:
+                self._taken_in.clear()
+                self._withdraw()
+                self._taken_in.wait(_WATCH_S)
+
+    def taken_in(self) -> None:
+        """Say that the scheduler is about to take in what arrived."""
+        self._taken_in.set()
 
 
 class ServingPlugin:
@@ -34,6 +61,7 @@ class ServingPlugin:
         self._refused = refused
         self._page: ArbiterPage | None = None
         self._telemetry: ServingTelemetry | None = None
+        self._watch: ArrivalWatch | None = None
         self._looked_ns = 0
         self._detached = False
         self._reason: str | None = None
@@ -60,6 +88,8 @@ class ServingPlugin:
         telemetry = self._telemetry
         if telemetry is not None:
             self._guarded(telemetry.arriving)
+        if self._watch is not None:
+            self._watch.taken_in()
 
     def received(self) -> None:
         self._guarded(self._received)
@@ -125,6 +155,8 @@ class ServingPlugin:
         self._page = ArbiterPage.attach(path, Party.SERVING)
         view = SchedulerView(self._scheduler)
         self._telemetry = ServingTelemetry(view, self._page)
+        if (file := view.arrivals_file) is not None:
+            self._watch = ArrivalWatch(file, self._telemetry.withdraw)
         describe(
             path,
             Attachment(
@@ -142,8 +174,13 @@ class ServingPlugin:
 
     def _let_go(self) -> None:
         page, self._page, self._telemetry = self._page, None, None
+        self._end_watch()
         if page is not None:
             _leave(page)
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.ended, self._watch = True, None
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -155,6 +192,7 @@ class ServingPlugin:
 
     def _give_up(self) -> None:
         page, self._page, self._telemetry, self._path = self._page, None, None, None
+        self._end_watch()
         if page is None:
             return
         try:

@@ -187,7 +187,7 @@ class ServingTelemetry(EngineTelemetry):
         page, now = self._page, monotonic_ns()
         lease = page.lease()
         if lease.expires_ns <= now or not lease.gives_credit:
-            self._withdraw()
+            self.withdraw()
             return
         live = [request for request in batch.reqs if not request.finished()]
         ready = batch.forward_mode.is_decode() and all(hasattr(request, _FIRST_TOKEN) for request in live)
@@ -226,21 +226,22 @@ class ServingTelemetry(EngineTelemetry):
         page.set(Party.SERVING, Field.CREDIT_NS, credit_ns)
         page.set(Party.SERVING, Field.CREDIT_LIMIT, limit)
 
-    def _withdraw(self) -> None:
+    def withdraw(self) -> None:
+        """Take back what is left of the credit. Any thread may."""
         if self._page.get(Party.SERVING, Field.CREDIT_NS):
             self._say_credit(0, 0, Hold.SERVING_STEP)
 
     def arriving(self) -> None:
         """Want the device for arriving requests, before they are unpacked."""
         if self._lent and self._view.knocked:
-            self._withdraw()
+            self.withdraw()
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
         """Want the device from the arrival of requests on, not only from their first step."""
         now = monotonic_ns()
         if self._view.waiting:
-            self._withdraw()
+            self.withdraw()
             self._want(now)
             new = [request for request in self._view.waiting if not hasattr(request, _WORKED)]
             for request in new:

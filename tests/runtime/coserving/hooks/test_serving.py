@@ -11,6 +11,7 @@ from rose.runtime.coserving.hooks.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.kv import memory
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.slack import Budgets, LeaseTerms, attainable
+from tests.runtime.conftest import until
 from tests.runtime.coserving.lending import MEMORY, cut_record, lease
 from tests.runtime.coserving.made_scheduler import Batch, Loop, Request, Scheduler
 
@@ -399,3 +400,31 @@ def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkey
             lend(page, policy="share_all")
     presses(page, Scheduler(), prompt=100 if case == "fits" else 950)
     assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == 0
+
+
+def test_credit_ends_when_a_request_arrives_while_the_scheduler_computes(page):
+    context = zmq.Context()
+    receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    sender.connect(f"tcp://127.0.0.1:{receiver.bind_to_random_port('tcp://127.0.0.1')}")
+    scheduler = Scheduler()
+    scheduler.recv_from_tokenizer = receiver
+    plugin = attached(page, scheduler)
+    try:
+        for _ in range(3):
+            plugin.receiving()
+            with pytest.raises(zmq.Again):
+                receiver.recv(zmq.NOBLOCK)
+            page.set(Party.SERVING, Field.CREDIT_NS, 5 * MS)
+            time.sleep(0.05)
+            assert page.get(Party.SERVING, Field.CREDIT_NS) == 5 * MS, "nothing arrived"
+            sender.send(b"a request")
+            until(lambda: not page.get(Party.SERVING, Field.CREDIT_NS))
+            plugin.receiving()
+            assert receiver.recv(zmq.NOBLOCK) == b"a request"
+        plugin.attach(RELEASE)
+        page.set(Party.SERVING, Field.CREDIT_NS, 5 * MS)
+        sender.send(b"a request")
+        time.sleep(0.05)
+        assert page.get(Party.SERVING, Field.CREDIT_NS) == 5 * MS, "who let go of the page does not write to it"
+    finally:
+        context.destroy(linger=0)
