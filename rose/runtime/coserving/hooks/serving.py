@@ -48,7 +48,7 @@ class ArrivalWatch(threading.Thread):
                 self._taken_in.wait(_WATCH_S)
 
     def taken_in(self) -> None:
-        """Say that the scheduler is about to take in what arrived."""
+        """Say that the scheduler has all that arrived."""
         self._taken_in.set()
 
 
@@ -88,10 +88,10 @@ class ServingPlugin:
         telemetry = self._telemetry
         if telemetry is not None:
             self._guarded(telemetry.arriving)
-        if self._watch is not None:
-            self._watch.taken_in()
 
     def received(self) -> None:
+        if self._watch is not None:
+            self._watch.taken_in()
         self._guarded(self._received)
 
     def begin(self, batch: Any) -> None:
