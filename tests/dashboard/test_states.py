@@ -94,7 +94,7 @@ def test_what_is_lent_beside_live_requests_is_said_with_what_it_costs_serving(
     parts |= {"beside_ns": kit.S, "beside_work_ns": 3 * kit.S // 10, "delayed_ns": 4 * kit.S // 10}
     shared = [dataclasses.replace(made, **parts) for made in kit.slices(0) if made.device_id == "s0"]
     app = open_page(kit.write(tmp_path / "ledger", [kit.started(), *kit.joined(), *shared]), "fleet")
-    # Of a second serving had 0.7 s, and would have taken 0.4 s less of it and of the rollouts' 0.3 s: 0.6 s alone.
+    # Serving had 0.7 s of a second and was delayed by 0.4 s, 0.3 s of it by rollouts' work: it takes 0.6 s alone.
     assert "30.0% of the serving devices that lend so (1), and serving's steps took 66.7% longer" in page_text(app)
     alone = open_page(kit.write(tmp_path / "other", [kit.started(), *kit.joined(), *kit.slices(0)]), "fleet")
     assert "Beside live requests" not in page_text(alone)

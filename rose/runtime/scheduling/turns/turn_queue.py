@@ -107,7 +107,7 @@ class TurnQueue:
             if worker.alive(now_ns) and worker.policy_version >= version_min
         }
         room = sum(max(0, worker.capacity - worker.in_flight) for worker in facts.values())
-        # Room only shrinks meanwhile: without room for one turn, there is none for a similar one.
+        # Room only shrinks in this loop: a turn that does not fit leaves no room for a similar one.
         nowhere: set[frozenset[str]] = set()
         placed: list[int] = []
         for index, item in enumerate(waiting):

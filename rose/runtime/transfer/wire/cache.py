@@ -69,7 +69,7 @@ class ChunkCache:
             raise TransferError(
                 f"chunk {sha256} is {size_bytes} bytes and the relay's whole budget {self.budget_bytes}; enlarge it"
             )
-        left = self._entries.pop(sha256, None)  # Of an earlier download; its file stays, to be resumed.
+        left = self._entries.pop(sha256, None)  # The file of an earlier download stays, to be resumed.
         self.used_bytes -= 0 if left is None else left.size_bytes
         while not self._make_room(size_bytes):
             self._freed.clear()
