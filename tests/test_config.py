@@ -8,7 +8,7 @@ import pytest
 
 from rose import config
 from rose.config import ConfigError, FleetConfig
-from rose.config_example import demo, example
+from rose.config.example import demo, example
 
 MINIMAL = """
 [[device]]

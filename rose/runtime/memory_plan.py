@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig
-from rose.fleet_checks import more_ranks
+from rose.config.checks import more_ranks
 from rose.runtime.engines import cpu, models
 from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure

@@ -9,7 +9,7 @@ import pytest
 from rose import config
 from rose.clock import Anchor
 from rose.config import RequestClassConfig, ServingConfig
-from rose.config_example import demo
+from rose.config.example import demo
 from rose.runtime.engines.adoption import spec_sha256
 from rose.runtime.engines.door import Door, addresses
 from rose.runtime.fleet import FleetPlan, recorded_config

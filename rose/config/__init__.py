@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from rose import fleet_checks, private_files
+from rose import private_files
+from rose.config import checks
 from rose.errors import UserError, did_you_mean
 from rose.event_fields import AMOUNT_MAX
 
@@ -439,7 +440,7 @@ class FleetConfig(Section):
 
     @model_validator(mode="after")
     def _can_run(self) -> FleetConfig:
-        fleet_checks.check(self)
+        checks.check(self)
         return self
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
