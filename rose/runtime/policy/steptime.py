@@ -26,11 +26,8 @@ CHANGED_STEPS = 4
 _RIDGES = (1e-6, 1e-6, 1e-6)
 _PREFILL_RIDGES = (1e-6, 1e-6, 1.0)  # Short prompts say nothing of attention: its share drowns in their noise.
 _KNOWN_UP_TO = 1.25  # A fit is taken as known up to so many times the largest features that it learned from.
-_PREFILL_SCALE = (
-    1.0,
-    1 / 256,
-    1 / 65536,
-)  # Both scales bring typical features near one, for the covariance's condition.
+# Both scales bring typical features near one, for the covariance's condition.
+_PREFILL_SCALE = (1.0, 1 / 256, 1 / 65536)
 _DECODE_SCALE = (1.0, 1 / 16, 1 / 4096)
 
 _Vector = tuple[float, ...]  # Plain floats: for two or three numbers in serving's loop they are faster than arrays.

@@ -130,7 +130,7 @@ class RolloutGate:
         self._full_ns: int | None = None  # when the running step filled the GPU's queue; None: not full
 
     def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
-        """Wait until the next step may run, or there is none; `serve_control` then serves aborts and updates."""
+        """Wait until a step may run, or no step is left. `serve_control` serves aborts and updates in the wait."""
         held_since_ns = 0
         self._begins_beside = False
         try:

@@ -29,7 +29,7 @@ RELEASE = -2
 
 
 class ArrivalWatch(threading.Thread):
-    """Has credit withdrawn when a request arrives while the scheduler computes, and sees none itself."""
+    """Withdraws credit when a request arrives while the scheduler computes."""
 
     def __init__(self, file: int, withdraw: Callable[[], None]) -> None:
         super().__init__(name="rose-arrivals", daemon=True)
