@@ -406,6 +406,8 @@ def test_credit_ends_when_a_request_arrives_while_the_scheduler_computes(page):
     context = zmq.Context()
     receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     sender.connect(f"tcp://127.0.0.1:{receiver.bind_to_random_port('tcp://127.0.0.1')}")
+    sender.send(b"the first")
+    assert receiver.recv() == b"the first", "the connection is there: its own messages are behind it"
     scheduler = Scheduler()
     scheduler.recv_from_tokenizer = receiver
     plugin = attached(page, scheduler)
