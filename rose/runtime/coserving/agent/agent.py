@@ -383,6 +383,7 @@ class DeviceAgent:
             pid = None if self._engine.engine is None else self._engine.engine.pid
             if self._engine.stop(leave=leave) and not leave:
                 self._note(rollout_event(self._spec, "stopped", pid))
+        self._weights.join()
         self._meter.stop()
         self._serving.close("the agent stopped")
         self._step_times.tell()

@@ -1,7 +1,9 @@
-"""The engine's parameters under the published names. Versions are written in place: captured graphs read there."""
+"""The engine's parameters under the published names. An accelerator's are written in place: captured graphs read
+there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,13 +26,20 @@ class EngineWeights:
     regions: dict[str, Region] | None  # none on an engine of one rank: each tensor whole
 
     @classmethod
-    def of(cls, model_runner: Any, manifest: Manifest, ranks: Ranks) -> EngineWeights:
-        """Return the engine's weights. Raises TransferError if parameters do not fit the head counts."""
+    def of(
+        cls,
+        model_runner: Any,
+        manifest: Manifest,
+        ranks: Ranks,
+        parameters: Mapping[str, torch.Tensor] | None = None,
+    ) -> EngineWeights:
+        """Return the engine's weights, or those in other `parameters` of its names. Raises TransferError if they do not
+        fit the head counts."""
         from rose.runtime.transfer.layout.fused import hf_views
 
         config = model_runner.model_config
         views = hf_views(
-            model_runner.model.named_parameters(),
+            model_runner.model.named_parameters() if parameters is None else parameters.items(),
             num_heads=config.num_attention_heads // ranks.size,
             num_kv_heads=max(1, config.num_key_value_heads // ranks.size),
             head_dim=config.head_dim,
@@ -45,21 +54,22 @@ class EngineWeights:
         from rose.runtime.transfer.codec.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
-        return {name: _in_type(view, types.get(name, view.dtype), turn) for name, view in self.views.items()}
+        return {
+            name: view if view.dtype == types.get(name, view.dtype) else copied(view, types[name], turn)
+            for name, view in self.views.items()
+        }
 
 
-def _in_type(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
+def copied(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
     import torch
 
     from rose.runtime.transfer.turns import portions
 
-    if tensor.dtype == dtype:
-        return tensor
-    copied = torch.empty_like(tensor, dtype=dtype)
-    for target, source in portions(copied, tensor):
+    copy = torch.empty_like(tensor, dtype=dtype)
+    for target, source in portions(copy, tensor):
         with turn():
             target.copy_(source)
-    return copied
+    return copy
 
 
 def _regions(config: Any, manifest: Manifest, ranks: Ranks) -> dict[str, Region]:

@@ -14,6 +14,7 @@ from rose.runtime.policy.drift import next_action
 BACK_OFF_FIRST_S = 1.0  #: The first wait before a missed target is retried, doubled up to BACK_OFF_MAX_S.
 BACK_OFF_MAX_S = 60.0
 _LOOK_S = 0.25
+_LAST_S = 5.0  # the longest wait for a sync in progress to be recorded, once its engine ended
 
 
 class WeightKeeper:
@@ -52,6 +53,11 @@ class WeightKeeper:
         """Begin nothing else. Does not wait for a sync in progress, which ends when the engine is given up."""
         self._stopping = True
         self._wake.set()
+
+    def join(self) -> None:
+        """Wait for the last sync to be recorded: turns may have used its version."""
+        if self._thread.is_alive():
+            self._thread.join(_LAST_S)
 
     def aim(self, target: Target | None) -> None:
         if target != self._newest:

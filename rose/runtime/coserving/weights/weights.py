@@ -19,7 +19,7 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.hooks.asking import Ranks, Verb
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.weights.background import Background, GivenUpError, RecordSpan, be_nice
-from rose.runtime.coserving.weights.parameters import EngineWeights
+from rose.runtime.coserving.weights.parameters import EngineWeights, copied
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.weight_version import weights_name
 
@@ -170,9 +170,24 @@ class WeightUpdater:
         staged = Staged.open(folder, weights.regions, beside)
         published = weights.published(first, turn)
         prepared = prepare(staged, published, weights.regions, turn=turn, aside=self._beside)
+        on_host = self._device.type == "cpu"
+        swap = self._second(first, prepared, turn) if on_host else partial(_write, prepared, weights)
         times: dict[str, object] = {"verify_ns": staged.verify_ns, "write_bytes": prepared.write_bytes}
         times["stage_ns"] = monotonic_ns() - began - staged.verify_ns
-        return _Ready(staged.manifests[-1], partial(_write, prepared, weights), times, prepared.fingerprints)
+        return _Ready(staged.manifests[-1], swap, times, prepared.fingerprints)
+
+    def _second(self, first: Manifest, prepared: Prepared, turn: Turn) -> Callable[[], None]:
+        """Write the version into a copy of the parameters; return the swap to it. On the host writing takes as long as
+        the memory does, and no captured graph holds an address."""
+        parameters = dict(self._model_runner.model.named_parameters())
+        copies = {name: copied(one.detach(), one.dtype, turn) for name, one in parameters.items()}
+        prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, copies).views, turn)
+
+        def swap() -> None:
+            for name, parameter in parameters.items():
+                parameter.data = copies[name]
+
+        return swap
 
     def _acknowledge(
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn

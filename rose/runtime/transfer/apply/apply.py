@@ -112,10 +112,10 @@ class Prepared:
         patches = self._patches.values()
         return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
 
-    def commit(self, into: Mapping[str, torch.Tensor] | None = None) -> int:
+    def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
         """Write the changes into the parameters in place; return the duration in nanoseconds. Call it once, while the
         engine runs no forward pass and the parameters are as at `prepare`. `into`: other tensors to write to, of the
-        same version and shapes, perhaps of wider types."""
+        same version and shapes, perhaps of wider types. `turn` is entered around each tensor in host memory."""
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
@@ -123,7 +123,7 @@ class Prepared:
         on_host = [name for name in self._patches if into[name].device.type == "cpu"]
         for name in self._patches.keys() - on_host:
             self._patches[name].write(into[name])
-        list(_writers().map(lambda name: _write_on_host(self._patches[name], into[name]), on_host))
+        list(_writers().map(lambda name: _write_on_host(self._patches[name], into[name], turn), on_host))
         if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
         pause_ns = time.monotonic_ns() - started_ns
@@ -131,15 +131,16 @@ class Prepared:
         return pause_ns
 
 
-def _write_on_host(patch: Patch, tensor: torch.Tensor) -> None:
+def _write_on_host(patch: Patch, tensor: torch.Tensor, turn: Turn) -> None:
     """Copy without torch, which splits a copy over threads that wait for each other: much slower on a busy host."""
-    if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
-        return patch.write(tensor)
-    target, values = integers(tensor).numpy(), integers(patch.values).numpy()
-    if patch.positions is None:
-        np.copyto(target, values)
-    else:
-        target.reshape(-1)[patch.positions.numpy()] = values
+    with turn():
+        if tensor.dtype != patch.values.dtype or not tensor.is_contiguous():
+            return patch.write(tensor)
+        target, values = integers(tensor).numpy(), integers(patch.values).numpy()
+        if patch.positions is None:
+            np.copyto(target, values)
+        else:
+            target.reshape(-1)[patch.positions.numpy()] = values
 
 
 @cache
