@@ -72,7 +72,7 @@ async def controller(port: int, folder: str) -> None:
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
     state = Path(folder) / "state"
     server = Gateway(
-        "127.0.0.1", port, agent_token=_AGENT_TOKEN, model=_MODEL, state=state, writer=writer, fleet_run_id="fleet"
+        "127.0.0.1", port, agent_token=_AGENT_TOKEN, models=[_MODEL], state=state, writer=writer, fleet_run_id="fleet"
     )
     await server.start()
     gc.freeze()  # The garbage collector has the service's settings.

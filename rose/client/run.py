@@ -66,9 +66,9 @@ def open_run(
     host: str | None = None,
     away_s: float = AWAY_S,
 ) -> Run:
-    """Open a run at the controller at `url`, or take over the run `resume` from its earlier client. `model` is the
-    fleet's rollout model. `staleness_max`: default bound on how many versions a turn may be behind. Engines go to runs
-    of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and can be resumed.
+    """Open a run at the controller at `url`, or take over the run `resume` from its earlier client. `model` is a
+    rollout model of the fleet. `staleness_max`: default bound on how many versions a turn may be behind. Engines go to
+    runs of higher `priority` first, then by `weight`. A run that is silent for `expires_s` expires, and can be resumed.
     `trainer_device` is the trainer's device in the fleet, if any. `folder` holds published weights: with a kept folder
     a resumed run continues with deltas. `host` is this host's address for fetching; default: the address that reaches
     the controller. Requests to an absent controller are repeated for `away_s`. Raises ClientError for a wrong argument

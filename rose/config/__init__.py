@@ -422,6 +422,11 @@ class FleetConfig(Section):
         default={}, description="Other serving engines: `[serving_models.NAME]` tables, with the fields of `[serving]`."
     )
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
+    rollout_models: dict[TagName, RolloutConfig] = Field(
+        default={},
+        description="Other models that runs may name: `[rollout_models.NAME]` tables, with the fields of `[rollout]`. "
+        "Every device can get each of them, one at a time: its engine starts again with another.",
+    )
     coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="How a device is lent.")
     traffic: TrafficConfig = Field(default_factory=TrafficConfig, description="Serving traffic to replay.")
     task: TaskConfig = Field(default_factory=TaskConfig, description="Task of the policy.")
@@ -442,6 +447,11 @@ class FleetConfig(Section):
     def _can_run(self) -> FleetConfig:
         checks.check(self)
         return self
+
+    @property
+    def rollouts(self) -> dict[str, RolloutConfig]:
+        """Return the tables of rollout models by their names in errors, the default model's first."""
+        return {"rollout": self.rollout} | {f"rollout_models.{name}": one for name, one in self.rollout_models.items()}
 
     def serving_on(self, device: DeviceConfig) -> ServingConfig:
         return self.serving if device.serving_model is None else self.serving_models[device.serving_model]

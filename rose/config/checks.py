@@ -44,6 +44,10 @@ def _check_names(config: FleetConfig) -> None:
     urls = [(device.host, device.serving_url) for device in config.device if device.serving_url]
     if len(set(urls)) != len(urls):
         raise ValueError(f"each device has a serving_url of its own, got {[url for _, url in urls]}")
+    tables: dict[str, str] = {}
+    for table, rollout in config.rollouts.items():
+        if (other := tables.setdefault(rollout.model, table)) != table:
+            raise ValueError(f"{other} and {table} both have model {rollout.model!r}: a run names its model, once")
     for device in config.device:
         if device.serving_model not in (None, *config.serving_models):
             raise ValueError(
@@ -110,11 +114,12 @@ def _check_ranks(config: FleetConfig) -> None:
                 f"{device.serving_table}.extra_args has {many}: a device that is lent has one page, which speaks for "
                 "one rank. Leave it out, or set coserving.enabled to false"
             )
-    if (many := more_ranks(config.rollout.extra_args)) is not None:
-        raise ValueError(
-            f"rollout.extra_args has {many}: a trainer's versions are not cut for several ranks, so that such an "
-            "engine would never hold one. Leave it out: a rollout engine has one rank"
-        )
+    for table, rollout in config.rollouts.items():
+        if (many := more_ranks(rollout.extra_args)) is not None:
+            raise ValueError(
+                f"{table}.extra_args has {many}: a trainer's versions are not cut for several ranks, so that such an "
+                "engine would never hold one. Leave it out: a rollout engine has one rank"
+            )
 
 
 def _check_ports(config: FleetConfig) -> None:

@@ -12,9 +12,9 @@ from typing import Literal
 import psutil
 
 from rose.clock import Anchor
-from rose.config import DeviceConfig, FleetConfig, RequestClassConfig, ServingConfig
+from rose.config import DeviceConfig, FleetConfig, RequestClassConfig, RolloutConfig, ServingConfig
 from rose.events import Run
-from rose.runtime.coserving.agent.agent import AgentSpec
+from rose.runtime.coserving.agent.agent import AgentSpec, RolloutModel
 from rose.runtime.coserving.hooks.settings import PluginSettings
 from rose.runtime.coserving.kv.activation import LEASED_ARGUMENTS
 from rose.runtime.engines import gpu
@@ -112,6 +112,9 @@ class FleetPlan:
         """Return a device's agent; its rollout engine is gated where the device serves."""
         config, promised = self.config, self.config.serving_on(device)
         lends = device.pool == "serving"
+        rolls_out = config.coserving.enabled or not lends
+        port = free_port(*addresses(self.door))
+        first, *others = (self._rollout(device, rollout, port) for rollout in config.rollouts.values())
         return AgentSpec(
             device=device,
             coserving=config.coserving,
@@ -121,9 +124,10 @@ class FleetPlan:
             anchor=self.anchor,
             page=self.page(device),
             staging=self._staging(device),
-            rollout=self._rollout(device, gated=lends) if config.coserving.enabled or not lends else None,
-            rollout_capacity=config.rollout.max_concurrent,
-            rollout_kv_bytes_per_token=self.memory.rollout_bytes_per_token(device),
+            rollout=first.engine if rolls_out else None,
+            rollout_capacity=first.capacity,
+            rollout_kv_bytes_per_token=first.kv_bytes_per_token,
+            other_models={other.engine.model_name: other for other in others} if rolls_out else {},
             serving_engine_id=None if serving is None else serving.engine_id,
             serving_model=promised.model,
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
@@ -153,23 +157,27 @@ class FleetPlan:
             host_cores=self._host_cores() if device.gpu is None else (),
             fork_server=self.fork_server if device.gpu is None else None,  # It has SGLang loaded for cores.
             # Answers then tell the prompt's share in the prefix cache, which lending may displace.
-            extra_args=["--enable-cache-report", *self._memory_arguments(device, "serving"), *config.extra_args],
+            extra_args=[
+                "--enable-cache-report",
+                *self._memory_arguments(device, self.config.rollout, "serving"),
+                *config.extra_args,
+            ],
         )
 
-    def _rollout(self, device: DeviceConfig, *, gated: bool) -> EngineSpec:
-        config = self.config.rollout
+    def _rollout(self, device: DeviceConfig, config: RolloutConfig, port: int) -> RolloutModel:
+        gated = device.pool == "serving"
         # A lent engine that restarts must not delay serving either.
         host_cores = self._host_cores() if gated and device.gpu is None else ()
         lent_gpu = gated and device.gpu is not None
         leased = lent_gpu and self.config.coserving.activation == "leased"
-        return EngineSpec(
+        engine = EngineSpec(
             engine_id=f"{device.id}-rollout",
-            model=str(self.memory.rollout_model),
+            model=str(self.memory.rollout_models[config.model]),
             model_name=config.model,
             door=self.door,
-            port=free_port(*addresses(self.door)),
+            port=port,
             any_port=True,
-            max_total_tokens=self.memory.rollout_tokens(device),
+            max_total_tokens=self.memory.rollout_tokens(device, config),
             plugin=PluginSettings(
                 "rollout", self.page(device), self._staging(device), gated=gated, host_cores=tuple(host_cores)
             ),
@@ -189,13 +197,15 @@ class FleetPlan:
                 f"--max-running-requests={config.max_concurrent}",
                 *(() if device.gpu is None else gpu.GATED_ARGUMENTS if gated else gpu.DEDICATED_ARGUMENTS),
                 *(LEASED_ARGUMENTS if leased else ()),
-                *self._memory_arguments(device, "rollout"),
+                *self._memory_arguments(device, config, "rollout"),
                 *config.extra_args,
             ],
         )
+        bytes_per_token = self.memory.rollout_bytes_per_token(device, config)
+        return RolloutModel(engine=engine, capacity=config.max_concurrent, kv_bytes_per_token=bytes_per_token)
 
-    def _memory_arguments(self, device: DeviceConfig, name: str) -> list[str]:
+    def _memory_arguments(self, device: DeviceConfig, rollout: RolloutConfig, name: str) -> list[str]:
         """Return the computed memory share, which goes before the file's own arguments."""
-        if device.id not in self.free_bytes:
+        if (free_bytes := self.free_bytes.get(device.id)) is None:
             return []
-        return [f"--mem-fraction-static={self.memory.memory_fraction(device, name, self.free_bytes[device.id])}"]
+        return [f"--mem-fraction-static={self.memory.memory_fraction(device, rollout, name, free_bytes)}"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.config import DeviceConfig, FleetConfig
+from rose.config import DeviceConfig, FleetConfig, RolloutConfig
 from rose.config.checks import more_ranks
 from rose.runtime.engines import cpu, models
 from rose.runtime.engines.models import kv_bytes_per_token, weights_bytes
@@ -54,12 +54,12 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """The pools and memory parts of a fleet's devices. `serving_models` gives the checkpoint folder of each model that
-    the fleet file names, `rollout_model` that of the policy."""
+    """The pools and memory parts of a fleet's devices. `serving_models` and `rollout_models` give the checkpoint folder
+    of each model that the fleet file names. A device has one rollout model at a time, and room for each of them."""
 
     config: FleetConfig
     serving_models: Mapping[str, Path]
-    rollout_model: Path
+    rollout_models: Mapping[str, Path]
 
     @classmethod
     def resolve(cls, config: FleetConfig, say: Callable[[str], None]) -> MemoryPlan:
@@ -67,8 +67,11 @@ class MemoryPlan:
         cache = config.cache.expanduser()
         names = {config.serving_on(device).model for device in config.device}
         serving = {name: models.resolve(name, cache, say) for name in names}
+        rollouts = [rollout.model for rollout in config.rollouts.values()]
         return cls(
-            config=config, serving_models=serving, rollout_model=models.resolve(config.rollout.model, cache, say)
+            config=config,
+            serving_models=serving,
+            rollout_models={name: models.resolve(name, cache, say) for name in rollouts},
         )
 
     def serving_model(self, device: DeviceConfig) -> Path:
@@ -77,8 +80,8 @@ class MemoryPlan:
     def serving_bytes_per_token(self, device: DeviceConfig) -> int:
         return kv_bytes_per_token(self.serving_model(device), _dtype(device))
 
-    def rollout_bytes_per_token(self, device: DeviceConfig) -> int:
-        return kv_bytes_per_token(self.rollout_model, _dtype(device))
+    def rollout_bytes_per_token(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
+        return kv_bytes_per_token(self.rollout_models[rollout.model], _dtype(device))
 
     def serving_tokens(self, device: DeviceConfig) -> int:
         """Return the serving engine's pool: the file's, else the tokens that `kv_bytes` holds."""
@@ -89,40 +92,45 @@ class MemoryPlan:
             return CORES_SERVING_TOKENS
         return device.kv_bytes // self.serving_bytes_per_token(device)
 
-    def rollout_tokens(self, device: DeviceConfig) -> int:
+    def rollout_tokens(self, device: DeviceConfig, rollout: RolloutConfig) -> int:
         """Return the rollout engine's pool: the most a lease may allow, or all of a dedicated device."""
-        given = self.config.rollout.max_total_tokens
-        if given is not None:
-            return given
+        if rollout.max_total_tokens is not None:
+            return rollout.max_total_tokens
         if device.gpu is None:
             return CORES_ROLLOUT_TOKENS
-        room = initial_budget_bytes(self._kv(device)) if device.pool == "serving" else device.kv_bytes
-        return room // self.rollout_bytes_per_token(device)
+        room = initial_budget_bytes(self._kv(device, rollout)) if device.pool == "serving" else device.kv_bytes
+        return room // self.rollout_bytes_per_token(device, rollout)
 
-    def parts(self, device: DeviceConfig) -> list[MemoryPart]:
-        """Return what a run puts on the device, in order of start. An owner's serving engine is there already."""
+    def parts(self, device: DeviceConfig, rollout: RolloutConfig) -> list[MemoryPart]:
+        """Return what runs of a model put on the device, in order of start. An owner's serving engine is there already.
+        The trainer's part is that of the largest model."""
         lends, parts = device.pool == "serving", []
         if lends and device.serving_url is None:
             kv_bytes = self.serving_tokens(device) * self.serving_bytes_per_token(device)
             weights = weights_bytes(self.serving_model(device))
             parts.append(MemoryPart("serving", weights, kv_bytes, SERVING_WORKSPACE_BYTES))
         if not lends or self.config.coserving.enabled:
-            kv_bytes = self.rollout_tokens(device) * self.rollout_bytes_per_token(device)
-            parts.append(MemoryPart("rollout", weights_bytes(self.rollout_model), kv_bytes, ROLLOUT_WORKSPACE_BYTES))
+            kv_bytes = self.rollout_tokens(device, rollout) * self.rollout_bytes_per_token(device, rollout)
+            weights = weights_bytes(self.rollout_models[rollout.model])
+            parts.append(MemoryPart("rollout", weights, kv_bytes, ROLLOUT_WORKSPACE_BYTES))
         trainer = trainer_device(self.config)
         if trainer is not None and device.id == trainer.id:
-            state_bytes = weights_bytes(self.rollout_model) * TRAINER_BYTES_PER_WEIGHT_BYTE
+            state_bytes = max(map(weights_bytes, self.rollout_models.values())) * TRAINER_BYTES_PER_WEIGHT_BYTE
             parts.append(MemoryPart("trainer", state_bytes, 0, TRAINER_WORKSPACE_BYTES))
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU is too small for one engine's ranks, or `kv_bytes` for a token."""
+        """Raises DeviceMemoryError if the GPU is too small for one engine's ranks with any of the rollout models, or
+        `kv_bytes` for a token."""
         if device.gpu is None:
             return
-        self._check_pools(device)
-        if device.pool == "serving" and more_ranks(self.config.serving_on(device).extra_args) is not None:
-            return
-        parts = self.parts(device)
+        for table, rollout in self.config.rollouts.items():
+            self._check_pools(device, table, rollout)
+            if device.pool != "serving" or more_ranks(self.config.serving_on(device).extra_args) is None:
+                self._check_room(device, table, rollout, free_bytes)
+
+    def _check_room(self, device: DeviceConfig, table: str, rollout: RolloutConfig, free_bytes: int) -> None:
+        parts = self.parts(device, rollout)
         needed = sum(part.total_bytes for part in parts)
         if needed <= free_bytes:
             return
@@ -133,52 +141,59 @@ class MemoryPlan:
         )
         raise DeviceMemoryError(
             f"device {device.id!r}: {_gib(free_bytes)} GiB are free on GPU {device.gpu}, and {_gib(needed)} GiB are "
-            f"needed, in GiB: {listed}. Lower kv_bytes ({device.kv_bytes}), of which the pools are made, "
-            f"{self._given_pools(device)}or end what else is on that GPU"
+            f"needed{self._with(rollout)}, in GiB: {listed}. Lower kv_bytes ({device.kv_bytes}), of which the pools "
+            f"are made, {self._given_pools(device, table, rollout)}or end what else is on that GPU"
         )
 
     def unreachable_budget(self, device: DeviceConfig) -> str | None:
-        """Return why a lent device's KV budget can never bind, if the file's pools are too small."""
-        lent = device.pool == "serving" and device.serving_url is None and self.config.coserving.enabled
-        if not lent or not (given := self._given_pools(device)):
+        """Return why a lent device's KV budget can never bind with a model, if the file's pools are too small."""
+        if device.pool != "serving" or device.serving_url is not None or not self.config.coserving.enabled:
             return None
-        full = self._kv(device, self.serving_tokens(device), self.rollout_tokens(device))
-        if under_pressure(full):
-            return None
-        return (
-            f"device {device.id!r}: {given}the pools hold {_gib(full.serving_bytes)} and "
-            f"{_gib(full.rollout_bytes)} GiB, so that {_gib(device.kv_bytes)} GiB of kv_bytes never run short and the "
-            "headroom is never used: leave max_total_tokens out, or lower kv_bytes"
-        )
+        for table, rollout in self.config.rollouts.items():
+            given = self._given_pools(device, table, rollout)
+            full = self._kv(device, rollout, self.serving_tokens(device), self.rollout_tokens(device, rollout))
+            if given and not under_pressure(full):
+                return (
+                    f"device {device.id!r}: {given}the pools hold {_gib(full.serving_bytes)} and "
+                    f"{_gib(full.rollout_bytes)} GiB{self._with(rollout)}, so that {_gib(device.kv_bytes)} GiB of "
+                    "kv_bytes never run short and the headroom is never used: leave max_total_tokens out, or lower "
+                    "kv_bytes"
+                )
+        return None
 
-    def memory_fraction(self, device: DeviceConfig, name: str, free_bytes: int) -> float:
+    def memory_fraction(self, device: DeviceConfig, rollout: RolloutConfig, name: str, free_bytes: int) -> float:
         """Return `--mem-fraction-static` with `free_bytes` free before the run: SGLang keeps 1 - fraction of the memory
         free at its start for graphs and activations, and the rest limits the pool."""
-        for part in self.parts(device):
+        for part in self.parts(device, rollout):
             if part.name == name:
                 share = 1.0 - part.workspace_bytes / max(1, free_bytes)
                 return math.ceil(1000 * min(_FRACTION_MAX, max(_FRACTION_MIN, share))) / 1000
             free_bytes -= part.total_bytes
         raise ValueError(f"device {device.id!r} starts no engine {name!r}")
 
-    def _check_pools(self, device: DeviceConfig) -> None:
-        for role, tokens in (("serving", self.serving_tokens(device)), ("rollout", self.rollout_tokens(device))):
-            if tokens < 1 and (role == "rollout" or device.pool == "serving"):
+    def _check_pools(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> None:
+        pools = {"serving": self.serving_tokens(device), table: self.rollout_tokens(device, rollout)}
+        for role, tokens in pools.items():
+            if tokens < 1 and (role == table or device.pool == "serving"):
                 raise DeviceMemoryError(
                     f"device {device.id!r}: kv_bytes {device.kv_bytes} hold no token of the {role} model: raise it"
                 )
 
-    def _given_pools(self, device: DeviceConfig) -> str:
-        serving, rollout = self.config.serving_on(device).max_total_tokens, self.config.rollout.max_total_tokens
-        pools = {device.serving_table: serving, "rollout": rollout}
+    def _with(self, rollout: RolloutConfig) -> str:
+        return f" with rollout model {rollout.model!r}" if self.config.rollout_models else ""
+
+    def _given_pools(self, device: DeviceConfig, table: str, rollout: RolloutConfig) -> str:
+        pools = {device.serving_table: self.config.serving_on(device).max_total_tokens, table: rollout.max_total_tokens}
         given = [f"{name}.max_total_tokens ({tokens})" for name, tokens in pools.items() if tokens is not None]
         return " and ".join(given) + (", " if given else "")
 
-    def _kv(self, device: DeviceConfig, serving_tokens: int = 0, rollout_tokens: int = 0) -> KvMemory:
+    def _kv(
+        self, device: DeviceConfig, rollout: RolloutConfig, serving_tokens: int = 0, rollout_tokens: int = 0
+    ) -> KvMemory:
         return KvMemory(
             device_bytes=device.kv_bytes,
             serving_bytes_per_token=self.serving_bytes_per_token(device),
-            rollout_bytes_per_token=self.rollout_bytes_per_token(device),
+            rollout_bytes_per_token=self.rollout_bytes_per_token(device, rollout),
             headroom=self.config.coserving.headroom,
             high_watermark=self.config.coserving.high_watermark,
             serving_tokens=serving_tokens,

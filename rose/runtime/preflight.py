@@ -163,7 +163,7 @@ def _check_models(config: FleetConfig) -> None:
     if not config.device:
         return
     named = {device.serving_table: config.serving_on(device).model for device in config.device}
-    for table, model in {**named, "rollout": config.rollout.model}.items():
+    for table, model in {**named, **{table: one.model for table, one in config.rollouts.items()}}.items():
         with _refused(models.ModelError, before=f"{table}.model: "):
             models.local(model)
 

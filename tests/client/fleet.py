@@ -122,7 +122,7 @@ class Fleet:
         async def start():
             kept = {"state": self.folder, "writer": self.writer, "fleet_run_id": "fleet"}
             self.gateway = Gateway(
-                "127.0.0.1", self.port, self.token, model=self.model, agent_token=AGENT_TOKEN, **kept
+                "127.0.0.1", self.port, self.token, models=[self.model], agent_token=AGENT_TOKEN, **kept
             )
             await self.gateway.start()
 

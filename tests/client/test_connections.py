@@ -19,7 +19,7 @@ import asyncio
 from rose.runtime.scheduling.gateway import Gateway
 
 async def main():
-    gateway = Gateway("0.0.0.0", 7000, "token-of-the-tests", model="tiny")
+    gateway = Gateway("0.0.0.0", 7000, "token-of-the-tests", models=["tiny"])
     await gateway.start()
     while True:
         print("turns", sum(len(load.turns) for load in gateway.controller.loads.values()), flush=True)

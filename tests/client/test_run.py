@@ -370,7 +370,7 @@ WRONG = [
     ({"name": ""}, "name is '': "),
     ({"staleness_max": -1}, "staleness_max is -1: "),
     ({"weight": 0.0}, "weight is 0.0: "),
-    ({"model": "another"}, "'another'.*'frozenlake-tiny'"),
+    ({"model": "another"}, "'another'.*frozenlake-tiny"),
     ({"resume": "nobody"}, "there is no run 'nobody'"),
     ({"token": "wrong"}, "wants its token"),
 ]

@@ -43,7 +43,7 @@ def plan(fleet, model):
         memory=MemoryPlan(
             config=fleet,
             serving_models=dict.fromkeys((fleet.serving.model, "chat-model"), model),
-            rollout_model=model,
+            rollout_models=dict.fromkeys((fleet.rollout.model, "other-model"), model),
         ),
         run_id="run",
         anchor=Anchor(0),

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,8 @@ def fleet(*, gpus=True, lent=None, dedicated=None, **sections):
 
 
 def plan(made, model):
-    return MemoryPlan(config=made, serving_models={made.serving.model: model}, rollout_model=model)
+    rollouts = dict.fromkeys((rollout.model for rollout in made.rollouts.values()), model)
+    return MemoryPlan(config=made, serving_models={made.serving.model: model}, rollout_models=rollouts)
 
 
 def test_pools_on_a_gpu_are_as_large_as_its_kv_bytes(model):
@@ -50,8 +52,8 @@ def test_pools_on_a_gpu_are_as_large_as_its_kv_bytes(model):
     lent, own = made.device
     memory = plan(made, model)
     assert memory.serving_tokens(lent) == 20 * GIB // TOKEN_BYTES
-    assert memory.rollout_tokens(lent) == 15 * GIB // TOKEN_BYTES
-    assert memory.rollout_tokens(own) == 20 * GIB // TOKEN_BYTES
+    assert memory.rollout_tokens(lent, made.rollout) == 15 * GIB // TOKEN_BYTES
+    assert memory.rollout_tokens(own, made.rollout) == 20 * GIB // TOKEN_BYTES
     assert memory.unreachable_budget(lent) is None
 
 
@@ -61,18 +63,18 @@ def test_a_device_is_planned_for_the_model_that_it_serves(model, tmp_path):
     (half / "config.json").write_text(json.dumps({**LLAMA_8B, "num_hidden_layers": LLAMA_8B["num_hidden_layers"] // 2}))
     chat = {"model": "half", "max_total_tokens": None}
     made = fleet(lent={"serving_model": "chat"}, serving_models={"chat": chat}, serving={"max_total_tokens": 7})
-    memory = MemoryPlan(config=made, serving_models={made.serving.model: model, "half": half}, rollout_model=model)
+    memory = replace(plan(made, model), serving_models={made.serving.model: model, "half": half})
     lent, _ = made.device
     assert memory.serving_bytes_per_token(lent) == TOKEN_BYTES // 2
     assert memory.serving_tokens(lent) == 2 * (20 * GIB // TOKEN_BYTES)
-    assert memory.parts(lent)[0].kv_bytes == 20 * GIB
+    assert memory.parts(lent, made.rollout)[0].kv_bytes == 20 * GIB
 
 
 def test_pools_on_cores_stay_as_they_were(model):
     made = fleet(gpus=False)
     memory = plan(made, model)
     assert memory.serving_tokens(made.device[0]) == CORES_SERVING_TOKENS == 8192
-    assert {memory.rollout_tokens(device) for device in made.device} == {CORES_ROLLOUT_TOKENS} == {32768}
+    assert {memory.rollout_tokens(device, made.rollout) for device in made.device} == {CORES_ROLLOUT_TOKENS} == {32768}
     assert memory.serving_bytes_per_token(made.device[0]) == TOKEN_BYTES * (2 if cpu.dtype() == "float32" else 1)
     memory.check(made.device[0], 0)
 
@@ -80,7 +82,10 @@ def test_pools_on_cores_stay_as_they_were(model):
 def test_a_pool_that_the_file_gives_wins_and_is_said_where_the_budget_can_no_longer_bind(model):
     small = fleet(serving={"max_total_tokens": 8192}, rollout={"max_total_tokens": 32768})
     memory = plan(small, model)
-    assert (memory.serving_tokens(small.device[0]), memory.rollout_tokens(small.device[0])) == (8192, 32768)
+    assert (memory.serving_tokens(small.device[0]), memory.rollout_tokens(small.device[0], small.rollout)) == (
+        8192,
+        32768,
+    )
     notice = memory.unreachable_budget(small.device[0])
     assert "serving.max_total_tokens (8192) and rollout.max_total_tokens (32768)" in notice
     assert "kv_bytes never run short" in notice
@@ -97,12 +102,12 @@ def test_a_pool_that_the_file_gives_wins_and_is_said_where_the_budget_can_no_lon
 
 def test_the_parts_of_a_device_are_what_the_run_will_start_on_it(model):
     made = fleet(lent={"serving_url": "http://127.0.0.1:30000"})
-    assert [part.name for part in plan(made, model).parts(made.device[0])] == ["rollout"]
-    assert [part.name for part in plan(made, model).parts(made.device[1])] == ["rollout", "trainer"]
+    assert [part.name for part in plan(made, model).parts(made.device[0], made.rollout)] == ["rollout"]
+    assert [part.name for part in plan(made, model).parts(made.device[1], made.rollout)] == ["rollout", "trainer"]
     alone = fleet(coserving={"enabled": False})
-    assert [part.name for part in plan(alone, model).parts(alone.device[0])] == ["serving"]
+    assert [part.name for part in plan(alone, model).parts(alone.device[0], alone.rollout)] == ["serving"]
     both = fleet()
-    serving, rollout = plan(both, model).parts(both.device[0])
+    serving, rollout = plan(both, model).parts(both.device[0], both.rollout)
     assert serving.total_bytes == weights_bytes(model) + 20 * GIB + SERVING_WORKSPACE_BYTES
     assert rollout.total_bytes == pytest.approx(
         weights_bytes(model) + 16 * GIB + ROLLOUT_WORKSPACE_BYTES, abs=TOKEN_BYTES
@@ -113,9 +118,9 @@ def test_a_host_whose_gpus_all_serve_has_no_trainer(model):
     made = fleet(lent={"serving_url": "http://127.0.0.1:30000"})
     lent = made.device[0]
     of_host = plan(made.model_copy(update={"device": [lent]}), model)
-    assert [part.name for part in of_host.parts(lent)] == ["rollout"]
+    assert [part.name for part in of_host.parts(lent, made.rollout)] == ["rollout"]
     of_host.check(lent, 40 * GIB)
-    assert 0 < of_host.memory_fraction(lent, "rollout", 40 * GIB) < 1
+    assert 0 < of_host.memory_fraction(lent, made.rollout, "rollout", 40 * GIB) < 1
 
 
 def test_a_gpu_without_room_is_named_with_what_is_free_and_what_each_part_takes(model):
@@ -149,17 +154,20 @@ def test_kv_bytes_that_hold_no_token_are_refused(model):
 def test_each_engine_may_take_what_it_needs_of_what_is_free_when_it_starts(model):
     made = fleet()
     lent = made.device[0]
-    memory, free_bytes = plan(made, model), sum(part.total_bytes for part in plan(made, model).parts(lent))
+    memory, free_bytes = (
+        plan(made, model),
+        sum(part.total_bytes for part in plan(made, model).parts(lent, made.rollout)),
+    )
     before_bytes = free_bytes
-    for part in memory.parts(lent):
-        fraction = memory.memory_fraction(lent, part.name, before_bytes)
+    for part in memory.parts(lent, made.rollout):
+        fraction = memory.memory_fraction(lent, made.rollout, part.name, before_bytes)
         assert free_bytes * fraction - part.weights_bytes >= part.kv_bytes
         assert free_bytes * (1 - fraction) == pytest.approx(part.workspace_bytes, rel=0.02)
         free_bytes -= part.total_bytes
-    assert memory.memory_fraction(lent, "serving", 10_000 * GIB) == 0.98
-    assert memory.memory_fraction(lent, "serving", 0) == 0.05
+    assert memory.memory_fraction(lent, made.rollout, "serving", 10_000 * GIB) == 0.98
+    assert memory.memory_fraction(lent, made.rollout, "serving", 0) == 0.05
     with pytest.raises(ValueError, match="no engine 'other'"):
-        memory.memory_fraction(lent, "other", free_bytes)
+        memory.memory_fraction(lent, made.rollout, "other", free_bytes)
 
 
 def test_free_memory_is_asked_of_the_gpus_of_the_fleet_alone(model, monkeypatch):

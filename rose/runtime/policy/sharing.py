@@ -1,4 +1,5 @@
-"""Which RL run each rollout engine works for: by priority, then by weight, with few switches."""
+"""Which RL run each rollout engine works for: by priority, then by weight, with few switches, and fewer changes of
+model: an engine changes model by starting again."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ AWAY_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A usable engine, the time of its last switch, and since when it is not lent (0: lent, or dedicated)."""
+    """A usable engine, the time of its last switch, and since when it is not lent (0: lent, or dedicated). `model` is
+    the model it has or is changing to, since `model_since_ns`; `start_ns` is the time of its last start. It cannot
+    run the model `unstarted`."""
 
     engine_id: str
     capacity: int
@@ -19,6 +22,10 @@ class EngineFacts:
     since_ns: int = 0
     switch_ns: int = 0
     unlent_ns: int = 0
+    model: str | None = None
+    model_since_ns: int = 0
+    start_ns: int = 0
+    unstarted: str | None = None
 
     @property
     def away(self) -> bool:
@@ -28,26 +35,30 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run with weights. `turns` are queued or in flight; `served` is its past capacity (see `serve`)."""
+    """A run with weights. `turns` are queued or in flight; `served` is its past capacity (see `serve`). `quiet_ns`: how
+    long it has had no turns; None: always."""
 
     run_id: str
     turns: int
     weight: float = 1.0
     priority: int = 0
     served: float = 0.0
+    model: str | None = None
+    quiet_ns: int | None = None
 
 
 def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int) -> dict[str, str]:
     """Return the run of each engine with one. Runs of higher priority get room for all their turns first. Within a
     priority, runs get whole engines up to their share by weight, and the run served least for its weight gets the next.
-    Spare engines spread turns. Runs keep engines where possible, during a hold always; absent engines come last."""
+    Spare engines spread turns. Runs keep engines where possible, during a hold always; absent engines come last.
+    An engine changes model only where `may_change` allows it."""
     everyone = {run.run_id: run for run in runs}
     wanting = {run_id: run for run_id, run in everyone.items() if run.turns > 0}
     by_priority = [
         [run for run in wanting.values() if run.priority == priority]
         for priority in sorted({run.priority for run in wanting.values()}, reverse=True)
     ]
-    allotment = _Allotment(wanting, now_ns)
+    allotment = _Allotment(everyone, wanting, now_ns)
     in_order = sorted(engines, key=lambda engine: engine.engine_id)
     for away in (False, True):
         allotment.add([engine for engine in in_order if engine.away == away])
@@ -55,30 +66,62 @@ def assign(engines: Iterable[EngineFacts], runs: Iterable[RunFacts], now_ns: int
             allotment.fill(equals)
         for equals in by_priority:
             allotment.spread(equals)
-    return allotment.result(everyone)
+    return allotment.result()
 
 
 def hold_ns(engine: EngineFacts) -> int:
-    return min(max(HOLD_MIN_NS, HOLD_SWITCHES * engine.switch_ns), HOLD_MAX_NS)
+    return _hold_ns(engine.switch_ns)
+
+
+def may_change(engine: EngineFacts, runs: Mapping[str, RunFacts], now_ns: int) -> bool:
+    """Return whether an engine may get another model: not while its run only pauses, for up to the time of a start, and
+    not before its model, if any run has turns for it, has worked for as many starts as a run works for switches."""
+    own = runs.get(engine.run_id or "")
+    if own is not None and own.turns == 0 and own.quiet_ns is not None and own.quiet_ns < engine.start_ns:
+        return False
+    if now_ns - engine.model_since_ns >= _hold_ns(engine.switch_ns + engine.start_ns):
+        return True
+    return not any(run.turns > 0 and run.model == engine.model for run in runs.values())
+
+
+def pause_ns(engines: Iterable[EngineFacts], runs: Iterable[RunFacts]) -> int:
+    """Return how long a run without turns counts as pausing: the longest that it may have to wait for another run."""
+    models = {run.model for run in runs}
+    switches = (engine.switch_ns + (engine.start_ns if len(models) > 1 else 0) for engine in engines)
+    return max(map(_hold_ns, switches), default=HOLD_MIN_NS)
+
+
+def _hold_ns(switch_ns: int) -> int:
+    return min(max(HOLD_MIN_NS, HOLD_SWITCHES * switch_ns), HOLD_MAX_NS)
 
 
 def serve(
-    served: Mapping[str, float], capacities: Mapping[str, int], weights: Mapping[str, float], elapsed_ns: int
+    served: Mapping[str, float],
+    capacities: Mapping[str, int],
+    runs: Iterable[RunFacts],
+    elapsed_ns: int,
+    paused_ns: int = 0,
 ) -> dict[str, float]:
-    """Return slot-seconds by weight after `elapsed_ns` more with these capacities. `weights` are of runs with turns. A
-    new run begins at the level of the run served least: it gets nothing for its absence."""
-    level = min((served[run_id] for run_id in weights if run_id in served), default=0.0)
+    """Return slot-seconds by weight after `elapsed_ns` more with these capacities. A run begins at the level of the run
+    served least: it gets nothing for its absence. One that pauses, for up to `paused_ns`, keeps what it is owed, up to
+    what another run can have had in that time."""
+    present = {run.run_id: run for run in runs if run.turns or (run.quiet_ns is not None and run.quiet_ns < paused_ns)}
+    wanting = [run_id for run_id, run in present.items() if run.turns]
+    level = min((served[run_id] for run_id in wanting if run_id in served), default=0.0)
+    owed = paused_ns / 1e9 * sum(capacities.values()) / min((run.weight for run in present.values()), default=1.0)
     return {  # Subtract the common level to keep numbers small.
-        run_id: max(served.get(run_id, level), level) - level + capacities.get(run_id, 0) * elapsed_ns / 1e9 / weight
-        for run_id, weight in weights.items()
+        run_id: max(served.get(run_id, level) - level, 0.0 if run.turns else -owed)
+        + capacities.get(run_id, 0) * elapsed_ns / 1e9 / run.weight
+        for run_id, run in present.items()
     }
 
 
 class _Allotment:
     """Engines under assignment, with slots and engines of each wanting run."""
 
-    def __init__(self, wanting: Mapping[str, RunFacts], now_ns: int) -> None:
-        self._wanting, self._now_ns = wanting, now_ns
+    def __init__(self, everyone: Mapping[str, RunFacts], wanting: Mapping[str, RunFacts], now_ns: int) -> None:
+        self._everyone, self._wanting, self._now_ns = everyone, wanting, now_ns
+        self._bound: set[str] = set()  # Engines that may not change model.
         self._free: list[EngineFacts] = []
         self._runs: dict[str, str] = {}
         self._slots = dict.fromkeys(wanting, 0)
@@ -86,9 +129,11 @@ class _Allotment:
 
     def add(self, engines: list[EngineFacts]) -> None:
         self._free += engines
+        self._bound |= {one.engine_id for one in engines if not may_change(one, self._everyone, self._now_ns)}
         for engine in engines:
-            if engine.run_id in self._wanting and self._now_ns - engine.since_ns < hold_ns(engine):
-                self._give(engine, engine.run_id)
+            run = self._wanting.get(engine.run_id or "")
+            if run is not None and self._now_ns - engine.since_ns < hold_ns(engine) and self._can_run(engine, run):
+                self._give(engine, run.run_id)
 
     def fill(self, runs: list[RunFacts]) -> None:
         due = self._due(runs)
@@ -98,22 +143,18 @@ class _Allotment:
                 while (engine := self._best(run, own=own)) is not None and self._fits(run, engine, due):
                     self._give(engine, run.run_id)
         while self._free:
-            lacking = [run for run in runs if self._slots[run.run_id] < run.turns]
-            if not lacking:
+            if not self._serve_least([run for run in runs if self._slots[run.run_id] < run.turns]):
                 return
-            self._serve_least(lacking)
 
     def spread(self, runs: list[RunFacts]) -> None:
         """Assign engines to turns that would share one."""
         while self._free:
-            lacking = [run for run in runs if self._count[run.run_id] < run.turns]
-            if not lacking:
+            if not self._serve_least([run for run in runs if self._count[run.run_id] < run.turns]):
                 return
-            self._serve_least(lacking)
 
-    def result(self, runs: Mapping[str, RunFacts]) -> dict[str, str]:
+    def result(self) -> dict[str, str]:
         for engine in self._free:
-            if engine.run_id is not None and engine.run_id in runs:
+            if engine.run_id is not None and engine.run_id in self._everyone:
                 self._runs[engine.engine_id] = engine.run_id
         return self._runs
 
@@ -131,23 +172,37 @@ class _Allotment:
     def _fits(self, run: RunFacts, engine: EngineFacts, due: Mapping[str, float]) -> bool:
         return self._slots[run.run_id] + engine.capacity <= due[run.run_id]
 
-    def _serve_least(self, runs: list[RunFacts]) -> None:
-        run = min(runs, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id))
-        engine = self._best(run, own=False)
-        assert engine is not None
-        self._give(engine, run.run_id)
+    def _serve_least(self, runs: list[RunFacts]) -> bool:
+        """Give an engine to the run served least of those that can have one; return whether there was one."""
+        for run in sorted(runs, key=lambda run: (run.served, self._best(run, own=True) is None, run.run_id)):
+            if (engine := self._best(run, own=False)) is not None:
+                self._give(engine, run.run_id)
+                return True
+        return False
 
     def _best(self, run: RunFacts, *, own: bool) -> EngineFacts | None:
-        """Return the engine for a run: its own, an unwanted one, another run's. `own`: only the first."""
-        chosen = [engine for engine in self._free if engine.run_id == run.run_id] if own else self._free
+        """Return the engine for a run: its own, one of its model, one that no run wants. `own`: only the first."""
         return min(
-            chosen,
-            key=lambda engine: (engine.run_id != run.run_id, engine.run_id in self._wanting, engine.engine_id),
+            (
+                engine
+                for engine in self._free
+                if (engine.run_id == run.run_id or not own) and self._can_run(engine, run)
+            ),
+            key=lambda engine: (
+                engine.run_id != run.run_id,
+                engine.model != run.model,
+                engine.run_id in self._wanting,
+                engine.engine_id,
+            ),
             default=None,
         )
 
-    def _give(self, engine: EngineFacts, run_id: str | None) -> None:
-        assert run_id is not None
+    def _can_run(self, engine: EngineFacts, run: RunFacts) -> bool:
+        if engine.model != run.model and engine.engine_id in self._bound:
+            return False
+        return engine.unstarted is None or engine.unstarted != run.model
+
+    def _give(self, engine: EngineFacts, run_id: str) -> None:
         self._free.remove(engine)
         self._runs[engine.engine_id] = run_id
         self._slots[run_id] += engine.capacity

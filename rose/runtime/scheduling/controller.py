@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,14 +48,15 @@ TICK_S, CALM_TICK_S = 0.1, 0.25  # Interval of `pass_time`: while turns wait, an
 
 class Controller:
     """Holds state and decisions on one asyncio loop, without locks; `start` and `stop` inside a running loop. `policy`
-    names one of `POLICIES`. None: `model` any, `state` in memory, `writer` records nothing. `devices` maps the fleet's
-    device ids to hosts (empty: any device may report). Raises StateError if the state cannot be read."""
+    names one of `POLICIES`. `models` are the fleet's rollout models (empty: any). None: `state` in memory, `writer`
+    records nothing. `devices` maps the fleet's device ids to hosts (empty: any device may report). Raises StateError if
+    the state cannot be read."""
 
     def __init__(
         self,
         policy: str = "rose",
         *,
-        model: str | None = None,
+        models: Sequence[str] = (),
         state: Path | None = None,
         writer: LedgerWriter | None = None,
         fleet_run_id: str | None = None,
@@ -63,7 +64,7 @@ class Controller:
         origins: OriginRules = STRICT,
     ) -> None:
         now_ns = monotonic_ns()
-        self.policy, self.model, self.fleet_run_id = policy, model, fleet_run_id
+        self.policy, self.models, self.fleet_run_id = policy, models, fleet_run_id
         self.workers = WorkerTable()
         self.devices = Devices(devices)
         with ExitStack() as opened:
@@ -72,7 +73,7 @@ class Controller:
             self.answers = AnswerStore(state)
             opened.callback(self.answers.close)
             self.recorder = Recorder(writer, self.state, fleet_run_id)
-            self.runs = Runs(self.state, now_ns, model=model, fleet_run_id=fleet_run_id, origins=origins)
+            self.runs = Runs(self.state, now_ns, models=models, fleet_run_id=fleet_run_id, origins=origins)
             self.drained = self.state.drained()
             opened.pop_all()
         self.loads: defaultdict[str, Load] = defaultdict(Load)
@@ -201,6 +202,7 @@ class Controller:
             drained=demand.drained,
             train_run_id=demand.train_run_id,
             rollout_run_ids=dict(demand.rollout_run_ids),
+            models=dict(demand.models),
         )
 
     def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
@@ -226,6 +228,7 @@ class Controller:
             drained=heartbeat.device_id in self.drained,
             train_run_id=None if trainer is None else trainer.run_id,
             rollout_run_ids=run_ids,
+            models=self.assignment.models(workers),
         )
 
     async def preempt(self, request: PreemptRequest) -> PreemptReply:
@@ -317,7 +320,9 @@ class Controller:
                 )
                 engines_ns |= wanted_ns(facts, self.workers.serving(run_id), now_ns)
         self.wanted = Wanted(
-            engines_ns=self._demand.assess(engines_ns, now_ns), targets=self.assignment.targets(self.workers.values())
+            engines_ns=self._demand.assess(engines_ns, now_ns),
+            targets=self.assignment.targets(self.workers.values()),
+            models=self.assignment.models(self.workers.values()),
         )
         if self.wanted.differs(self._announced):
             self._announced = self.wanted

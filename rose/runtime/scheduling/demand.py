@@ -16,7 +16,8 @@ DEVICES_MAX = 10_000  # Devices with a remembered answer; the device that polled
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Device time wanted of engines (nanoseconds, never 0), its RL step, and the targets of engines. `drained`: the
-    device must lend nothing. `train_run_id` trains on the device; `rollout_run_ids` are the runs of its engines."""
+    device must lend nothing. `train_run_id` trains on the device; `rollout_run_ids` and `models` are the runs of its
+    engines and their models."""
 
     step: int | None = None
     engines_ns: Mapping[str, int] = field(default_factory=dict)
@@ -24,12 +25,14 @@ class Wanted:
     drained: bool = False
     train_run_id: str | None = None
     rollout_run_ids: Mapping[str, str | None] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def differs(self, before: Wanted) -> bool:
         """Return whether to tell an agent that knows `before`: after any change, for time only if it doubled."""
         return (
             (self.step, self.drained, self.train_run_id) != (before.step, before.drained, before.train_run_id)
-            or (self.targets, self.rollout_run_ids) != (before.targets, before.rollout_run_ids)
+            or (self.targets, self.rollout_run_ids, self.models)
+            != (before.targets, before.rollout_run_ids, before.models)
             or self.engines_ns.keys() != before.engines_ns.keys()
             or any(value >= 2 * before.engines_ns[engine] for engine, value in self.engines_ns.items())
         )

@@ -48,6 +48,9 @@ class EngineReport(Report):
     failed: Failure | None = None  # Why the last sync to its target failed.
     fault: Failure | None = None  # Why no turn can run on it, if the agent knows.
     beside: BesideReport | None = None  # None: its device lends nothing beside serving's requests.
+    model: Address | None = None  # Of the engine that answered last; None: none has.
+    unstarted: Address | None = None  # The model whose last start failed, or that the agent does not have.
+    start_ns: Nanoseconds = 0  # Time that the engine took to start; 0: unknown.
 
 
 class ClockReading(Report):
@@ -89,7 +92,7 @@ class Target(Report):
 
 class HeartbeatReply(Report):
     """Instructions for a device. Leases missing in `renew` are not renewed. `wanted_ns`: device time wanted of each
-    engine; absent or 0: none. An engine missing in `targets` keeps its weights."""
+    engine; absent or 0: none. An engine missing in `targets` keeps its weights, one missing in `models` its model."""
 
     seq: Count
     renew: Few[Id]
@@ -99,6 +102,7 @@ class HeartbeatReply(Report):
     drained: bool = False
     train_run_id: Id | None = None
     rollout_run_ids: ByName[Id | None] = {}  # By engine; None: no run. An absent engine stays with its run.
+    models: ByName[Address] = {}  # By engine: it starts again with this model if it has another.
 
 
 class PreemptRequest(Message):

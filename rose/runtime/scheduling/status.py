@@ -26,7 +26,8 @@ def status(controller: Controller, now_ns: int) -> dict[str, Any]:
     """Return devices with their engines and why they lend nothing, hosts, runs, and problems. Durations in seconds."""
     return {
         "fleet_run_id": controller.fleet_run_id,
-        "model": controller.model,
+        "model": next(iter(controller.models), None),
+        "models": list(controller.models),
         "policy": controller.policy,
         "missing": missing(controller, now_ns),
         "warnings": warnings(controller),
@@ -98,8 +99,11 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
     if not len(controller.workers):
         return "there is no engine"
     if not (assigned := [worker for worker in controller.workers.values() if worker.assigned == turn.run_id]):
-        return "no engine is assigned to its run"
+        return f"no engine is assigned to its run{_other_models(controller, turn.run_id)}"
     if not (holders := [worker.report for worker in assigned if worker.serves(turn.run_id)]):
+        changing = [text for worker in assigned if (text := _changes(controller, worker)) is not None]
+        if len(changing) == len(assigned):
+            return "; ".join(changing)
         failed = [f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed]
         return "no engine holds its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
     if (newest := max(report.policy_version for report in holders)) < turn.version_min:
@@ -107,6 +111,24 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
     if turn.error is not None:
         return "what was tried made no token"
     return "no engine that it may run on had room"
+
+
+def _other_models(controller: Controller, run_id: str) -> str:
+    """Return the end of a sentence: which models engines have, if none has the run's."""
+    model = controller.runs.get(run_id).facts.model
+    others = {worker.report.model for worker in controller.workers.values()}
+    if None in others or model in others:
+        return ""
+    return f": its model is {model!r}, and engines work for runs of {', '.join(sorted(map(repr, others)))}"
+
+
+def _changes(controller: Controller, worker: Worker) -> str | None:
+    if (model := controller.assignment.new_model(worker)) is None:
+        return None
+    report = worker.report
+    if report.unstarted == model:
+        return f"engine {report.engine_id} does not start with model {model!r}: {report.fault or 'its agent lacks it'}"
+    return f"engine {report.engine_id} changes from model {report.model!r} to {model!r}"
 
 
 def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, Any]:
@@ -133,6 +155,7 @@ def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, An
         "alive": facts.alive(now_ns),
         "fault": worker.report.fault,
         "borrowed": facts.borrowed,
+        "model": worker.report.model,
         "run_id": worker.report.run_id,
         "policy_version": worker.held_version,
         "assigned_run_id": worker.assigned,
@@ -163,6 +186,8 @@ def _not_lent(controller: Controller, device: Device, workers: list[Worker], now
 
 def _idle(controller: Controller, worker: Worker, now_ns: int) -> str | None:
     report = worker.report
+    if (changes := _changes(controller, worker)) is not None:
+        return changes
     if not report.alive or worker.suspected:
         return report.fault or f"engine {report.engine_id} is not alive"
     if report.failed is not None:

@@ -107,33 +107,38 @@ def _doing(folder: Path) -> str | None:
 
 
 def status_view(status: dict[str, Any], url: str) -> RenderableType:
-    title = f"fleet run {status['fleet_run_id'] or '?'}   model {status['model'] or 'any'}   {url}"
+    models = status.get("models") or []
+    named = f"{'models' if len(models) > 1 else 'model'} {', '.join(models) or 'any'}"
+    title = f"fleet run {status['fleet_run_id'] or '?'}   {named}   {url}"
     parts: list[RenderableType] = [styled(title, "bold")]
     parts += [styled(f"missing: {reason}", "yellow") for reason in status["missing"]]
     waits = [host for host in status.get("hosts", []) if host["waits"] is not None]
     parts += [styled(f"host {host['host']}: {host['waits']}", "yellow") for host in waits]
-    devices = _table("device", "host", "engine", "holds", "turns", "lease", "state", wide={"turns", "lease"})
+    several = ("model",) if len(models) > 1 else ()
+    names = ("device", "host", "engine", *several, "holds", "turns", "lease", "state")
+    devices = _table(*names, wide={"turns", "lease"})
     for device in status["devices"]:
         for number, engine in enumerate(device["engines"] or [None]):
             devices.add_row(
                 device["device_id"] if number == 0 else "",
                 (device["host"] or "") if number == 0 else "",
-                *_engine_cells(engine, device["device_id"]),
+                *_engine_cells(engine, device["device_id"], several),
                 _state(device) if number == 0 else "",
             )
     parts.append(devices if status["devices"] else styled("no device has reported", "dim"))
-    parts.append(_runs_view(status["runs"]) if status["runs"] else styled("no run is open", "dim"))
+    parts.append(_runs_view(status["runs"], several) if status["runs"] else styled("no run is open", "dim"))
     return Group(*parts)
 
 
-def _runs_view(runs: list[dict[str, Any]]) -> Table:
-    names = ("run", "team", "state", "version", "step", "queued", "running", "engines", "expires")
+def _runs_view(runs: list[dict[str, Any]], several: tuple[str, ...]) -> Table:
+    names = ("run", "team", *several, "state", "version", "step", "queued", "running", "engines", "expires")
     shares = any(run["weight"] != 1 or run["priority"] for run in runs)
-    table = _table(*names, *(("weight", "priority") if shares else ()), wide={*names} - {"run", "team"})
+    table = _table(*names, *(("weight", "priority") if shares else ()), wide={*names} - {"run", "team", "model"})
     for run in runs:
         table.add_row(
             run["run_id"],
             run["team"] or "",
+            *(run[name] for name in several),
             run["state"],
             "" if run["version"] is None else str(run["version"]),
             "" if run["step"] is None else str(run["step"]),
@@ -146,9 +151,9 @@ def _runs_view(runs: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _engine_cells(engine: dict[str, Any] | None, device_id: str) -> tuple[str, str, str, str]:
+def _engine_cells(engine: dict[str, Any] | None, device_id: str, several: tuple[str, ...]) -> tuple[str, ...]:
     if engine is None:
-        return "none", "", "", ""
+        return "none", *("" for _ in several), "", "", ""
     held = f"{engine['run_id']} v{engine['policy_version']}" if engine["run_id"] else "no run's weights"
     if engine["assigned_run_id"] and engine["assigned_run_id"] != engine["run_id"]:
         held += f", wanted by {engine['assigned_run_id']}"
@@ -163,7 +168,13 @@ def _engine_cells(engine: dict[str, Any] | None, device_id: str) -> tuple[str, s
     # The device's state explains an engine with a fault.
     away = "" if engine["alive"] else " (away)" if engine.get("fault") else " (dead)"
     name = engine["engine_id"].removeprefix(f"{device_id}-") + away
-    return name, held, f"{engine['in_flight']}/{engine['capacity']}", lease
+    return (
+        name,
+        *(engine[column] or "" for column in several),
+        held,
+        f"{engine['in_flight']}/{engine['capacity']}",
+        lease,
+    )
 
 
 def _state(device: dict[str, Any]) -> RenderableType:

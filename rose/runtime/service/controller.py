@@ -84,7 +84,7 @@ class ControllerActor:
                     plan.port,
                     config.token,
                     plan.config.coserving.policy,
-                    model=plan.config.rollout.model,
+                    models=[rollout.model for rollout in plan.config.rollouts.values()],
                     state=plan.state,
                     writer=writer,
                     fleet_run_id=plan.run_id,

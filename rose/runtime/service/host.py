@@ -330,8 +330,9 @@ class HostRunner:
     def _relays(self) -> Relays:
         config, host, budget_bytes = self.plan.config, self.plan.host, 4 << 30
         if self.plan.own.device:
-            model = models.resolve(config.rollout.model, config.cache.expanduser(), self._say)
-            budget_bytes = max(budget_bytes, 3 * weights_bytes(model))
+            for rollout in config.rollouts.values():
+                model = models.resolve(rollout.model, config.cache.expanduser(), self._say)
+                budget_bytes = max(budget_bytes, 3 * weights_bytes(model))
         rules = places.origin_rules(config)
         return Relays(self.plan.state / "relays", budget_bytes, lambda url: places.route_to(config, host, url), rules)
 

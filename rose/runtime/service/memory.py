@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rose import private_files
 from rose.config import FleetConfig
@@ -136,9 +136,11 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
     if not remembered.config_json:
         return
     before, now = json.loads(remembered.config_json), config.model_dump(mode="json")
+    old_models, models = _models(before), _models(now)
+    gone = {table: model for table, model in old_models.items() if model not in models.values()}
     for name, old, new, why in (
         ("ledger", before["ledger"], now["ledger"], "its events lie there"),
-        ("rollout.model", before["rollout"]["model"], now["rollout"]["model"], "its RL runs were opened for it"),
+        *((f"{table}.model", old, models.get(table), "its RL runs were opened for it") for table, old in gone.items()),
     ):
         if old != new:
             raise UserError(
@@ -152,6 +154,12 @@ def check_fits(remembered: Remembered, config: FleetConfig) -> None:
                 "host knows its own leases alone, and would give out names of theirs. Give it another id, or put that "
                 "back; or start the fleet with the old file and end the run by `rose down`"
             )
+
+
+def _models(config: dict[str, Any]) -> dict[str, str]:
+    """Return the rollout models of a fleet file as JSON, by table."""
+    others = {f"rollout_models.{name}": table["model"] for name, table in config.get("rollout_models", {}).items()}
+    return {"rollout": config["rollout"]["model"], **others}
 
 
 def engines_token(folder: Path) -> str:

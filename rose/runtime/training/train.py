@@ -122,10 +122,11 @@ def _device(fleet: FleetConfig | None, name: str | None) -> DeviceConfig | None:
 def _check_fleet(url: str, token: str | None, model: str) -> None:
     """Check the fleet and its model before a minute goes into making a model. Raises DeploymentError for an unavailable
     fleet, UserError for a refusal, TrainError for another model."""
-    if (fleet_model := ControllerClient(url, token).status()["model"]) not in (None, model):
+    known = ControllerClient(url, token).status()["models"]
+    if known and model not in known:
         raise TrainError(
-            f"the rollout model here is {model!r} and that of the fleet at {url} is {fleet_model!r}: give its fleet "
-            "file by --config"
+            f"the rollout model here is {model!r} and that of the fleet at {url} is {' or '.join(map(repr, known))}: "
+            "give its fleet file by --config"
         )
 
 

@@ -30,7 +30,7 @@ from rose.runtime.scheduling.gateway import Gateway
 
 async def main(port, folder):
     writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet", flush_interval_s=0.1)
-    server = Gateway("127.0.0.1", port, model="tiny", state=Path(folder) / "state", writer=writer,
+    server = Gateway("127.0.0.1", port, models=["tiny"], state=Path(folder) / "state", writer=writer,
                      fleet_run_id="fleet", agent_token=sys.argv[3])
     await server.start()
     await asyncio.Event().wait()

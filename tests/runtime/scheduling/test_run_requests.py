@@ -9,9 +9,9 @@ from tests.runtime.scheduling.stand_ins import SERVERS, beat, call, fleet, gatew
 
 
 async def test_a_run_is_opened_published_for_generated_through_and_closed():
-    async with gateway(model="tiny") as (session, url), fleet(session) as (agent,):
+    async with gateway(models=["tiny"]) as (session, url), fleet(session) as (agent,):
         status, answer = await post(session, "/runs", {"name": "grpo", "model": "other"})
-        assert (status, "'other'" in answer["error"], "'tiny'" in answer["error"]) == (409, True, True)
+        assert (status, "'other'" in answer["error"], "tiny" in answer["error"]) == (409, True, True)
         opened = await open_run(session, team="research", tags={"project": "x"})
         assert (opened["version"], opened["fence"]) == (None, 1)
         assert opened["url"] == f"{url}/runs/{opened['run_id']}"
@@ -32,7 +32,7 @@ async def test_a_run_is_opened_published_for_generated_through_and_closed():
 
 async def test_a_run_trains_on_a_device_of_the_fleet():
     """Otherwise nobody is charged for the training time."""
-    async with gateway(model="tiny", devices={"trainer-0": "local"}) as (session, _):
+    async with gateway(models=["tiny"], devices={"trainer-0": "local"}) as (session, _):
         wanted = {"name": "grpo", "model": "tiny", "trainer_device": "trainer-1"}
         status, answer = await post(session, "/runs", wanted)
         assert (status, answer["error"]) == (
@@ -45,7 +45,7 @@ async def test_a_run_trains_on_a_device_of_the_fleet():
 
 async def test_an_expired_run_that_is_forgotten_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(registry, "ENDED_MAX", 1)
-    async with gateway(model="tiny") as (session, _), fleet(session):
+    async with gateway(models=["tiny"]) as (session, _), fleet(session):
         opened = []
         for _ in range(2):
             opened.append(await open_run(session, expires_s=0.3))
@@ -60,7 +60,7 @@ async def test_an_expired_run_that_is_forgotten_leaves_nothing_behind(monkeypatc
 
 
 async def test_a_loopback_url_is_refused_by_a_fleet_on_several_hosts():
-    async with gateway(model="tiny") as (session, _):
+    async with gateway(models=["tiny"]) as (session, _):
         opened, url = await open_run(session), "http://127.0.0.1:5"
         for device_id, host in (("a", "near"), ("b", "near"), ("older", None)):
             await beat(session, device_id=device_id, host=host)
@@ -90,7 +90,7 @@ def requests():
 
 async def test_the_requests_of_the_document_are_answered():
     opened = None
-    async with gateway("token-of-the-tests", model="frozenlake-tiny") as (session, _):
+    async with gateway("token-of-the-tests", models=["frozenlake-tiny"]) as (session, _):
         await beat(session, device_id="serving-0")
         for method, path, body in requests():
             run_id = "" if opened is None else opened["run_id"]

@@ -32,7 +32,7 @@ def url(tmp_path_factory) -> Iterator[str]:
             "127.0.0.1",
             port,
             TOKEN,
-            model="tiny",
+            models=["tiny"],
             state=tmp_path_factory.mktemp("state"),
             fleet_run_id="fleet-1",
             devices={"d0": "rack-1", "d1": "rack-2", "d2": "rack-2"},

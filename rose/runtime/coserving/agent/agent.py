@@ -2,10 +2,12 @@
 and detaches the serving engine; no failure of the agent or the rollout engine affects it. One thread talks with the
 gateway and acts on each answer; another watches the page and keeps the accounts; a third keeps the engine."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +45,18 @@ from rose.runtime.transfer.wire.origin_rules import OriginRules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutModel:
+    """A device's rollout engine with one model."""
+
+    engine: EngineSpec
+    capacity: int
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AgentSpec:
-    """Settings of an agent. `serving_*` name the owner's serving engine on the device."""
+    """Settings of an agent. `serving_*` name the owner's serving engine on the device. `rollout*` are of one of its
+    rollout models; `other_models` has the others by name."""
 
     device: DeviceConfig
     coserving: CoservingConfig
@@ -61,9 +73,30 @@ class AgentSpec:
     serving_model: str
     serving_kv_bytes_per_token: int
     gateway_url: str
+    other_models: Mapping[str, RolloutModel] = field(default_factory=dict)
     agent_token: str = field(default="", repr=False)
     host: str | None = None
     host_facts: Callable[[], HostFacts] | None = None
+
+    @property
+    def models(self) -> Mapping[str, RolloutModel]:
+        if self.rollout is None:
+            return {}
+        first = RolloutModel(
+            engine=self.rollout, capacity=self.rollout_capacity, kv_bytes_per_token=self.rollout_kv_bytes_per_token
+        )
+        return {self.rollout.model_name: first, **self.other_models}
+
+    def with_model(self, name: str) -> AgentSpec:
+        """Return the settings with another one of the models as `rollout*`."""
+        model = self.models[name]
+        return dataclasses.replace(
+            self,
+            rollout=model.engine,
+            rollout_capacity=model.capacity,
+            rollout_kv_bytes_per_token=model.kv_bytes_per_token,
+            other_models={other: one for other, one in self.models.items() if other != name},
+        )
 
     def memory(self) -> KvMemory:
         return KvMemory(
@@ -300,7 +333,7 @@ class DeviceAgent:
                 engine_id=engine_id,
                 page=self._page,
                 anchor=spec.anchor,
-                kv_bytes_per_token=spec.rollout_kv_bytes_per_token,
+                kv_bytes_per_token=lambda: self._rollout_spec.rollout_kv_bytes_per_token,
                 id_prefix=spec.run_id,
                 policy_number=NAMES.index(coserving.policy),
                 stretch=coserving.stretch,
@@ -382,7 +415,7 @@ class DeviceAgent:
         if self._engine is not None:
             pid = None if self._engine.engine is None else self._engine.engine.pid
             if self._engine.stop(leave=leave) and not leave:
-                self._note(rollout_event(self._spec, "stopped", pid))
+                self._note(rollout_event(self._rollout_spec, "stopped", pid))
         self._weights.join()
         self._meter.stop()
         self._serving.close("the agent stopped")
@@ -439,7 +472,7 @@ class DeviceAgent:
             serving_fault=fault,
             load=load,
             history=self._history,
-            memory=self._page.memory() or self._spec.memory(),
+            memory=self._page.memory() or self._rollout_spec.memory(),
             idle_share=max(
                 1.0 - self._serving_share, share_of_busy(self._spec.coserving.stretch, self._spec.coserving.slack_share)
             ),
@@ -449,6 +482,11 @@ class DeviceAgent:
             withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
             drained=answer.drained,
         )
+
+    @property
+    def _rollout_spec(self) -> AgentSpec:
+        """Return the settings with the rollout engine's model."""
+        return self._spec if self._engine is None else self._engine.spec
 
     @property
     def _engine_fault(self) -> str | None:
@@ -472,7 +510,7 @@ class DeviceAgent:
             token=None if engine.spec.door is None else engine.spec.door.token,
             borrowed=leasing is not None,
             alive=engine.alive and fault is None,
-            capacity=self._spec.rollout_capacity,
+            capacity=self._rollout_spec.rollout_capacity,
             policy_version=version,
             lease_id=None if leasing is None else leasing.lease_id,
             lease_left_ns=None if state is None else max(0, state.expires_ns - monotonic_ns()),
@@ -481,6 +519,9 @@ class DeviceAgent:
             failed=self._weights.failed,
             fault=fault,
             beside=self._beside_report(),
+            model=self._engine.model,
+            unstarted=self._engine.unstarted,
+            start_ns=self._engine.start_ns,
         )
         return [report]
 
@@ -512,7 +553,7 @@ class DeviceAgent:
         answer = self._control.answer
         self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
         if self._engine is not None and self._spec.rollout is not None:
-            self._engine.assign(answer.rollout_run_ids)
+            self._engine.assign(answer.rollout_run_ids, answer.models)
             target = None
             if (wanted := answer.targets.get(self._spec.rollout.engine_id)) is not None:
                 origin_rules = OriginRules(client=wanted.client_address)
@@ -575,7 +616,7 @@ class DeviceAgent:
             self._activated_for = (None, None)
         else:
             self._activated_for = (pid, None if move.weights_alone else lease_id)
-        event = moved_event(self._spec, span, lease_id, pid)
+        event = moved_event(self._rollout_spec, span, lease_id, pid)
         if event.action == "activated" and event.lease_id is not None:
             self._activation_ns = span.end_ns - span.start_ns
         self._note(event, durable=False)  # Not durable: the lease is in the ledger already.

@@ -68,8 +68,9 @@ class RolloutEngine:
     """One engine at a time, in a thread that lives as long: the kernel ties a process to that thread. A running engine
     of an equal spec that can outlive its agent is taken over if it answers. An engine whose scheduler left the page is
     dead, though SGLang's server runs on for seconds. A serving engine sizes its pool by the memory free at its start:
-    on a lent GPU this engine starts after it, and ends after a while without it. `changed` is called when the engine
-    becomes usable or unusable, `assigned` learns its run, `via` gives the way to a target."""
+    on a lent GPU this engine starts after it, and ends after a while without it. It ends for another model, too.
+    `changed` is called when the engine becomes usable or unusable, `assigned` learns its run, `via` gives the way to a
+    target."""
 
     def __init__(
         self,
@@ -84,9 +85,14 @@ class RolloutEngine:
         make: Callable[[EngineSpec], EngineProcess] = EngineProcess,
     ) -> None:
         assert spec.rollout is not None, "the device is to have one"
-        self._spec, self._page, self._accountant, self._record = spec, page, accountant, record
+        self.spec, self._page, self._accountant, self._record = spec, page, accountant, record
         self._assigned, self._changed, self._via, self._make = assigned, changed, via, make
         self._engine_spec = spec.rollout
+        self.model: str | None = None  # Of the engine that answered last.
+        self.unstarted: str | None = None  # The model whose last start failed, or that this agent does not have.
+        self.start_ns = 0  # How long the engine took to start; 0: unknown.
+        self._wanted: str | None = None  # The model that the controller wants; None: any.
+        self._run_id: str | None = None
         self.engine: EngineProcess | None = None
         self.sync: EngineSync | None = None
         self.failure: str | None = None
@@ -110,12 +116,18 @@ class RolloutEngine:
     def held(self) -> tuple[str, int] | None:
         return None if (sync := self.sync) is None else sync.held
 
-    def assign(self, run_ids: Mapping[str, str | None]) -> None:
-        """Note the run that the controller assigned; an unnamed engine stays with its run. A new run comes with its
-        weights: turns of the former run leave the engine first."""
+    def assign(self, run_ids: Mapping[str, str | None], models: Mapping[str, str]) -> None:
+        """Note the run and the model that the controller assigned; an unnamed engine keeps them. A new run comes with
+        its model and weights: turns of the former run leave the engine first."""
+        model = models.get(self._engine_spec.engine_id)
+        if model in self.spec.models:
+            self._wanted = model
+        elif model is not None:
+            self.unstarted = model
         if self._engine_spec.engine_id not in run_ids:
             return
-        run_id, held = run_ids[self._engine_spec.engine_id], self.held
+        self._run_id = run_id = run_ids[self._engine_spec.engine_id]
+        held = self.held
         if run_id is None or (held is not None and held[0] == run_id):
             self._assigned.change(monotonic_ns(), run_id or "")
 
@@ -147,6 +159,8 @@ class RolloutEngine:
         back_off_s = BACK_OFF_FIRST_S
         adopted = self._adopt()
         while not self._stopping.is_set():
+            if adopted is None and (model := self._new_model) is not None:
+                self._become(model)
             if adopted is None and not self._has_room():
                 self._stopping.wait(_LOOK_S)
                 continue
@@ -159,10 +173,13 @@ class RolloutEngine:
                 back_off_s = min(2 * back_off_s, BACK_OFF_MAX_S)
 
     def _adopt(self) -> EngineProcess | None:
-        spec, page = self._engine_spec, self._page.path
-        if spec.orphan_s is None or (record := EngineRecord.read(page)) is None:
+        page = self._page.path
+        if self._engine_spec.orphan_s is None or (record := EngineRecord.read(page)) is None:
             return None
-        engine = self._make(replace(spec, port=record.port))
+        for name, other in self.spec.other_models.items():
+            if adoption.spec_sha256(other.engine) == record.spec_sha256:
+                self._become(name)
+        engine = self._make(replace(self._engine_spec, port=record.port))
         reason = "it ended while it had no agent"
         if engine.adopt(record):
             self._up = True  # It ran without an agent: an early end leaves it, too.
@@ -175,7 +192,7 @@ class RolloutEngine:
             reason = unfit
             engine.kill()
         adoption.record_path(page).unlink(missing_ok=True)
-        self._record(rollout_event(self._spec, "died", record.pid, reason=reason))
+        self._record(rollout_event(self.spec, "died", record.pid, reason=reason))
         return None
 
     def _unfit(self, engine: EngineProcess, record: EngineRecord) -> str | None:
@@ -205,7 +222,7 @@ class RolloutEngine:
         return reason
 
     def _new_sync(self, engine: EngineProcess) -> EngineSync:
-        spec = self._spec
+        spec = self.spec
         sync = self._newest = EngineSync(engine, spec.staging, device_id=spec.device.id, via=self._via)
         if self._leaving:
             sync.give_up()
@@ -213,7 +230,20 @@ class RolloutEngine:
 
     def _begin(self, sync: EngineSync) -> None:
         self.sync, self._away = sync, None
+        self.model, self.unstarted = self._engine_spec.model_name, None
         self._changed()
+
+    @property
+    def _new_model(self) -> str | None:
+        return None if self._wanted == self._engine_spec.model_name else self._wanted
+
+    def _become(self, model: str) -> None:
+        """Start the next engine with this model, for the run that wants it."""
+        self.spec = spec = self.spec.with_model(model)
+        self._engine_spec = replace(spec.models[model].engine, port=self._engine_spec.port)
+        self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
+        if self._run_id is not None:
+            self._assigned.change(monotonic_ns(), self._run_id)
 
     def _live(self, launched_ns: int) -> str | None:
         engine = self.engine = self._make(self._engine_spec)
@@ -228,8 +258,8 @@ class RolloutEngine:
             return self._did_not_start(engine, error)
         reason, scheduled = "the process ended", self._has_scheduler()
         self._accountant.started(monotonic_ns())
-        duration_ns = monotonic_ns() - launched_ns
-        self._record(rollout_event(self._spec, "started", engine.pid, duration_ns=duration_ns))
+        self.start_ns = duration_ns = monotonic_ns() - launched_ns
+        self._record(rollout_event(self.spec, "started", engine.pid, duration_ns=duration_ns))
         self._moved = False
         self._begin(self._new_sync(engine))
         return self._live_on(engine, scheduled=scheduled, reason=reason)
@@ -247,6 +277,8 @@ class RolloutEngine:
             reason = "it did not start"
         else:
             reason = f"it did not start: {type(error).__name__}: {error}"
+        if elsewhere is None:
+            self.unstarted = spec.model_name
         self._end(engine, reason)
         return reason
 
@@ -259,6 +291,9 @@ class RolloutEngine:
             if before and not scheduled:
                 reason = "its scheduler ended"
                 break
+            if self._new_model is not None:
+                reason, died = f"model {self._wanted!r} is wanted", False
+                break
             if self._has_room():
                 room_ns = monotonic_ns()
             elif monotonic_ns() - room_ns >= AWAY_NS:
@@ -268,7 +303,7 @@ class RolloutEngine:
             return None
         self._up = False
         self._end(engine, reason, died=died)
-        return reason
+        return reason if self._new_model is None else None
 
     def _end(self, engine: EngineProcess, reason: str, *, died: bool = True) -> None:
         self._away = f"the rollout engine {'died' if died else 'was ended'} ({reason}) and is started again"
@@ -277,7 +312,7 @@ class RolloutEngine:
         self._changed()
         engine.kill()
         self._accountant.started(monotonic_ns())
-        self._record(rollout_event(self._spec, "died" if died else "stopped", engine.pid, reason=reason))
+        self._record(rollout_event(self.spec, "died" if died else "stopped", engine.pid, reason=reason))
 
     def _has_scheduler(self) -> bool:
         page = self._page

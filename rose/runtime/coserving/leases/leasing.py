@@ -61,7 +61,7 @@ class Leasing:
     """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe. `take_back` has the
     gateway take all turns off the engine, for a reason, and returns their number. `last`: the device's last lease,
     ended here at once if open. `ended_before`: ended leases that this agent accounts for. `run` gives the engine's RL
-    run."""
+    run, `kv_bytes_per_token` the size of a token of its model."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Leasing:
         engine_id: str,
         page: ArbiterPage,
         anchor: Anchor,
-        kv_bytes_per_token: int,
+        kv_bytes_per_token: Callable[[], int],
         id_prefix: str,
         policy_number: int,
         stretch: float = 1.0,
@@ -104,7 +104,7 @@ class Leasing:
         cut = self._page.cut()
         if cut is None:
             return EngineCut()
-        return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token)
+        return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token())
 
     def act(self, facts: Callable[[LeaseState], LeaseFacts]) -> None:
         """Carry out the changes due now. `facts` completes the facts of a state."""
@@ -175,7 +175,7 @@ class Leasing:
                 number=self.state.number,
                 expires_ns=self.state.expires_ns,
                 compute_share=self.state.compute_share,
-                kv_budget_tokens=self.state.kv_budget_bytes // self._kv_bytes_per_token,
+                kv_budget_tokens=self.state.kv_budget_bytes // self._kv_bytes_per_token(),
                 regret_share=self.state.regret_share,
                 frozen=self.state.frozen,
                 policy=self._policy_number,
@@ -197,8 +197,8 @@ class Leasing:
                 tokens_kept=cut.tokens_kept,
                 duration_ns=cut.took_ns,
                 returned_bytes=cut.bytes_returned,
-                kv_budget_bytes_before=cut.tokens_before * self._kv_bytes_per_token,
-                kv_budget_bytes_after=cut.tokens_after * self._kv_bytes_per_token,
+                kv_budget_bytes_before=cut.tokens_before * self._kv_bytes_per_token(),
+                kv_budget_bytes_after=cut.tokens_after * self._kv_bytes_per_token(),
             )
         )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from rose.runtime.policy.sharing import EngineFacts, RunFacts, assign, serve
+from rose.runtime.policy.sharing import EngineFacts, RunFacts, assign, pause_ns, serve
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, Worker, WorkerTable
 from rose.runtime.scheduling.messages import Target
 from rose.runtime.scheduling.runs.registry import Runs
@@ -31,30 +31,26 @@ class Assignment:
                 run.facts.weight,
                 run.facts.priority,
                 self._served.get(run.run_id, 0.0),
+                run.facts.model,
+                self._loads[run.run_id].quiet_ns(now_ns),
             )
             for run in self._runs
             if run.is_open and run.facts.version is not None
         }
         if not runs and all(worker.assigned is None for worker in self._table.values()):
             return []
-        usable = [worker for worker in self._table.values() if _usable(worker, now_ns)]
-        engines = [
-            EngineFacts(
-                worker.report.engine_id,
-                worker.report.capacity,
-                worker.assigned or worker.report.run_id,
-                worker.assigned_ns,
-                worker.switch_ns,
-                worker.unlent_ns(now_ns),
-            )
-            for worker in usable
-        ]
-        self._serve(runs, engines, now_ns)
-        chosen = assign(engines, runs.values(), now_ns)
+        models = {run.model for run in runs.values()}
+        engines = {
+            engine_id: self._facts(worker, now_ns)
+            for engine_id, worker in self._table.items()
+            if self._usable(worker, models, now_ns)
+        }
+        self._serve(runs, engines.values(), now_ns)
+        chosen = assign(engines.values(), runs.values(), now_ns)
         leaving: list[tuple[Worker, InFlight]] = []
-        for worker in self._table.values():
+        for engine_id, worker in self._table.items():
             kept = worker.assigned if worker.assigned in runs else None  # An engine that is unusable now keeps its run.
-            run_id = chosen.get(worker.report.engine_id) if _usable(worker, now_ns) else kept
+            run_id = chosen.get(engine_id) if engine_id in engines else kept
             if run_id != worker.assigned:
                 worker.assign(run_id, now_ns)
                 leaving += [(worker, item) for item in worker.in_flight.values() if item.run_id != run_id]
@@ -65,30 +61,65 @@ class Assignment:
         return {worker.report.engine_id: target for worker in workers if (target := self.target(worker)) is not None}
 
     def target(self, worker: Worker) -> Target | None:
-        """Return the engine's target; None leaves it unchanged. Turns of other runs leave it first."""
+        """Return the engine's target; None leaves it unchanged. Turns of other runs, and another model, leave first."""
+        if worker.assigned is None or self._model(worker) is None or self.new_model(worker) is not None:
+            return None
+        return self._runs.get(worker.assigned).target
+
+    def models(self, workers: Iterable[Worker]) -> dict[str, str]:
+        return {worker.report.engine_id: model for worker in workers if (model := self._model(worker)) is not None}
+
+    def new_model(self, worker: Worker) -> str | None:
+        """Return the model that the engine has to change to for its run, if it has another."""
+        if worker.assigned is None or worker.report.model is None:
+            return None
+        model = self._runs.get(worker.assigned).facts.model
+        return None if model == worker.report.model else model
+
+    def _model(self, worker: Worker) -> str | None:
+        """Return the model that the engine is to have now; None leaves it unchanged."""
         if worker.assigned is None or worker.drained:
             return None
         if any(item.run_id != worker.assigned for item in worker.in_flight.values()):
             return None
-        return self._runs.get(worker.assigned).target
+        return self._runs.get(worker.assigned).facts.model
 
-    def _serve(self, runs: dict[str, RunFacts], engines: list[EngineFacts], now_ns: int) -> None:
-        weights = {run.run_id: run.weight for run in runs.values() if run.turns}
+    def _facts(self, worker: Worker, now_ns: int) -> EngineFacts:
+        report, model = worker.report, self.new_model(worker)
+        if model == report.unstarted:
+            model = None
+        return EngineFacts(
+            report.engine_id,
+            report.capacity,
+            worker.assigned or report.run_id,
+            worker.assigned_ns,
+            worker.switch_ns,
+            worker.unlent_ns(now_ns),
+            model or report.model,
+            worker.model_ns if model is None else now_ns,
+            worker.start_ns,
+            report.unstarted,
+        )
+
+    def _usable(self, worker: Worker, models: set[str | None], now_ns: int) -> bool:
+        """Return whether it takes turns, or starts for another model. One that cannot start may try another model."""
+        report = worker.report
+        starts = self.new_model(worker) is not None if report.unstarted is None else models != {report.unstarted}
+        return (
+            (report.alive or starts)
+            and report.capacity > 0
+            and not worker.drained
+            and worker.overdue_ns(now_ns) < SILENCE_MAX_NS
+        )
+
+    def _serve(self, runs: dict[str, RunFacts], engines: Collection[EngineFacts], now_ns: int) -> None:
         slots: defaultdict[str, int] = defaultdict(int)
         for engine in engines:
             if (run_id := self._table[engine.engine_id].assigned) is not None and not engine.away:
                 slots[run_id] += engine.capacity
         elapsed_ns = 0 if self._served_ns is None else now_ns - self._served_ns
-        self._served, self._served_ns = serve(self._served, slots, weights, elapsed_ns), now_ns
-
-
-def _usable(worker: Worker, now_ns: int) -> bool:
-    return (
-        worker.report.alive
-        and worker.report.capacity > 0
-        and not worker.drained
-        and worker.overdue_ns(now_ns) < SILENCE_MAX_NS
-    )
+        paused_ns = pause_ns(engines, runs.values())
+        self._served, self._served_ns = serve(self._served, slots, runs.values(), elapsed_ns, paused_ns), now_ns
 
 
 PEAK_NS = 2_000_000_000  # A run counts as having its recent peak of turns this long: trajectories pause between turns.
@@ -108,6 +139,7 @@ class Load:
     _versions: Counter[int] = field(default_factory=Counter)
     _peak: int = 0
     _peak_until_ns: int = 0
+    _busy_ns: int | None = None  # When it was last known to have turns.
 
     @property
     def version_min(self) -> int:
@@ -130,7 +162,13 @@ class Load:
         self.tokens += turn.tokens.count
         self.expected_ns += int(0.1 * (turn.on_engines_ns - self.expected_ns))
 
+    def quiet_ns(self, now_ns: int) -> int | None:
+        """Return how long it has had no turns; None: always."""
+        return None if self._busy_ns is None else now_ns - self._busy_ns
+
     def peak(self, now_ns: int) -> int:
+        if self.turns:
+            self._busy_ns = now_ns
         if len(self.turns) >= self._peak or now_ns >= self._peak_until_ns:
             self._peak, self._peak_until_ns = len(self.turns), now_ns + PEAK_NS
         return self._peak

@@ -54,7 +54,9 @@ class Worker:
     completed_ns: int = 0
     assigned: str | None = None  # The run whose turns it takes.
     assigned_ns: int = 0  # When the assignment began.
-    switch_ns: int = 0  # Time until it then held that run's weights.
+    switch_ns: int = 0  # Time until it then held that run's weights, without the time of a start.
+    model_ns: int = 0  # When it came up with another model than before.
+    start_ns: int = 0  # The last known time of a start.
     drained: bool = False
     _facts: WorkerFacts | None = field(default=None, init=False)
 
@@ -110,6 +112,8 @@ class Worker:
             self.life_ns = now_ns
         if report.run_id == self.assigned != self.report.run_id:
             self.switch_ns = now_ns - max(self.assigned_ns, self.life_ns)
+        if report.model not in (None, self.report.model):
+            self.model_ns = now_ns
         self.report, self.heard_ns, self.due_ns = report, now_ns, due_ns
         self.suspected = self.suspected and not report.alive
         self._facts = None
@@ -154,6 +158,7 @@ class WorkerTable(dict[str, Worker]):
                 worker = self[report.engine_id] = Worker(report, now_ns, due_ns, life_ns=now_ns)
             else:
                 worker.hear(report, now_ns, due_ns)
+            worker.start_ns = report.start_ns or worker.start_ns
             if worker.lease_id is not None:
                 worker.lent_ns = now_ns
 

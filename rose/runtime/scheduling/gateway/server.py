@@ -77,7 +77,7 @@ class Gateway:
         tokens_file: Path | None = None,
         host_tokens: Sequence[Token] = (),
         ledger: Path | None = None,
-        model: str | None = None,
+        models: Sequence[str] = (),
         state: Path | None = None,
         writer: LedgerWriter | None = None,
         fleet_run_id: str | None = None,
@@ -94,7 +94,13 @@ class Gateway:
         self._ledger = ledger
         self._door: Door | None = None
         self.controller = Controller(
-            policy, model=model, state=state, writer=writer, fleet_run_id=fleet_run_id, devices=devices, origins=origins
+            policy,
+            models=models,
+            state=state,
+            writer=writer,
+            fleet_run_id=fleet_run_id,
+            devices=devices,
+            origins=origins,
         )
         self._application = self.application()
         self._server = HttpServer(self._serve, host, port)

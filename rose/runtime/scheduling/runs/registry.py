@@ -4,7 +4,7 @@ disk before it is answered."""
 import hashlib
 import re
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -69,20 +69,20 @@ class Run:
 
 
 class Runs:
-    """All runs, by id. Times are monotonic nanoseconds. `model` is the fleet's rollout model (None: any). The start and
-    end of each run become due events of `fleet_run_id`. `origins` rule where versions may be published. Methods raise
-    UnknownRunError, RunRefusedError, and StateError if the disk refuses."""
+    """All runs, by id. Times are monotonic nanoseconds. `models` are the fleet's rollout models (empty: any). The start
+    and end of each run become due events of `fleet_run_id`. `origins` rule where versions may be published. Methods
+    raise UnknownRunError, RunRefusedError, and StateError if the disk refuses."""
 
     def __init__(
         self,
         state: State,
         now_ns: int,
         *,
-        model: str | None = None,
+        models: Sequence[str] = (),
         fleet_run_id: str | None = None,
         origins: OriginRules = STRICT,
     ) -> None:
-        self._state, self._model, self._origins = state, model, origins
+        self._state, self._models, self._origins = state, models, origins
         self._fleet_run_id = fleet_run_id
         self._runs = {facts.run_id: Run(facts, now_ns) for facts in state.runs()}
 
@@ -111,8 +111,10 @@ class Runs:
         return run
 
     def open(self, request: OpenRun, now_ns: int) -> Run:
-        if self._model is not None and request.model != self._model:
-            raise RunRefusedError(f"model is {request.model!r}; this fleet's rollout model is {self._model!r}")
+        if self._models and request.model not in self._models:
+            raise RunRefusedError(
+                f"model is {request.model!r}, no rollout model of this fleet{did_you_mean(request.model, self._models)}"
+            )
         if (repeated := next((run for run in self if request.key in run.facts.keys), None)) is not None:
             return _opened_again(repeated, request, now_ns)
         if request.resume is not None:
@@ -139,6 +141,8 @@ class Runs:
         before = run.facts
         if request.fence is not None:
             _check_fence(run, request.fence)
+        if request.model != before.model:
+            raise RunRefusedError(f"model is {request.model!r}; run {run.run_id!r} was opened for {before.model!r}")
         if request.team not in (None, before.team):
             raise RunRefusedError(f"team is {request.team!r}; run {run.run_id!r} was opened for {before.team!r}")
         facts = replace(

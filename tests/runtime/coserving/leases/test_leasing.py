@@ -36,7 +36,7 @@ class Borrower:
             engine_id="e0",
             page=self.page,
             anchor=Anchor(0),
-            kv_bytes_per_token=BYTES,
+            kv_bytes_per_token=lambda: BYTES,
             id_prefix="run",
             policy_number=3,
             record=record or self.record,
