@@ -239,10 +239,12 @@ async def events(response):
 
 
 class FakeAgent:
-    """Reports one engine to the gateway repeatedly, and brings it to its targets after `sync_s`."""
+    """Reports one engine to the gateway repeatedly, brings it to its targets after `sync_s`, and starts it with another
+    `model` in `start_s`: `models` are those that it had."""
 
-    def __init__(self, session, engine, url, engine_id="e0", *, sync_s=0.0, **changes):
-        self._session, self.engine, self._sync_s = session, engine, sync_s
+    def __init__(self, session, engine, url, engine_id="e0", *, sync_s=0.0, start_s=0.0, **changes):
+        self._session, self.engine, self._sync_s, self._start_s = session, engine, sync_s, start_s
+        self.models = [changes.get("model")]
         self._fields = {"url": url, "engine_id": engine_id, **changes}
         self.reply, self.targets, self.seen = {}, [], 0
 
@@ -251,12 +253,25 @@ class FakeAgent:
             self._session, report(**self._fields), seen=self.seen, hold_s=hold_s, device_id=self.device_id
         )
         self.seen = self.reply["seq"]
+        model = self.reply["models"].get(self._fields["engine_id"])
+        if self.models[-1] is not None and model not in (None, self.models[-1]):
+            await self.start(model)
+            return
         target = self.reply["targets"].get(self._fields["engine_id"])
         if target is not None and (not self.targets or self.targets[-1] != target):
             self.targets.append(target)
             await asyncio.sleep(self._sync_s)
             self._fields |= {"run_id": target["run_id"], "policy_version": target["version"]}
             self.engine.version = f"{target['run_id']}/{target['version']}"
+
+    async def start(self, model):
+        assert not self.engine.running, "its turns leave it first"
+        down = {"alive": False, "run_id": None, "policy_version": 0}
+        await beat(self._session, report(**self._fields | down), device_id=self.device_id)
+        await asyncio.sleep(self._start_s)
+        self.models.append(model)
+        self._fields |= {**down, "alive": True, "model": model, "start_ns": int(self._start_s * 1e9)}
+        self.targets.append(None)
 
     @property
     def device_id(self):

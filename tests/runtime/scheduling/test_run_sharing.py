@@ -54,6 +54,29 @@ async def test_two_runs_share_engines_and_no_turn_is_made_with_the_other_s_weigh
         }
 
 
+async def test_two_runs_of_two_models_have_one_engine_in_turns(monkeypatch):
+    monkeypatch.setattr(sharing, "HOLD_MIN_NS", 100_000_000)
+    options = {"pause_s": 0.01, "start_s": 0.05, "model": "tiny"}
+    async with gateway(models=["tiny", "chat"]) as (session, _), fleet(session, 1, **options) as (agent,):
+        status, answer = await post(session, "/runs", {"name": "c", "model": "chta"})
+        assert (status, "did you mean 'chat'" in answer["error"]) == (409, True)
+        a, b = await begin(session, "a"), await begin(session, "b", model="chat")
+        stop = asyncio.Event()
+        playing = [asyncio.create_task(play(session, run_id, 4, stop)) for run_id in (a, b)]
+        await shown(session, "/runs", lambda runs: any("model 'tiny'" in (run["waits"] or "") for run in runs))
+        await shown(session, "/runs", lambda runs: all(run["turns_completed"] > 10 for run in runs))
+        await until(lambda: len(agent.models) >= 4)
+        stop.set()
+        await asyncio.gather(*playing)
+        assert agent.models[:4] == ["tiny", "chat", "tiny", "chat"]
+        runs_of = {"tiny": a, "chat": b}
+        begun, *later = " ".join("|" if target is None else target["run_id"] for target in agent.targets).split("|")
+        assert [set(had.split()) for had in (begun, *later[:3])] == [{runs_of[model]} for model in agent.models[:4]]
+        status = (await call(session, "GET", "/status"))[1]
+        assert (status["model"], status["models"]) == ("tiny", ["tiny", "chat"])
+        assert status["devices"][0]["engines"][0]["model"] in agent.models[-2:]
+
+
 async def test_one_engine_goes_from_run_to_run_and_takes_their_turns_along(monkeypatch):
     monkeypatch.setattr(sharing, "HOLD_MIN_NS", 100_000_000)
     async with gateway() as (session, _), fleet(session, 1, pause_s=0.01, sync_s=0.01) as (agent,):

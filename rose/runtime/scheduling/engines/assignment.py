@@ -115,7 +115,8 @@ class Assignment:
     def _serve(self, runs: dict[str, RunFacts], engines: Collection[EngineFacts], now_ns: int) -> None:
         slots: defaultdict[str, int] = defaultdict(int)
         for engine in engines:
-            if (run_id := self._table[engine.engine_id].assigned) is not None and not engine.away:
+            run_id = self._table[engine.engine_id].assigned
+            if run_id in runs and not engine.away and engine.unstarted != runs[run_id].model:
                 slots[run_id] += engine.capacity
         elapsed_ns = 0 if self._served_ns is None else now_ns - self._served_ns
         paused_ns = pause_ns(engines, runs.values())

@@ -112,7 +112,7 @@ class Worker:
             self.life_ns = now_ns
         if report.run_id == self.assigned != self.report.run_id:
             self.switch_ns = now_ns - max(self.assigned_ns, self.life_ns)
-        if report.model not in (None, self.report.model):
+        if report.model != self.report.model and None not in (report.model, self.report.model):
             self.model_ns = now_ns
         self.report, self.heard_ns, self.due_ns = report, now_ns, due_ns
         self.suspected = self.suspected and not report.alive

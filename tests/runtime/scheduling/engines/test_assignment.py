@@ -20,12 +20,16 @@ class Fleet:
         self.runs, self.table, self.loads = Runs(State(None), 0), WorkerTable(), defaultdict(Load)
         self.assignment = Assignment(self.table, self.runs, self.loads)
 
+    def update(self, now_ns):
+        self.assignment.update(now_ns)
+        return self.assigned()
+
     def hear(self, now_ns, *engine_ids, **fields):
         reports = [report("http://x", engine_id, **fields) for engine_id in engine_ids]
         self.table.hear(Heartbeat(device_id="d", engines=reports), now_ns)
 
     def open(self, name, version=0, **fields):
-        run = self.runs.open(OpenRun(name=name, model="m", expires_s=3600, **fields), 0)
+        run = self.runs.open(OpenRun(**{"name": name, "model": "m", "expires_s": 3600, **fields}), 0)
         if version is not None:
             request = PublishVersion(fence=1, version=version, url=f"http://{name}", token=name)
             self.runs.publish(run.run_id, request, 0)
@@ -78,6 +82,54 @@ def test_turns_of_the_run_before_leave_before_the_engine_is_told_of_the_next(fle
     assert fleet.assignment.target(worker) is None
     worker.release(item)
     assert fleet.assignment.target(worker).version == 7
+
+
+def test_an_engine_changes_model_after_the_turns_of_the_run_before_and_before_its_weights_come(fleet):
+    up = {"model": "A", "start_ns": HOLD_MIN_NS}
+    fleet.hear(0, "e0", **up)
+    first, second = fleet.open("a", model="A"), fleet.open("b", 7, model="B")
+    turn = fleet.begin(first, 0)
+    assert fleet.update(0) == {"e0": first}
+    worker = fleet.table["e0"]
+    assert fleet.assignment.models([worker]) == {"e0": "A"}
+    fleet.hear(1, "e0", run_id=first, **up)
+    item = InFlight("r", 1, 0, run_id=first)
+    worker.take(item)
+    fleet.loads[first].end(turn)
+    fleet.begin(second, PEAK_NS)
+    # A pause, as far as anybody knows: a change would take longer.
+    fleet.hear(HOLD_MIN_NS - 1, "e0", run_id=first, **up)
+    assert fleet.update(HOLD_MIN_NS - 1) == {"e0": first}
+    fleet.hear(LATE, "e0", run_id=first, **up)
+    assert fleet.assignment.update(LATE) == [(worker, item)]
+    assert (fleet.assigned(), fleet.assignment.models([worker])) == ({"e0": second}, {})
+    worker.release(item)
+    assert fleet.assignment.models([worker]) == {"e0": "B"}
+    assert fleet.assignment.target(worker) is None
+    # It is the second run's while it starts, however long that takes.
+    fleet.begin(first, LATE)
+    for now_ns in range(LATE, 30 * LATE, LATE):
+        fleet.hear(now_ns, "e0", model="A", alive=False)
+        assert fleet.update(now_ns) == {"e0": second}
+        assert fleet.assignment.target(worker) is None
+    fleet.hear(30 * LATE, "e0", model="B", start_ns=29 * LATE)
+    assert fleet.assignment.target(worker).version == 7
+    assert (worker.model_ns, worker.start_ns) == (30 * LATE, 29 * LATE)
+
+
+def test_an_engine_that_does_not_start_with_a_model_works_for_runs_of_another(fleet):
+    first, second = fleet.open("a", model="A"), fleet.open("b", model="B")
+    fleet.hear(LATE, "e0", "e1", model="A", start_ns=1)
+    for run_id in (first, second):
+        fleet.begin(run_id, LATE)
+    assert fleet.update(LATE) == {"e0": first, "e1": second}
+    failed = {"model": "A", "alive": False, "unstarted": "B"}
+    now_ns = LATE + HOLD_MIN_NS
+    fleet.hear(now_ns, "e1", **failed)
+    fleet.hear(now_ns, "e0", model="A", start_ns=1)
+    fleet.update(now_ns)
+    assert fleet.update(now_ns) == {"e0": second, "e1": first}, "who was served less chooses first"
+    assert fleet.assignment.models(fleet.table.values()) == {"e0": "B", "e1": "A"}
 
 
 def test_an_engine_that_is_silent_stays_with_its_run_while_there_is_one(fleet):
