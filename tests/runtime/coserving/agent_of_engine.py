@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rose import config
 from rose.clock import Anchor
-from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.agent.agent import AgentSpec, DeviceAgent, RolloutModel
 from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.policy.slack import Budgets
 
@@ -31,6 +31,12 @@ def agent_spec(folder, gateway_url, rollout, *, pool="serving", kv_bytes=1 << 20
         serving_kv_bytes_per_token=4,
         gateway_url=gateway_url,
     )
+
+
+def with_other(spec, name, **changes):
+    """The spec of an agent whose rollout engine may get another model, of twice the size."""
+    engine = replace(spec.rollout, model_name=name, **changes)
+    return replace(spec, other_models={name: RolloutModel(engine=engine, capacity=7, kv_bytes_per_token=4)})
 
 
 def agent_of(engine, folder, record, *, via=straight, gateway_url="http://127.0.0.1:1", **coserving):

@@ -15,7 +15,7 @@ class ScriptedGateway:
         self.preempted: list[PreemptRequest] = []
         self._changed = threading.Condition()
         self._seq, self._wanted, self._step, self._targets = 1, {}, None, {}
-        self.drained, self.train_run_id, self.rollout_run_ids = False, None, {}
+        self.drained, self.train_run_id, self.rollout_run_ids, self.models = False, None, {}, {}
         gateway = self
 
         class Handler(JsonHandler):
@@ -65,6 +65,7 @@ class ScriptedGateway:
                 drained=self.drained,
                 train_run_id=self.train_run_id,
                 rollout_run_ids=self.rollout_run_ids,
+                models=self.models,
             )
 
     def preempt(self, request):

@@ -13,7 +13,7 @@ from rose.runtime.coserving.agent.rollout_engine import RolloutEngine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.policy.lease import DRAINED, WITHHELD
 from rose.runtime.policy.slack import LeaseTerms
-from tests.runtime.coserving.agent_of_engine import SECOND, agent_spec
+from tests.runtime.coserving.agent_of_engine import SECOND, agent_spec, with_other
 from tests.runtime.coserving.agents_in_turn import Recording, until
 from tests.runtime.coserving.lending import cut_record
 from tests.runtime.coserving.parties import OtherParty
@@ -25,6 +25,8 @@ class Device(Recording):
         self.ledger = folder / "ledger"
         own = {"kv_bytes": 1000, "lease_ttl_s": 0.8, **coserving}
         self.spec = agent_spec(folder, gateway.url, stand_in_spec(folder) if engine else None, pool=pool, **own)
+        if engine:
+            self.spec = with_other(self.spec, "other")
         self.writer = LedgerWriter.open(self.ledger, "agent-d0", "run", flush_interval_s=0.02)
         self.agent = DeviceAgent(self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine)
         self.page = ArbiterPage(self.spec.page)
@@ -302,6 +304,38 @@ def test_what_becomes_of_an_engine_once_its_run_is_over_is_not_that_runs(start, 
     starts = device.rows("SELECT rollout_run_id FROM device_slice WHERE activation_ns > 0 ORDER BY t0_ns")
     assert len(starts) >= 2
     assert set(starts) == {("run",)}
+
+
+def test_an_engine_gets_another_model_for_the_run_that_is_charged_for_it(start, gateway):
+    device = start()
+    device.lend(gateway)
+    first = device.engine.pid
+    (before,) = gateway.heard[-1].engines
+    assert (before.model, before.capacity, device.page.lease().kv_budget_tokens) == ("stand-in", 4, 400)
+    assert before.start_ns > 0
+    gateway.rollout_run_ids, gateway.models = {"r0": "b"}, {"r0": "other"}
+    gateway.want(r0=10 * SECOND)
+    gateway.wait(lambda: gateway.heard[-1].engines[0].model == "other")
+    assert device.engine.pid != first
+    assert gateway.heard[-1].engines[0].capacity == 7
+    until(device.lent)
+    assert device.page.memory().rollout_bytes_per_token == 4
+    assert device.page.lease().kv_budget_tokens == 200, "the same bytes hold half as many of its tokens"
+    gateway.models = {"r0": "unknown"}
+    gateway.want(r0=9 * SECOND)
+    gateway.wait(lambda: gateway.heard[-1].engines[0].unstarted == "unknown")
+    assert gateway.heard[-1].engines[0].alive
+    device.close()
+    lives = device.rows("SELECT action, model, reason FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
+    assert lives == [
+        ("started", "stand-in", None),
+        ("stopped", "stand-in", "model 'other' is wanted"),
+        ("started", "other", None),
+        ("stopped", "other", None),
+    ]
+    starts = device.rows("SELECT rollout_run_id FROM device_slice WHERE activation_ns > 0 ORDER BY t0_ns")
+    assert list(dict.fromkeys(starts)) == [("run",), ("b",)]
+    assert len(device.rows(LEASES)) == 2, "nothing is lent while it starts"
 
 
 def test_an_engine_that_a_run_gets_again_with_its_weights_is_that_runs(start, gateway, monkeypatch):

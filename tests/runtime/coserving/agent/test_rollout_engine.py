@@ -15,7 +15,7 @@ from rose.runtime.coserving.attach.attaching import has_engine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.weights.sync import straight
 from rose.runtime.engines.adoption import EngineRecord
-from tests.runtime.coserving.agent_of_engine import agent_spec
+from tests.runtime.coserving.agent_of_engine import agent_spec, with_other
 from tests.runtime.coserving.agents_in_turn import until
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import LastingEngine, StandInEngine, broken, stand_in_spec, taken
@@ -30,7 +30,7 @@ class Kept:
         self.told, self.pids, self.changes = [], [], 0
         accountant = Accountant("d0", self.page, Anchor(0), monotonic_ns(), self.record, engine_id="r0", leases=[])
         self.engine = RolloutEngine(
-            agent_spec(folder, "http://127.0.0.1:1", self.spec),
+            with_other(agent_spec(folder, "http://127.0.0.1:1", self.spec), "other", log=folder / "other.log"),
             self.page,
             accountant,
             self.record,
@@ -103,6 +103,25 @@ def test_one_whose_port_was_taken_is_started_once_more_on_another_if_it_may_have
         kept.start().started()
         assert kept.engine.engine.spec.port != kept.spec.port
     assert kept.told == [f"its port {kept.spec.port} was taken", "started"]
+
+
+def test_a_model_that_does_not_start_is_tried_until_another_is_wanted(keep, tmp_path):
+    kept = keep().start()
+    kept.started()
+    (tmp_path / "other.broken").touch()
+    kept.engine.assign({}, {"r0": "other"})
+    until(lambda: kept.told.count("it did not start") >= 2)
+    assert (kept.engine.model, kept.engine.unstarted) == ("stand-in", "other")
+    assert kept.engine.fault is not None
+    kept.engine.assign({}, {"r0": "stand-in"})
+    kept.started(2)
+    assert (kept.engine.model, kept.engine.unstarted, kept.engine.fault) == ("stand-in", None, None)
+    assert kept.told[:2] == ["started", "model 'other' is wanted"]
+    (tmp_path / "other.broken").unlink()
+    kept.engine.assign({}, {"r0": "other"})
+    kept.started(3)
+    assert (kept.engine.model, kept.engine.unstarted) == ("other", None)
+    assert kept.engine.engine.spec.port == kept.spec.port
 
 
 def test_an_engine_whose_scheduler_is_gone_is_dead_and_known_to_be_before_it_is_gone(keep, tmp_path, gone):

@@ -21,6 +21,7 @@ from rose.runtime.training.policy_model import Policy
 from rose.runtime.transfer.store.store import VersionStore
 from rose.runtime.transfer.wire.server import StoreServer
 from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.coserving.agent_of_engine import with_other
 from tests.runtime.coserving.agents_in_turn import SECOND, SLICE_NS, Host, idle_slice, lease_event, until
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import LastingEngine, stand_in_spec
@@ -121,6 +122,17 @@ def test_an_engine_that_was_left_is_left_again_replaced_or_told_of(host, monkeyp
     assert [life[0] for life in lives] == ["started", "died", "started", "died", "started"]
     assert lives[1][1:] == (first.pid, "engine arguments changed since it started")
     assert lives[3][1:] == (second.pid, "it ended while it had no agent")
+
+
+def test_the_next_agent_takes_up_an_engine_of_any_of_its_models(host, gateway):
+    host.spec = with_other(host.spec, "other")
+    gateway.models = {"r0": "other"}
+    host.next_agent()
+    gateway.wait(lambda: gateway.heard[-1].engines[0].model == "other")
+    record, gateway.models = host.leave(), {}
+    host.next_agent()
+    assert host.agent._engine.engine.pid == record.pid
+    assert (host.agent._engine.model, host.agent._page.memory().rollout_bytes_per_token) == ("other", 4)
 
 
 def test_what_a_trainer_does_while_its_device_has_no_agent_is_its_runs(host, gateway, monkeypatch):
