@@ -116,6 +116,16 @@ def _classes(*priorities, ttft_ms=200):
             _SECOND + "serving_model = 'chat'\n[serving_models.chat]\nport = 30099\n[gateway]\nport = 30100",
             "serving_models.chat.port + 1, of device 'c', and gateway.port are both port 30100",
         ),
+        ("[rollout_models.chat]\nmodle = 'x'", "rollout_models.chat.modle: no such field; did you mean 'model'?"),
+        (
+            "[rollout_models.chat]\nmodel = 'x'\n[rollout_models.more]\nmodel = 'x'",
+            "rollout_models.chat and rollout_models.more both have model 'x'",
+        ),
+        ("[rollout_models.chat]", "rollout and rollout_models.chat both have model 'frozenlake-tiny'"),
+        (
+            "[rollout_models.chat]\nmodel = 'x'\nextra_args = ['--tp-size=2']",
+            "rollout_models.chat.extra_args has --tp-size 2",
+        ),
         ("[serving]\nport = '30000'", "serving.port: Input should be a valid integer (got '30000')"),
         ("[archive]\nto = '/cold'", "archive: to '/cold' is given, and not from what age on"),
         ("[archive]\nafter_days = 90", "archive: after_days 90.0 says nothing of where old events are archived to"),
@@ -146,6 +156,13 @@ def test_a_device_serves_the_table_that_it_names():
     text = MINIMAL + _SECOND + "serving_model = 'chat'\n[serving]\nmodel = 'x'\n[serving_models.chat]\nmodel = 'y'"
     first, dedicated, second = (fleet := config.parse(text, "fleet.toml")).device
     assert [fleet.serving_on(device).model for device in (first, dedicated, second)] == ["x", "x", "y"]
+    assert FleetConfig.model_validate_json(fleet.model_dump_json()) == fleet
+
+
+def test_runs_may_name_the_models_of_all_rollout_tables():
+    fleet = config.parse(MINIMAL + "[rollout_models.chat]\nmodel = 'y'\nmax_concurrent = 3", "fleet.toml")
+    rollouts = {table: (one.model, one.max_concurrent) for table, one in fleet.rollouts.items()}
+    assert rollouts == {"rollout": ("frozenlake-tiny", 64), "rollout_models.chat": ("y", 3)}
     assert FleetConfig.model_validate_json(fleet.model_dump_json()) == fleet
 
 

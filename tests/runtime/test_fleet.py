@@ -126,6 +126,23 @@ def test_without_coserving_nothing_is_lent(fleet, model):
     assert dedicated.rollout is not None
 
 
+def test_an_agent_has_an_engine_for_each_rollout_model_at_one_port(fleet, model):
+    other = config.RolloutConfig(model="other-model", max_concurrent=3, max_total_tokens=99)
+    fleet = fleet.model_copy(update={"rollout_models": {"other": other}})
+    for device in fleet.device:
+        spec = plan(fleet, model).agent_spec(device, None)
+        assert list(spec.models) == [fleet.rollout.model, "other-model"]
+        changed = spec.with_model("other-model")
+        assert (changed.rollout.model_name, changed.rollout_capacity) == ("other-model", 3)
+        assert changed.rollout.max_total_tokens == 99
+        assert "--max-running-requests=3" in changed.rollout.extra_args
+        assert (changed.rollout.engine_id, changed.rollout.port) == (spec.rollout.engine_id, spec.rollout.port)
+        assert spec_sha256(changed.rollout) != spec_sha256(spec.rollout)
+        assert changed.with_model(fleet.rollout.model).rollout == spec.rollout
+    nothing = fleet.model_copy(update={"coserving": config.CoservingConfig(enabled=False)})
+    assert plan(nothing, model).agent_spec(fleet.device[0], None).models == {}
+
+
 def test_serving_ports_count_up_from_the_configured_one(fleet, model):
     more = fleet.device[0].model_copy(update={"id": "serving-1", "cores": [2]})
     fleet = fleet.model_copy(

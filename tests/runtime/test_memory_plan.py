@@ -140,6 +140,25 @@ def test_a_gpu_without_room_is_named_with_what_is_free_and_what_each_part_takes(
         plan(given, model).check(given.device[0], 79 * GIB)
 
 
+def test_a_device_has_room_for_each_rollout_model_and_the_one_that_does_not_fit_is_named(model, tmp_path):
+    large = tmp_path / "large"
+    large.mkdir()
+    (large / "config.json").write_text(json.dumps({**LLAMA_8B, "num_hidden_layers": 2 * LLAMA_8B["num_hidden_layers"]}))
+    made = fleet(rollout_models={"large": {"model": "large", "max_concurrent": 9}})
+    lent, own = made.device
+    memory = replace(plan(made, model), rollout_models={made.rollout.model: model, "large": large})
+    other = made.rollout_models["large"]
+    assert memory.rollout_bytes_per_token(lent, other) == 2 * memory.rollout_bytes_per_token(lent, made.rollout)
+    assert memory.rollout_tokens(lent, other) == memory.rollout_tokens(lent, made.rollout) // 2
+    needed = [sum(part.total_bytes for part in memory.parts(lent, rollout)) for rollout in made.rollouts.values()]
+    memory.check(lent, max(needed))
+    with pytest.raises(DeviceMemoryError) as caught:
+        memory.check(lent, max(needed) - 1)
+    assert "needed with rollout model 'large', in GiB" in str(caught.value)
+    trainer = [memory.parts(own, rollout)[-1].weights_bytes for rollout in made.rollouts.values()]
+    assert trainer == [8 * weights_bytes(large)] * 2, "whichever model is trained there"
+
+
 def test_a_serving_engine_of_several_ranks_is_not_taken_for_one_of_one_gpu(model):
     made = fleet(coserving={"enabled": False}, serving={"extra_args": ["--tp-size=2"]})
     plan(made, model).check(made.device[0], 10 * GIB)

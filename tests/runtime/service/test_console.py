@@ -100,6 +100,22 @@ def test_names_are_text_to_a_terminal_and_are_as_they_are_in_json():
     assert (run["name"], run["team"]) == (HOSTILE, HOSTILE)
 
 
+async def shown_of_two_models() -> str:
+    async with gateway(TOKEN, models=["tiny", "chat"]) as (session, url):
+        await open_run(session, model="chat")
+        await beat(session, report("http://127.0.0.1:1", model="tiny"), device_id="d0")
+        return await asyncio.to_thread(rose, "status", "--url", url, "--token", TOKEN)
+
+
+def test_status_names_the_model_of_each_engine_and_run_if_there_are_several(url):
+    shown = asyncio.run(shown_of_two_models()).splitlines()
+    assert "models tiny, chat" in " ".join(shown)
+    engine, run = (next(line.split() for line in shown if line.strip().startswith(name)) for name in ("d0", "grpo"))
+    assert "tiny" in engine
+    assert "chat" in run
+    assert "tiny" not in rose("status", "--url", url, "--token", TOKEN).split("\n", 1)[1]
+
+
 def test_a_device_is_drained_and_lent_again(url):
     rose("drain", "d0", "--reason", "new driver", "--url", url, "--token", TOKEN)
     assert "drained: new driver" in rose("status", "--url", url, "--token", TOKEN)

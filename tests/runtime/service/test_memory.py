@@ -75,6 +75,17 @@ def on_hosts(folder: Path, hosts: list[str], devices: dict[str, str]) -> config.
 _ON_A_CORE = 'device_class = "cpu-core"\nkv_bytes = 1\n'
 
 
+def test_a_kept_run_may_get_more_models_and_lose_none(tmp_path):
+    more = "[rollout_models.chat]\nmodel = 'chat'\n"
+    before, now = fleet_here.fleet(tmp_path), fleet_here.fleet(tmp_path, more)
+    kept = Remembered("run", config_json=before.model_dump_json())
+    memory.check_fits(kept, now)
+    kept.config_json = now.model_dump_json()
+    memory.check_fits(kept, fleet_here.fleet(tmp_path, more.replace("chat]", "talk]")))
+    with pytest.raises(UserError, match=r"rollout_models\.chat\.model is None, and fleet run run goes on with 'chat'"):
+        memory.check_fits(kept, before)
+
+
 def test_a_device_of_a_run_that_goes_on_stays_on_its_host(tmp_path):
     """Another host does not know its last lease, and would use that name again."""
     before = on_hosts(tmp_path, ["a", "b", "c"], {"x": "a", "y": "b"})
