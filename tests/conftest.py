@@ -119,6 +119,7 @@ ENGINES = (
     "runtime/engines/test_remapped.py",
     "runtime/coserving/attach/test_commands.py",
     "runtime/coserving/agent/test_succession.py",
+    "runtime/coserving/agent/test_two_models.py",
 )
 
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.

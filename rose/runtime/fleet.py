@@ -113,8 +113,7 @@ class FleetPlan:
         config, promised = self.config, self.config.serving_on(device)
         lends = device.pool == "serving"
         rolls_out = config.coserving.enabled or not lends
-        port = free_port(*addresses(self.door))
-        first, *others = (self._rollout(device, rollout, port) for rollout in config.rollouts.values())
+        first, *others = (self._rollout(device, rollout) for rollout in config.rollouts.values())
         return AgentSpec(
             device=device,
             coserving=config.coserving,
@@ -164,7 +163,7 @@ class FleetPlan:
             ],
         )
 
-    def _rollout(self, device: DeviceConfig, config: RolloutConfig, port: int) -> RolloutModel:
+    def _rollout(self, device: DeviceConfig, config: RolloutConfig) -> RolloutModel:
         gated = device.pool == "serving"
         # A lent engine that restarts must not delay serving either.
         host_cores = self._host_cores() if gated and device.gpu is None else ()
@@ -175,7 +174,9 @@ class FleetPlan:
             model=str(self.memory.rollout_models[config.model]),
             model_name=config.model,
             door=self.door,
-            port=port,
+            port=free_port(
+                *addresses(self.door)
+            ),  # Each model has its own: that of an ended engine stays taken a while.
             any_port=True,
             max_total_tokens=self.memory.rollout_tokens(device, config),
             plugin=PluginSettings(

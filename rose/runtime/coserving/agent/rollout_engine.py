@@ -84,10 +84,8 @@ class RolloutEngine:
         via: Via,
         make: Callable[[EngineSpec], EngineProcess] = EngineProcess,
     ) -> None:
-        assert spec.rollout is not None, "the device is to have one"
         self.spec, self._page, self._accountant, self._record = spec, page, accountant, record
         self._assigned, self._changed, self._via, self._make = assigned, changed, via, make
-        self._engine_spec = spec.rollout
         self.model: str | None = None  # Of the engine that answered last.
         self.unstarted: str | None = None  # The model whose last start failed, or that this agent does not have.
         self.start_ns = 0  # How long the engine took to start; 0: unknown.
@@ -102,7 +100,12 @@ class RolloutEngine:
         self._moved = False  #: Whether it got another port since it last answered.
         self._leaving = False
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"engine-{spec.rollout.engine_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"engine-{self._engine_spec.engine_id}", daemon=True)
+
+    @property
+    def _engine_spec(self) -> EngineSpec:
+        assert self.spec.rollout is not None, "the device is to have one"
+        return self.spec.rollout
 
     @property
     def fault(self) -> str | None:
@@ -240,7 +243,6 @@ class RolloutEngine:
     def _become(self, model: str) -> None:
         """Start the next engine with this model, for the run that wants it."""
         self.spec = spec = self.spec.with_model(model)
-        self._engine_spec = replace(spec.models[model].engine, port=self._engine_spec.port)
         self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
         if self._run_id is not None:
             self._assigned.change(monotonic_ns(), self._run_id)
@@ -271,7 +273,7 @@ class RolloutEngine:
         spec = self._engine_spec
         elsewhere = spec.elsewhere() if isinstance(error, AddressInUseError) and not self._moved else None
         if elsewhere is not None:
-            self._engine_spec, self._moved = elsewhere, True
+            self.spec, self._moved = replace(self.spec, rollout=elsewhere), True
             reason = f"its port {spec.port} was taken"
         elif isinstance(error, EngineError):
             reason = "it did not start"

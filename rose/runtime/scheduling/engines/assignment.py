@@ -96,7 +96,7 @@ class Assignment:
             worker.switch_ns,
             worker.unlent_ns(now_ns),
             model or report.model,
-            worker.model_ns if model is None else now_ns,
+            worker.model_since_ns(now_ns) if model is None else now_ns,
             worker.start_ns,
             report.unstarted,
         )

@@ -55,7 +55,7 @@ class Worker:
     assigned: str | None = None  # The run whose turns it takes.
     assigned_ns: int = 0  # When the assignment began.
     switch_ns: int = 0  # Time until it then held that run's weights, without the time of a start.
-    model_ns: int = 0  # When it came up with another model than before.
+    model_ns: int = 0  # When it came up with another model than before, and when that model's first weights came.
     start_ns: int = 0  # The last known time of a start.
     drained: bool = False
     _facts: WorkerFacts | None = field(default=None, init=False)
@@ -77,6 +77,11 @@ class Worker:
 
     def overdue_ns(self, now_ns: int) -> int:
         return now_ns - self.due_ns
+
+    def model_since_ns(self, now_ns: int) -> int:
+        """Return since when it works with its model: not before the first weights came, unless that failed."""
+        waits = self.model_ns and self.report.run_id is None and self.report.failed is None
+        return now_ns if waits else self.model_ns
 
     def unlent_ns(self, now_ns: int) -> int:
         return now_ns - self.lent_ns if self.report.borrowed and self.lease_id is None else 0
@@ -112,7 +117,9 @@ class Worker:
             self.life_ns = now_ns
         if report.run_id == self.assigned != self.report.run_id:
             self.switch_ns = now_ns - max(self.assigned_ns, self.life_ns)
-        if report.model != self.report.model and None not in (report.model, self.report.model):
+        before = self.report
+        changed = report.model != before.model and None not in (report.model, before.model)
+        if changed or (self.model_ns and before.run_id is None and report.run_id is not None):
             self.model_ns = now_ns
         self.report, self.heard_ns, self.due_ns = report, now_ns, due_ns
         self.suspected = self.suspected and not report.alive

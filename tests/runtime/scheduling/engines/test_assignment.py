@@ -2,7 +2,7 @@ from collections import defaultdict
 
 import pytest
 
-from rose.runtime.policy.sharing import AWAY_NS, HOLD_MIN_NS
+from rose.runtime.policy.sharing import AWAY_NS, HOLD_MAX_NS, HOLD_MIN_NS, HOLD_SWITCHES
 from rose.runtime.scheduling.engines.assignment import PEAK_NS, Assignment, Load
 from rose.runtime.scheduling.engines.workers import SILENCE_MAX_NS, InFlight, WorkerTable
 from rose.runtime.scheduling.messages import Heartbeat, OpenRun, PublishVersion
@@ -114,7 +114,16 @@ def test_an_engine_changes_model_after_the_turns_of_the_run_before_and_before_it
         assert fleet.assignment.target(worker) is None
     fleet.hear(30 * LATE, "e0", model="B", start_ns=29 * LATE)
     assert fleet.assignment.target(worker).version == 7
-    assert (worker.model_ns, worker.start_ns) == (30 * LATE, 29 * LATE)
+    assert worker.start_ns == 29 * LATE
+    # Nor is it taken before the weights have come and it has worked.
+    hold_ns = min(HOLD_SWITCHES * 29 * LATE, HOLD_MAX_NS)
+    for now_ns in range(30 * LATE, 60 * LATE, LATE):
+        fleet.hear(now_ns, "e0", model="B", start_ns=29 * LATE)
+        assert fleet.update(now_ns) == {"e0": second}
+    fleet.hear(60 * LATE, "e0", model="B", run_id=second)
+    for now_ns, run_id in ((60 * LATE + hold_ns - 1, second), (60 * LATE + hold_ns, first)):
+        fleet.hear(now_ns, "e0", model="B", run_id=second)
+        assert fleet.update(now_ns) == {"e0": run_id}
 
 
 def test_an_engine_that_does_not_start_with_a_model_works_for_runs_of_another(fleet):
