@@ -6,7 +6,8 @@ from rose.runtime.scheduling.demand import HOLD_NS, Answers, Demand, Wanted
 
 engines = st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000))
 runs = st.dictionaries(st.sampled_from("abc"), st.none() | st.sampled_from("xy"))
-wanted = st.builds(Wanted, st.none() | st.integers(0, 3), engines, rollout_run_ids=runs)
+models = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy"))
+wanted = st.builds(Wanted, st.none() | st.integers(0, 3), engines, rollout_run_ids=runs, models=models)
 
 
 @example([(10, {"a": 7}), (HOLD_NS - 1, {}), (1, {})])
@@ -26,7 +27,7 @@ def test_what_differs_is_seen_whoever_asks(before, after):
     assert not before.differs(before)
     if not after.differs(before):
         assert after.step == before.step
-        assert after.rollout_run_ids == before.rollout_run_ids
+        assert (after.rollout_run_ids, after.models) == (before.rollout_run_ids, before.models)
         assert after.engines_ns.keys() == before.engines_ns.keys()
         assert all(value < 2 * before.engines_ns[engine] for engine, value in after.engines_ns.items())
 

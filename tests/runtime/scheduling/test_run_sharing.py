@@ -1,7 +1,7 @@
 import asyncio
 
 from rose.runtime.policy import sharing
-from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish, until
+from tests.runtime.scheduling.stand_ins import beat, call, fleet, gateway, open_run, post, publish, report, until
 
 
 def body(tokens=3, **labels):
@@ -75,6 +75,20 @@ async def test_two_runs_of_two_models_have_one_engine_in_turns(monkeypatch):
         status = (await call(session, "GET", "/status"))[1]
         assert (status["model"], status["models"]) == ("tiny", ["tiny", "chat"])
         assert status["devices"][0]["engines"][0]["model"] in agent.models[-2:]
+
+
+async def test_turns_wait_for_a_model_that_does_not_start_and_say_why():
+    async with gateway(models=["tiny", "chat"]) as (session, _):
+        run_id = await begin(session, "b", model="chat")
+        await beat(session, report("http://x", model="tiny"))
+        waiting = asyncio.create_task(post(session, f"/runs/{run_id}/generate", body()))
+        await shown(session, "/runs", lambda runs: runs[0]["engines"] == ["e0"])
+        await beat(session, report("http://x", model="tiny", alive=False, unstarted="chat", fault="no memory"))
+        why = "engine e0 does not start with model 'chat': no memory"
+        assert (await call(session, "GET", "/runs"))[1][0]["waits"] == why
+        assert (await call(session, "GET", "/status"))[1]["devices"][0]["not_lent"] == why
+        await call(session, "DELETE", f"/runs/{run_id}", {"fence": 1})
+        assert (await waiting)[0] == 409
 
 
 async def test_one_engine_goes_from_run_to_run_and_takes_their_turns_along(monkeypatch):
