@@ -310,6 +310,7 @@ def test_an_engine_gets_another_model_for_the_run_that_is_charged_for_it(start, 
     device = start()
     device.lend(gateway)
     first = device.engine.pid
+    gateway.wait(lambda: gateway.heard[-1].engines[0].model is not None)
     (before,) = gateway.heard[-1].engines
     assert (before.model, before.capacity, device.page.lease().kv_budget_tokens) == ("stand-in", 4, 400)
     assert before.start_ns > 0
