@@ -49,10 +49,11 @@ class FolderOrigins:
     def restore(self) -> None:
         """Serve again what an earlier controller published, and forget the stores of ended runs."""
         for store in self._folder.glob("*") if self._folder.is_dir() else ():
-            run = next((run for run in self._controller.runs if run.run_id == store.name and run.is_open), None)
+            runs = (run for run in self._controller.runs if run.facts.state != "closed")
+            run = next((run for run in runs if run.run_id == store.name), None)
             if run is None:
                 shutil.rmtree(store, ignore_errors=True)
-            elif run.facts.version is not None:
+            elif run.is_open and run.facts.version is not None:
                 self._later(run, run.facts.version, None)
 
     def publish_checkpoint(self, run: Run) -> None:
@@ -108,7 +109,7 @@ class FolderOrigins:
         return self._process
 
 
-_origins: dict[str, WeightOrigin] = {}  # in the process that serves
+_origins: dict[str, tuple[int, WeightOrigin]] = {}  # In the process that serves: by run, with its fence.
 
 
 def _publish(
@@ -116,8 +117,12 @@ def _publish(
 ) -> tuple[str, str, str]:
     from rose.client.publishing import WeightOrigin
 
-    if (origin := _origins.get(run_id)) is None:
-        origin = _origins[run_id] = WeightOrigin(folder, host, run_id=run_id, fence=fence)
+    known, origin = _origins.get(run_id, (0, None))
+    if origin is None or known != fence:
+        if origin is not None:
+            origin.close()
+        origin = WeightOrigin(folder, host, run_id=run_id, fence=fence)
+        _origins[run_id] = fence, origin
     if checkpoint is not None:
         origin.publish(version, read_checkpoint(checkpoint))
     return origin.url, origin.token, origin.weights_sha256(version)

@@ -108,7 +108,12 @@ class Service:
         open_ids = [run.run_id for run in runs if run.is_open]
         if named is None and model in open_ids:
             named, model = model, None
-        run = self._own(token) or self._open(token) if named is None else runs.hear(named, now_ns)
+        if named is not None:
+            run = runs.hear(named, now_ns)
+        elif (own := self._own(token)) is not None and own.is_open:
+            run = own
+        else:
+            run = self._open(token)
         check_team(token, run)
         if model not in (None, "", "default", run.run_id, run.facts.model):
             known = [*self.models, *(one for one in open_ids if may_use(token, runs.get(one)))]
@@ -126,24 +131,26 @@ class Service:
         return run
 
     def _own(self, token: Token | None) -> Run | None:
+        """Return the token's run, open or expired."""
         name, team = _who(token)
-        for run in self.controller.runs:
-            if run.is_open and run.facts.tags.get("token") == name and run.facts.team == team:
-                return run
-        return None
+        runs = self.controller.runs
+        return next((run for run in runs if run.facts.tags.get("token") == name and _goes_on(run, team)), None)
 
     def _open(self, token: Token | None) -> Run:
+        """Return the token's run: resumed with its weights if it has expired, else a new one."""
         name, team = _who(token)
         if not self.models:
             raise ApiError(404, "this controller has no rollout model: open a run at POST /runs")
+        before = self._own(token)
         return self.controller.open_run(
             OpenRun(
                 name=name,
-                model=self.models[0],
+                model=self.models[0] if before is None else before.facts.model,
                 team=team,
                 tags={"token": name},
                 staleness_max=0,
                 expires_s=OWN_EXPIRES_S,
+                resume=None if before is None else before.run_id,
             )
         )
 
@@ -229,6 +236,10 @@ def _named(scope: Scope, token: Token | None) -> str | None:
 
 def _who(token: Token | None) -> tuple[str, str | None]:
     return (_ANYONE, None) if token is None else (token.name, token.team)
+
+
+def _goes_on(run: Run, team: str | None) -> bool:
+    return run.facts.state != "closed" and run.facts.team == team
 
 
 def may_use(token: Token | None, run: Run) -> bool:

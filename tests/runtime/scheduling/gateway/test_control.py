@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from rose.clock import monotonic_ns
 from rose.runtime.transfer.wire.receiver import Receiver
 from tests.runtime.scheduling.stand_ins import SERVERS, call, fleet, gateway, post, until
 
@@ -122,6 +123,21 @@ async def test_what_the_controller_published_is_served_again_after_a_restart(spe
         assert again.facts.version == 0
         receiver = Receiver(again.target.url, again.target.token, tmp_path / "fetched", run_id=run.run_id)
         assert (await asyncio.to_thread(receiver.fetch, 0, None)).version == 0
+
+
+async def test_a_run_that_expired_between_two_steps_goes_on_with_its_weights(speaking, checkpoint, monkeypatch):
+    async with speaking(published=False) as (session, _, server, _):
+        for _ in range(2):
+            assert (await post(session, "/update_weights_from_disk", {"model_path": str(checkpoint)}))[0] == 200
+        (run,) = server.controller.runs
+        monkeypatch.setattr(run, "heard_ns", 0)
+        server.controller.pass_time(monotonic_ns())
+        assert run.facts.state == "expired"
+        _, made = await post(session, "/generate", {"text": "a"})
+        assert made["meta_info"]["rose"]["versions"] == [1, 1, 1]
+        body = {"model_path": str(checkpoint)}
+        assert (await post(session, "/update_weights_from_disk", body))[1]["weight_version"] == "2"
+        assert list(server.controller.runs) == [run]
 
 
 async def test_a_router_s_paths_fan_out_to_the_one_worker(speaking):
