@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -347,8 +348,8 @@ def _session(request: Request) -> str | None:
 async def _json(request: Request) -> dict[str, Any]:
     text = await read(request.receive)
     try:
-        body = json.loads(text or b"{}")
-    except (ValueError, RecursionError) as error:
+        body = msgspec.json.decode(text or b"{}")  # Unlike `json`, it takes no text that cannot be sent back.
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RequestError(f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):
         raise RequestError(f"the body is {str(body)[:60]}: give an object")

@@ -98,7 +98,7 @@ def read(body: bytes) -> TurnRequest | None:
     """Return the turn; None for a body that asks for more than a turn's tokens. Raises RequestError."""
     try:
         fields = _FIELDS.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         if any(other in str(error) for other in ("unknown field", "missing required field")):
             return None
         raise RequestError(_explained(error)) from None

@@ -21,8 +21,12 @@ TEMPLATE = (
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory):
+    return make_checkpoint(tmp_path_factory.mktemp("model") / "words")
+
+
+def make_checkpoint(folder):
     """A model whose words are its tokens, with weights."""
-    folder = tmp_path_factory.mktemp("words")
+    folder.mkdir()
     words = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="b"))
     words.pre_tokenizer = WhitespaceSplit()
     made = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", chat_template=TEMPLATE)
