@@ -132,9 +132,9 @@ class Paths:
             body, frozenset({"prompt", "messages", "tools", "add_special_tokens", "chat_template_kwargs"})
         )
         if isinstance(messages := body.get("messages"), list) and messages:
-            ids = texts.chat(messages, body.get("tools"), **(body.get("chat_template_kwargs") or {}))
+            ids = await texts.chat(messages, body.get("tools"), **(body.get("chat_template_kwargs") or {}))
         elif isinstance(prompt := body.get("prompt"), str):
-            ids = texts.encode(prompt, special=bool(body.get("add_special_tokens", True)))
+            ids = await texts.encode(prompt, special=bool(body.get("add_special_tokens", True)))
         else:
             raise RequestError(f"prompt is {str(body.get('prompt'))[:60]}: give a text, or messages")
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": texts.context})

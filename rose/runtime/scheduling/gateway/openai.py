@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rose.runtime.scheduling.gateway.service import Made, Service, Wanted
 from rose.runtime.scheduling.gateway.sglang import check_count, check_sampling, prompt_ids, read_labels
-from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, Texts, stable, tool_calls
+from rose.runtime.scheduling.gateway.texts import TOOL_CALL_BEGINS, GrowingText, Texts, tool_calls
 from rose.runtime.scheduling.messages import ID_LENGTH_MAX
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turns.request import RequestError
@@ -166,7 +166,7 @@ class Answering:
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the chunks of a stream. Text that a stop string or a tool call may yet take away waits."""
-        told: dict[int, _Told] = {number: _Told() for number in range(len(self.wanted))}
+        told = [_Told(self._growing(number)) for number in range(len(self.wanted))]
         last: dict[int, Made] = {}
         async for number, made in self.service.stream(self.run, self.wanted):
             last[number] = made
@@ -199,16 +199,24 @@ class Answering:
             "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in made)},
         }
 
+    def _special(self, number: int) -> bool:
+        return not self.wanted[number].sampling.get("skip_special_tokens", True)
+
+    def _growing(self, number: int) -> GrowingText | None:
+        return None if self.texts is None else GrowingText(self.texts, special=self._special(number))
+
     def _text(self, number: int, made: Made) -> str:
-        if self.texts is None:
+        if self.texts is None or made.finish is None:
             return ""
+        keep = bool(self.wanted[number].sampling.get("no_stop_trim"))
+        return self.texts.finished(made.ids, made.finish, special=self._special(number), keep_stop=keep)
+
+    def _settled(self, number: int, text: str) -> str:
+        """Return the text less an end that may become a stop string or a tool call."""
         sampling = self.wanted[number].sampling
-        special, keep = not sampling.get("skip_special_tokens", True), bool(sampling.get("no_stop_trim"))
-        if made.finish is not None:
-            return self.texts.finished(made.ids, made.finish, special=special, keep_stop=keep)
-        text, stop = stable(self.texts.decode(made.ids, special=special)), sampling.get("stop") or []
-        waits = [] if keep else [stop] if isinstance(stop, str) else list(stop)
-        return _settled(text, [*waits, *([TOOL_CALL_BEGINS] if self._tools else [])])
+        stop = [] if sampling.get("no_stop_trim") else sampling.get("stop") or []
+        waits = [stop] if isinstance(stop, str) else list(stop)
+        return settled(text, [*waits, *([TOOL_CALL_BEGINS] if self._tools else [])])
 
     def _choice(self, number: int, made: Made) -> dict[str, Any]:
         text = self._text(number, made)
@@ -222,12 +230,15 @@ class Answering:
         return choice | {"message": message | ({"tool_calls": calls} if calls else {})}
 
     def _delta(self, number: int, made: Made, told: _Told) -> dict[str, Any] | None:
-        whole = self._text(number, made)
         calls: list[dict[str, Any]] = []
-        if self._tools and made.finish is not None:
-            whole, calls = tool_calls(whole)
-        elif self._tools:
-            whole = whole.partition(TOOL_CALL_BEGINS)[0]
+        if made.finish is not None:
+            whole = self._text(number, made)
+            if self._tools:
+                whole, calls = tool_calls(whole)
+        else:
+            whole = "" if told.growing is None else self._settled(number, told.growing.after(made.ids))
+            if self._tools:
+                whole = whole.partition(TOOL_CALL_BEGINS)[0]
         text = whole[len(told.text) :]
         if not text and made.finish is None and not (self.request.return_token_ids and len(made.ids) > told.tokens):
             return None
@@ -273,12 +284,13 @@ class Answering:
 class _Told:
     """What a stream has told of a completion."""
 
+    growing: GrowingText | None
     text: str = ""
     tokens: int = 0
     begun: bool = False
 
 
-def _settled(text: str, waits: Sequence[str]) -> str:
+def settled(text: str, waits: Sequence[str]) -> str:
     """Return the text less an end that may become one of `waits`."""
     longest = max((len(one) for one in waits), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
@@ -314,7 +326,7 @@ async def read_chat(request: ChatRequest, service: Service, run: Run, session: s
     """Raises RequestError."""
     texts = await service.texts(run)
     tools = None if request.tool_choice == "none" else request.tools
-    ids = texts.chat(request.messages, tools, **(request.chat_template_kwargs or {}))
+    ids = await texts.chat(request.messages, tools, **(request.chat_template_kwargs or {}))
     return await _answering(request, service, run, session, [ids], texts.room(len(ids)))
 
 

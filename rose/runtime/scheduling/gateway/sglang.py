@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rose.runtime.scheduling.gateway.service import Made, Service, Wanted, with_versions
-from rose.runtime.scheduling.gateway.texts import Texts, stable
+from rose.runtime.scheduling.gateway.texts import GrowingText, Texts
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.turns.request import TOKENS_DEFAULT, Labels, RequestError
 from rose.runtime.scheduling.turns.turn_service import Client
@@ -122,7 +122,7 @@ def check_count(wanted: Sequence[Wanted]) -> None:
 async def prompt_ids(prompt: object, where: str, service: Service, run: Run) -> list[int]:
     """Return a prompt's token ids. Raises RequestError."""
     if isinstance(prompt, str) and prompt and where != "input_ids":
-        return (await service.texts(run)).encode(prompt)
+        return await (await service.texts(run)).encode(prompt)
     if isinstance(prompt, list) and prompt and all(type(one) is int and 0 <= one < 1 << 31 for one in prompt):
         return prompt
     raise RequestError(f"{where} must be a text that is not empty, or a list of token ids, none negative")
@@ -147,13 +147,15 @@ async def answers(service: Service, run: Run, wanted: list[Wanted], form: Form, 
 
 async def events(service: Service, run: Run, wanted: list[Wanted], form: Form) -> AsyncIterator[bytes]:
     texts = await service.texts_or_none(run)
+    growing = [] if texts is None else [GrowingText(texts, special=_shows_special(one)) for one in wanted]
     async for number, made in service.stream(run, wanted):
         answer = _answer(made, wanted[number], form.names[number], texts, form)
+        if texts is not None and made.finish is None:
+            answer["text"] = growing[number].after(made.ids)
         yield json.dumps(answer | ({"index": number} if form.batch else {})).encode()
 
 
 def _answer(made: Made, wanted: Wanted, name: str, texts: Texts | None, form: Form) -> dict[str, Any]:
-    special = not wanted.sampling.get("skip_special_tokens", True)
     meta: dict[str, Any] = {
         "id": name,
         "finish_reason": made.finish,
@@ -169,12 +171,11 @@ def _answer(made: Made, wanted: Wanted, name: str, texts: Texts | None, form: Fo
             [logprob, token, shown(token)] for logprob, token in zip(made.logprobs, made.ids, strict=True)
         ]
     answer: dict[str, Any] = {"output_ids": made.ids, "meta_info": meta}
-    if texts is not None:
+    if texts is not None and made.finish is not None:
         keep = bool(wanted.sampling.get("no_stop_trim"))
-        unfinished = made.finish is None
-        answer["text"] = (
-            stable(texts.decode(made.ids, special=special))
-            if unfinished
-            else texts.finished(made.ids, made.finish or {}, special=special, keep_stop=keep)
-        )
+        answer["text"] = texts.finished(made.ids, made.finish, special=_shows_special(wanted), keep_stop=keep)
     return answer
+
+
+def _shows_special(wanted: Wanted) -> bool:
+    return not wanted.sampling.get("skip_special_tokens", True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 TOOL_CALL_BEGINS = "<tool_call>"
+_LONG = 16_384  # Characters of a text that another thread encodes.
 
 
 class Texts:
@@ -26,13 +27,13 @@ class Texts:
 
     def __init__(self, model: str, folder: Callable[[], Path]) -> None:
         self._model, self._folder = model, folder
-        self._loading = asyncio.Lock()
+        self._lock = asyncio.Lock()  # A tokenizer encodes one text at a time.
         self._loaded: PreTrainedTokenizerFast | None = None
         self._why_not: str | None = None
         self.context: int | None = None  #: The longest prompt and answer together, in tokens; None: unknown.
 
     async def ready(self) -> None:
-        async with self._loading:
+        async with self._lock:
             if self._loaded is None and self._why_not is None:
                 await asyncio.to_thread(self._load)
 
@@ -61,8 +62,12 @@ class Texts:
         """Return the most tokens that may follow a prompt."""
         return TOKENS_DEFAULT if self.context is None else max(1, self.context - prompt_tokens - 1)
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=special))
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return await self._alone(len(text), lambda: list(self._tokenizer.encode(text, add_special_tokens=special)))
+
+    async def _alone(self, length: int, encode: Callable[[], list[int]]) -> list[int]:
+        async with self._lock:
+            return encode() if length < _LONG else await asyncio.to_thread(encode)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=not special))
@@ -70,23 +75,19 @@ class Texts:
     def token(self, token_id: int) -> str:
         return str(self._tokenizer.decode([token_id]))
 
-    def chat(
+    async def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, **template: Any
     ) -> list[int]:
         """Return the ids of a conversation, up to where the model's answer begins."""
+        tokenizer, plain = self._tokenizer, [_plain(message) for message in messages]
+        length = sum(len(str(message["content"])) for message in plain)
+        more: dict[str, Any] = {"tools": tools or None, "add_generation_prompt": True, "return_dict": False, **template}
         try:
-            found = self._tokenizer.apply_chat_template(
-                [_plain(message) for message in messages],
-                tools=tools or None,
-                add_generation_prompt=True,
-                return_dict=False,
-                **template,
-            )
+            return await self._alone(length, lambda: list(tokenizer.apply_chat_template(plain, **more)))
         except (ValueError, TypeError, KeyError) as error:
             raise RequestError(f"messages: {error}") from None
         except Exception as error:  # Jinja's errors: a template refuses a conversation by raising one.
             raise RequestError(f"messages: the model's chat template refuses them: {error}") from None
-        return list(found)
 
     def finished(self, ids: Sequence[int], finish: Mapping[str, Any], *, special: bool, keep_stop: bool) -> str:
         """Return the text of a completion, without what ended it: a stop string, or a stop token."""
@@ -97,9 +98,22 @@ class Texts:
         return text[: text.rfind(matched)] if isinstance(matched, str) and matched in text else text
 
 
-def stable(text: str) -> str:
-    """Return the part of a growing text that more tokens do not change: bytes of a character may be missing."""
-    return text.rstrip("�")
+class GrowingText:
+    """The text of a completion as its tokens come. Only the last tokens are decoded again: a token may be a part of a
+    character, and its text may depend on the one before."""
+
+    def __init__(self, texts: Texts, *, special: bool) -> None:
+        self._texts, self._special = texts, special
+        self._text, self._before, self._known = "", 0, 0
+
+    def after(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, which begin with those of the last call, up to the last whole character."""
+        known = self._texts.decode(ids[self._before : self._known], special=self._special)
+        text = self._texts.decode(ids[self._before :], special=self._special)
+        if len(text) > len(known) and not text.endswith("\ufffd"):
+            self._text += text[len(known) :]
+            self._before, self._known = self._known, len(ids)
+        return self._text
 
 
 def tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
