@@ -16,15 +16,13 @@ from starlette.routing import Route
 
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.gateway import inference, openai, sglang
-from rose.runtime.scheduling.gateway.bodies import Client, read
+from rose.runtime.scheduling.gateway.bodies import SESSIONS, Client, read
 from rose.runtime.scheduling.gateway.service import ApiError, Service, may_use, read_version, token_of
 from rose.runtime.scheduling.runs.registry import Run
 from rose.runtime.scheduling.status import missing
 from rose.runtime.scheduling.turns.request import RequestError
 
 Handle = Callable[[Request], Awaitable[Response]]
-#: Headers by which clients and routers name a conversation, whose turns go where its prefix is cached.
-_SESSIONS = ("x-session-id", "x-smg-routing-key", "x-conversation-id")
 _WORKER = "rose"
 _LOOK_S = 0.1
 
@@ -155,7 +153,13 @@ class Paths:
     async def server_info(self, request: Request) -> Response:
         """Describe the fleet as one server. An engine here works alone: what it is made of is no client's concern."""
         info = self._info(request)
-        state = {"ready": not missing(self._controller, monotonic_ns()), "applied": info["weight_version"]}
+        lacking, version = missing(self._controller, monotonic_ns()), info["weight_version"]
+        state = {
+            "ready": not lacking,
+            "sync_state": "waiting" if lacking else "ready",
+            "reason": "; ".join(lacking) or None,
+            "applied": None if version is None else f"{info['run_id']}/weight_v{int(version):06}",
+        }
         sizes = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "ep_size": 1}
         return JSONResponse({**info, **state, **sizes, "internal_states": [], "version": "rose"})
 
@@ -342,7 +346,7 @@ def _next(run: Run, named: object) -> int | None:
 
 
 def _session(request: Request) -> str | None:
-    return next((value for name in _SESSIONS if (value := request.headers.get(name))), None)
+    return next((value for name in SESSIONS if (value := request.headers.get(name))), None)
 
 
 async def _json(request: Request) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from starlette.types import Message, Receive, Scope
 from rose.runtime.scheduling.gateway.http_server import ON_CLIENT_GONE
 
 REQUEST_BYTES_MAX = 64 << 20
+#: Headers by which clients and routers name a conversation, whose turns go where its prefix is cached.
+SESSIONS = ("x-session-id", "x-smg-routing-key", "x-conversation-id")
 
 
 class BodyTooLongError(Exception):

@@ -149,7 +149,8 @@ class Gateway:
             elif paths.is_turn(scope):
                 try:
                     body = await bodies.read(receive)
-                    if (request := read_turn(body)) is None:
+                    session = any(_sent(scope, name.encode()) for name in bodies.SESSIONS)
+                    if session or (request := read_turn(body)) is None:
                         await self._application(scope, bodies.again(body, receive), send)
                     else:
                         await paths.answer_turn(self.controller, request, scope, receive, send)

@@ -90,6 +90,8 @@ async def test_a_refit_in_the_order_of_a_trainer(speaking, tmp_path, checkpoint)
         receiver = Receiver(target.url, target.token, tmp_path / "fetched", run_id=run.run_id)
         staged = await asyncio.to_thread(receiver.fetch, 7, None)
         assert staged.manifests[-1].run_id == run.run_id
+        info = (await call(session, "GET", "/server_info"))[1]
+        assert (info["ready"], info["applied"]) == (True, f"{run.run_id}/weight_v000007")
         loads = (await call(session, "GET", "/v1/loads?include=core"))[1]["loads"]
         assert [load["num_total_reqs"] for load in loads] == [0]
         assert (await call(session, "DELETE", "/workers/rose"))[0] == 202

@@ -50,8 +50,11 @@ async def test_turns_of_a_session_are_one_trajectory_and_extra_keys_reach_the_en
             ) as answer:
                 assert answer.status == 200
         run_id = next(iter(server.controller.runs)).run_id
-        assert server.controller.trajectories.begin(f"{run_id}/s") == 3
-        assert engine.requests[-1]["extra_key"] == "k"
+        path = f"/runs/{run_id}/generate"
+        async with session.post(path, json={"input_ids": IDS}, headers={"X-Session-ID": "s"}) as answer:
+            assert answer.status == 200
+        assert server.controller.trajectories.begin(f"{run_id}/s") == 4
+        assert engine.requests[-2]["extra_key"] == "k"
 
 
 @pytest.mark.parametrize(
