@@ -251,7 +251,8 @@ def dashboard(
 
 
 def main() -> None:
-    app()
+    with user_errors():
+        app()
 
 
 if __name__ == "__main__":
