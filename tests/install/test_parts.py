@@ -231,3 +231,5 @@ def test_a_fleet_host_lacks_only_sglang(python: Python, tmp_path: Path) -> None:
     (tmp_path / FLEET).write_text(MINIMAL)
     refused = python("-m", "rose.cli", "up", "-c", tmp_path / FLEET, having=(f"{BASE}[runtime]",))
     assert (refused.returncode, "not installed: sglang." in refused.stderr) == (2, True), refused.stderr
+    demo = python("-m", "rose.cli", "demo", "--ledger", tmp_path / "ledger", having=(f"{BASE}[runtime]",))
+    assert (demo.returncode, demo.stderr.endswith('"rose-serving[pricing]"\n')) == (2, True), demo.stderr
